@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.authentication_context import context_of
+from ostiary.core.users.authentication_context import context_of
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect

@@ -257,7 +257,7 @@ class StepsUp(Protocol):
 
     `handle_client` asks for it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
     ``ForceAuthn`` of SAML). `handle_provider` writes what the identity system answers into the user, by
-    `ostiary.core.authentication_context`; whether that is enough, the gateway judges. At a gateway without such a
+    `ostiary.core.users.authentication_context`; whether that is enough, the gateway judges. At a gateway without such a
     provider a step-up rule can never be met, and its configuration is refused.
     """
 

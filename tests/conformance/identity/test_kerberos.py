@@ -10,7 +10,7 @@ pytest.importorskip("gssapi", reason="gssapi is not installed")
 
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.kerberos.identity import KerberosIdentity, Service
+from ostiary.plugins.kerberos.identity import KerberosIdentity, KerberosService
 from ostiary.plugins.kerberos.principals import PrincipalNames, Realm
 from ostiary.plugins.kerberos.settings import KerberosRenewal
 from ostiary.testing.identity import IdentityContract
@@ -34,7 +34,7 @@ class TestKerberosIdentity(IdentityContract):
     async def provider(self, kdc: Kdc, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KerberosIdentity]:
         monkeypatch.setenv("KRB5_CONFIG", kdc.environment["KRB5_CONFIG"])
         provider = KerberosIdentity(
-            Service(str(kdc.folder / "service.keytab"), external_url="https://localhost:1234"),
+            KerberosService(str(kdc.folder / "service.keytab"), external_url="https://localhost:1234"),
             PrincipalNames([Realm(REALM)]),
             renewal=KerberosRenewal.KDC,
             clock=SYSTEM_CLOCK,

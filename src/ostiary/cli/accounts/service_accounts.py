@@ -14,8 +14,8 @@ from ostiary.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from ostiary.cli.gateway.remote import ApiObject
-    from ostiary.core.account_names import AccountName
     from ostiary.core.tokens import Tokens
+    from ostiary.core.users.account_names import AccountName
     from ostiary.gateway.accounts.service_accounts import ServiceAccounts
     from ostiary.gateway.config.settings import GatewayConfig
 
@@ -76,7 +76,7 @@ def _finish(parser: argparse.ArgumentParser, run: object) -> None:
 
 
 def account_name(text: str) -> AccountName:
-    from ostiary.core.account_names import parse_account_name
+    from ostiary.core.users.account_names import parse_account_name
 
     try:
         return parse_account_name(text)

@@ -18,9 +18,9 @@ from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.cli.signin.sessions import GatewayAccount
 from ostiary.cli.signin.turn import Turn
 from ostiary.cli.token_file import token_text
-from ostiary.core.account_names import AccountName
 from ostiary.core.clock import Clock
 from ostiary.core.text import fits_token_header
+from ostiary.core.users.account_names import AccountName
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Secret
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from base64 import b64decode
-from typing import Any
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.authorities import authorities, checked_authorities
@@ -28,6 +27,7 @@ from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform, platform_words
 from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions
+from ostiary.core.config.document import Json
 from ostiary.core.config.edit import dump
 from ostiary.errors import ConfigurationError
 from ostiary.wire.kubeconfig import OfferedCluster, clusters_kubeconfig, context_name, gateway_kubeconfig
@@ -134,7 +134,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _kubeconfig_of_one(
     arguments: argparse.Namespace, account: GatewayAccount, choice: PlatformChoice | None
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     own = _own_name(account)
     api_server = "" if arguments.api_server is None else checked_address(arguments.api_server)
     return gateway_kubeconfig(
@@ -156,7 +156,7 @@ def _kubeconfig_of_all(
     choice: PlatformChoice | None,
     clusters: list[OfferedCluster],
     authorities_pem: str | None,
-) -> dict[str, Any]:
+) -> dict[str, Json]:
     own = _own_name(account)
     if not clusters and not arguments.prune:
         raise ConfigurationError(

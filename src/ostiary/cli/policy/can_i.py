@@ -29,7 +29,7 @@ from ostiary.cli.policy.question import (
     speaks_kubernetes,
 )
 from ostiary.core.delegation import Delegation, narrow, parse_scope
-from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.core.users.implied_groups import AUTHENTICATED
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, UserInfo
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TypedDict
 
 from ostiary.cli.output import Style, paint, rows
-from ostiary.core.implied_groups import AUTHENTICATED
 from ostiary.core.text import printable
+from ostiary.core.users.implied_groups import AUTHENTICATED
 
 WIDTH = 8
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from ostiary.core.authentication_context import without_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens.allowance import Allowance
 from ostiary.core.tokens.revocations import UnsavedRevocations
 from ostiary.core.tokens.storable import check_storable
 from ostiary.core.tokens.token_format import ACCESS_PREFIX, API_PREFIX, digest, new_session_id, new_token
+from ostiary.core.users.authentication_context import without_context
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenKind, TokenRecord, TokenStore
 from ostiary.model import Secret, UserInfo

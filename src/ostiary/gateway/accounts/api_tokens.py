@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import IssuedToken, Tokens
+from ostiary.core.users.account_names import AccountName
 from ostiary.gateway.accounts.lifetimes import Lifetimes
 from ostiary.gateway.accounts.refusals import AccountConflict, NotAllowed, NotPossible, UnknownToken
 from ostiary.gateway.accounts.scopes import delegation_for

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from ostiary.core.account_names import account_of
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested, Tokens
+from ostiary.core.users.account_names import account_of
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.accounts.service_accounts import PROVIDER, ServiceAccounts
 from ostiary.gateway.accounts.token_use import TokenUse

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostiary.core.account_names import AccountName
+from ostiary.core.users.account_names import AccountName
 from ostiary.errors import OstiaryError
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 
-from ostiary.core.account_names import AccountName, checked_account_name
+from ostiary.core.users.account_names import AccountName, checked_account_name
 from ostiary.errors import ProviderError
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from ostiary.core.abilities import ability
-from ostiary.core.account_names import AccountName
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.tokens import IssuedToken, Tokens
+from ostiary.core.users.account_names import AccountName
 from ostiary.errors import ProviderError
 from ostiary.gateway.accounts.lifetimes import Lifetimes
 from ostiary.gateway.accounts.refusals import AccountConflict, NotPossible, UnknownAccount

@@ -16,7 +16,7 @@ from ostiary.core.abilities import ability
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.delegation import Delegation
-from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.errors import AuditUnavailable
 from ostiary.gateway.audit.audit_ids import AuditIds
 from ostiary.gateway.audit.timestamps import Timestamps

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.cached_provider import CachedAuthorizationProvider, Link, TimedDecision
 from ostiary.gateway.authorize.capabilities import questions_of

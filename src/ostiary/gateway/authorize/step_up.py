@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ostiary.core.authentication_context import MAX_AHEAD, AuthenticationContext, context_of, satisfies
 from ostiary.core.rules import ANY
 from ostiary.core.rules.matching import resource_keys, url_matches
 from ostiary.core.settings.kinds import short_duration
+from ostiary.core.users.authentication_context import MAX_AHEAD, AuthenticationContext, context_of, satisfies
 from ostiary.gateway.authorize.chain import CONNECTS
 from ostiary.gateway.config.step_up_settings import StepUpRuleSettings
 from ostiary.interfaces.identity import RequiredAuthentication

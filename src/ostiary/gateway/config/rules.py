@@ -6,11 +6,11 @@ from itertools import combinations
 from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability, has_trait
-from ostiary.core.account_names import OWN_NAMES
 from ostiary.core.config import Fields
 from ostiary.core.net import is_loopback
 from ostiary.core.settings.kinds import short_duration
 from ostiary.core.settings.outgoing import parse_origin
+from ostiary.core.users.account_names import OWN_NAMES
 from ostiary.gateway.config.api_groups.rules import check_provider_groups
 from ostiary.gateway.config.named_files.certificates import is_from_a_known_authority
 from ostiary.gateway.config.renewal_check import renewal_check

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ostiary.core.account_names import AccountName, checked_account_name
+from ostiary.core.users.account_names import AccountName, checked_account_name
 from ostiary.errors import LoginRefused, ScopeError
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.accounts.refusals import AccountRefusal, NotAllowed

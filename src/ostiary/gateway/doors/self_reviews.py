@@ -15,7 +15,7 @@ from dataclasses import replace
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.delegation import Delegation
 from ostiary.core.delegation.intersecting import rules_within
-from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.ruling import BeyondScope

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ostiary.core.delegation import decode
-from ostiary.core.implied_groups import implied_groups
 from ostiary.core.tokens import Issued, IssuedToken
+from ostiary.core.users.implied_groups import implied_groups
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.clusters import UsersClusters
 from ostiary.interfaces.identity import PublishedDocument

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import product
 
-from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, service_account_groups
+from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, service_account_groups
 from ostiary.gateway.policy.source import OpenedPolicy
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo

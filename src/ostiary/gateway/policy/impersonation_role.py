@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ostiary.core.authentication_context import KEYS
-from ostiary.core.implied_groups import AUTHENTICATED, service_account_groups
+from ostiary.core.users.authentication_context import KEYS
+from ostiary.core.users.implied_groups import AUTHENTICATED, service_account_groups
 from ostiary.interfaces.authorization import Grant, ResourceRule, Subject
 from ostiary.wire.rbac import (
     ANY,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ostiary.core.abilities import ability
-from ostiary.core.account_names import ACCOUNT_PREFIX, OWN_NAMES, account_of, is_account_group
-from ostiary.core.implied_groups import AUTHENTICATED, is_service_account_group, service_account
+from ostiary.core.users.account_names import ACCOUNT_PREFIX, OWN_NAMES, account_of, is_account_group
+from ostiary.core.users.implied_groups import AUTHENTICATED, is_service_account_group, service_account
 from ostiary.gateway.config.rules import bound_cluster
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.authorization import Subject

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ostiary.core.abilities import ability
-from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.core.users.implied_groups import AUTHENTICATED
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.possible_subjects import SYSTEM, NameSource, PossibleSubjects
 from ostiary.interfaces.authorization import Finding, Level, NamesSubjects, Subject

@@ -21,7 +21,7 @@ from typing import cast
 from ostiary.gateway.authorize.recent_decisions import WATCHED_SECONDS, RecentDecision, RecentDecisions
 from ostiary.gateway.siblings import messages
 from ostiary.gateway.siblings.channel import NoSiblings, Siblings
-from ostiary.gateway.siblings.messages import DecisionBatchJson, DecisionJson, DecisionQuestionJson
+from ostiary.gateway.siblings.messages import DecisionBatchJson, DecisionQuestionJson, RecentDecisionJson
 
 POLL_SECONDS = 1.0
 # Of each worker.
@@ -103,7 +103,7 @@ class DecisionFeed:
         if decision is not None:
             return decision
         answers = await self._siblings().ask(messages.DECISION, decision_id)
-        return _decision(cast(DecisionJson, answers[0])) if answers else None
+        return _decision(cast(RecentDecisionJson, answers[0])) if answers else None
 
     # --- watching ---
 
@@ -177,5 +177,5 @@ class DecisionFeed:
         return [ours, *cast(list[DecisionBatchJson], answers)]
 
 
-def _decision(value: DecisionJson) -> RecentDecision:
+def _decision(value: RecentDecisionJson) -> RecentDecision:
     return messages.decision_from_json(value)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.delegation import Delegation
-from ostiary.core.implied_groups import complete_impersonated
+from ostiary.core.users.implied_groups import complete_impersonated
 from ostiary.errors import ProviderError
 from ostiary.gateway.authorize.capabilities import questions_about
 from ostiary.gateway.authorize.chain import Authorizer

@@ -68,7 +68,7 @@ class RefusalJson(TypedDict):
     scope: str
 
 
-class DecisionJson(RefusalJson):
+class RecentDecisionJson(RefusalJson):
     status: int
     seconds: float | None
     actor: str
@@ -89,7 +89,7 @@ class DecisionBatchJson(TypedDict):
     worker: str
     number: int
     left_out: int
-    decisions: list[DecisionJson]
+    decisions: list[RecentDecisionJson]
     missed: int
 
 
@@ -158,7 +158,7 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
     )
 
 
-def decision_json(decision: RecentDecision) -> DecisionJson:
+def decision_json(decision: RecentDecision) -> RecentDecisionJson:
     return {
         **refusal_json(decision.remembered),
         "status": decision.status,
@@ -167,7 +167,7 @@ def decision_json(decision: RecentDecision) -> DecisionJson:
     }
 
 
-def decision_from_json(value: DecisionJson) -> RecentDecision:
+def decision_from_json(value: RecentDecisionJson) -> RecentDecision:
     refusal = refusal_from_json(value)
     return RecentDecision(
         refusal.id,

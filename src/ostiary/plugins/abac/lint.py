@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
+from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Place, Problem
 from ostiary.plugins.abac.policy_lines import ANY, PolicyLine

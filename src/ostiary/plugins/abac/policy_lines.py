@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ostiary.core.implied_groups import implied_groups
+from ostiary.core.users.implied_groups import implied_groups
 from ostiary.model import Place, RequestInfo, UserInfo
 
 READING = ("get", "list", "watch")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ostiary.core.implied_groups import AUTHENTICATED
+from ostiary.core.users.implied_groups import AUTHENTICATED
 from ostiary.model import Place, Problem
 from ostiary.plugins.abac.policy_lines import ANY, PolicyLine, PolicyLines
 from ostiary.plugins.common.policy_files import PolicyText, invalid_policy

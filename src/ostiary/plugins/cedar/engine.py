@@ -13,8 +13,8 @@ from typing import Any
 
 import cedarpy
 
-from ostiary.core.implied_groups import implied_groups
 from ostiary.core.text import printable
+from ostiary.core.users.implied_groups import implied_groups
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Place, RequestInfo, UserInfo, Verdict
 

@@ -9,9 +9,9 @@ from typing import Self
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.text import printable
+from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import Attributes, Decision, Place, UserInfo, Verdict

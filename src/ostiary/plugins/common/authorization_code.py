@@ -35,7 +35,7 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A request that can be sent, through the browser or before it, and what is to be remembered of it."""
 
     parameters: Mapping[str, str] = field(repr=False)
@@ -43,7 +43,7 @@ class Prepared:
     state: str = field(repr=False)
 
 
-def prepare(parameters: Mapping[str, str], request: LoginRequest) -> Prepared:
+def prepare(parameters: Mapping[str, str], request: LoginRequest) -> PreparedRequest:
     """*parameters*, and those that every such flow has."""
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -53,7 +53,7 @@ def prepare(parameters: Mapping[str, str], request: LoginRequest) -> Prepared:
         "code_challenge": challenge,
         "code_challenge_method": "S256",
     }
-    return Prepared({**parameters, **every_flow_has}, ((STATE, state), (VERIFIER, verifier)), state)
+    return PreparedRequest({**parameters, **every_flow_has}, ((STATE, state), (VERIFIER, verifier)), state)
 
 
 def begin(authorize_url: str, parameters: Mapping[str, str], request: LoginRequest) -> Redirect:

@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class KerberosService:
     """What the gateway is to the KDC: its keytab, and which of the principals in it (empty: those of its own host)."""
 
     keytab: str
@@ -89,7 +89,7 @@ class KerberosIdentity:
 
     def __init__(
         self,
-        service: Service,
+        service: KerberosService,
         names: PrincipalNames,
         *,
         channel_binding: ChannelBinding = ChannelBinding.OFFERED,
@@ -124,7 +124,7 @@ class KerberosIdentity:
         check_instances(settings, fields)
         check_keytab(settings, services, url, fields)
         return cls(
-            Service(str(settings.keytab), services, url),
+            KerberosService(str(settings.keytab), services, url),
             PrincipalNames(realms, instances=settings.instances),
             channel_binding=settings.channel_binding,
             renewal=settings.renewal,

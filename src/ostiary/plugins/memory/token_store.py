@@ -38,8 +38,8 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
-from ostiary.plugins.common.session_places import place_text, read_place
-from ostiary.plugins.common.stored_session import micros
+from ostiary.plugins.common.sessions.session_places import place_text, read_place
+from ostiary.plugins.common.sessions.stored_session import micros
 from ostiary.plugins.memory.objects import MemoryObjects
 from ostiary.plugins.memory.revocation_log import MemoryRevocations
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from ostiary.interfaces.identity import LoginRequest, Redirect
-from ostiary.plugins.common.authorization_code import Prepared, prepare
+from ostiary.plugins.common.authorization_code import PreparedRequest, prepare
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound
 from ostiary.plugins.oidc.metadata import IssuerMetadata
 from ostiary.plugins.oidc.settings import ALWAYS, FORM_POST, NEVER
@@ -70,7 +70,7 @@ class AuthorizationRequests:
             raise self._outbound.failure(metadata.authorization_endpoint, why)
         return False
 
-    async def _push(self, prepared: Prepared, metadata: IssuerMetadata) -> str:
+    async def _push(self, prepared: PreparedRequest, metadata: IssuerMetadata) -> str:
         """The issuer's name for the request. Nobody has signed in yet, so whatever it refuses is an outage."""
         url, form = metadata.pushed_request_endpoint, dict(prepared.parameters)
         headers = self._client.authenticate(form, metadata)

@@ -20,11 +20,11 @@ from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
-from ostiary.core.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import read_settings
+from ostiary.core.users.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest, Produces, Redirect, RenewalCheck
 from ostiary.interfaces.logout import Logout, SignOut

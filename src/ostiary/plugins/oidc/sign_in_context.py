@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ostiary.core.authentication_context import MAX_AHEAD, AuthenticationContext
+from ostiary.core.users.authentication_context import MAX_AHEAD, AuthenticationContext
 from ostiary.interfaces.identity import RequiredAuthentication
 from ostiary.plugins.common.jwt.tokens import Claims, TokenRefused, time_of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from ostiary.core.clock import Clock
-from ostiary.plugins.common.stored_session import micros, moment_of
+from ostiary.plugins.common.sessions.stored_session import micros, moment_of
 
 SECOND = 1_000_000
 # Clocks that agree this well are taken for the same one: times come back exactly as they were given.

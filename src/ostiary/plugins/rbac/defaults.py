@@ -6,8 +6,8 @@ made of others by label, so a policy adds to them by giving its own ClusterRole 
 
 from __future__ import annotations
 
-from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.core.rules.discovery import DISCOVERY_PATHS
+from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Requirement
 from ostiary.plugins.rbac.index import MASTERS

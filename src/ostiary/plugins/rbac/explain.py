@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ostiary.core.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.core.rules.matching import resource_keys, url_matches
+from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Explanation, Subject
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES

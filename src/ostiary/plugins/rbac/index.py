@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from ostiary.core.implied_groups import implied_groups
 from ostiary.core.rules.discovery import gives_more_than_discovery
 from ostiary.core.rules.matching import RuleTable, resource_keys
+from ostiary.core.users.implied_groups import implied_groups
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Decision, RequestInfo, UserInfo, Verdict
 from ostiary.plugins.rbac.aggregation import aggregate_roles

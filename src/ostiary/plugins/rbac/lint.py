@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ostiary.core.implied_groups import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.core.rules.matching import covers, normalize
+from ostiary.core.users.implied_groups import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
 from ostiary.plugins.rbac.defaults import with_defaults

@@ -15,7 +15,7 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
-from ostiary.plugins.common.stored_session import (
+from ostiary.plugins.common.sessions.stored_session import (
     decode_kind,
     dump_parts,
     encode_kind,

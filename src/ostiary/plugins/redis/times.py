@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ostiary.core.clock import Clock
-from ostiary.plugins.common.stored_session import micros, moment_of
+from ostiary.plugins.common.sessions.stored_session import micros, moment_of
 
 # Clocks that agree within this are taken for one clock: measuring is not more exact.
 AGREEMENT = 1_000_000

@@ -25,8 +25,8 @@ from ostiary.core.tokens import check_revocation, check_storable, check_tokens, 
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
-from ostiary.plugins.common.session_places import place_text, read_place
-from ostiary.plugins.common.stored_session import encode_kind, origin_name
+from ostiary.plugins.common.sessions.session_places import place_text, read_place
+from ostiary.plugins.common.sessions.stored_session import encode_kind, origin_name
 from ostiary.plugins.redis import rows
 from ostiary.plugins.redis.connection.dialer import Argument
 from ostiary.plugins.redis.connection.failures import Unusable

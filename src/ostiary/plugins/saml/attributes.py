@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
-from ostiary.core.authentication_context import ACR, AUTH_TIME, AuthenticationContext, with_context
 from ostiary.core.settings.kinds import Text
+from ostiary.core.users.authentication_context import ACR, AUTH_TIME, AuthenticationContext, with_context
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import Produces
 from ostiary.model import UserInfo

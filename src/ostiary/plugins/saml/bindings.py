@@ -19,7 +19,7 @@ from cryptography import x509
 from lxml import etree
 
 from ostiary.interfaces.identity import PostedForm, Redirect
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import MAX_BYTES, DocumentRefused, decode_base64, serialize
 from ostiary.plugins.saml.xml.keys import KeyPair
 from ostiary.plugins.saml.xml.signatures import (
@@ -35,10 +35,10 @@ _DEFLATE = "urn:oasis:names:tc:SAML:2.0:bindings:URL-Encoding:DEFLATE"
 
 
 def send(
-    message: etree._Element, parameter: str, url: str, binding: Binding, pair: KeyPair | None, relay_state: str = ""
+    message: etree._Element, parameter: str, url: str, binding: SamlBinding, pair: KeyPair | None, relay_state: str = ""
 ) -> Redirect | PostedForm:
     """*message* on its way through the browser to *url*, signed if we have a key."""
-    if binding is Binding.POST:
+    if binding is SamlBinding.POST:
         signed = message if pair is None else sign_element(message, pair.key, pair.certificate)
         return PostedForm(url, post_fields(parameter, serialize(signed), relay_state), state_name=RELAY_STATE)
     key = None if pair is None else pair.key

@@ -47,7 +47,7 @@ from ostiary.plugins.saml.metadata.ours import own_metadata
 from ostiary.plugins.saml.metadata.reading import IdentitySystem
 from ostiary.plugins.saml.metadata.source import MetadataSource
 from ostiary.plugins.saml.response import ResponseRules, SignInDeclined, read_response
-from ostiary.plugins.saml.settings import Binding, SamlSettings, Signed
+from ostiary.plugins.saml.settings import SamlBinding, SamlSettings, Signed
 from ostiary.plugins.saml.xml.documents import DocumentRefused, quoted, serialize
 from ostiary.plugins.saml.xml.keys import KeyPair, OwnKey
 from ostiary.plugins.saml.xml.signatures import KeyUnknown
@@ -252,7 +252,7 @@ class SamlIdentity(ClaimedGroups):
         if signed_out.hint is None or pair is None or not self._settings.single_logout:
             return None
         system = await self._source.current()
-        binding = logout.endpoint_of(system, Binding.REDIRECT)
+        binding = logout.endpoint_of(system, SamlBinding.REDIRECT)
         if binding is None:
             return None
         name_id, session_index = logout.read_hint(signed_out.hint)

@@ -19,7 +19,7 @@ from ostiary.plugins.saml import bindings
 from ostiary.plugins.saml.assertion import Assertion, NameId
 from ostiary.plugins.saml.assertion_reading import check_issuer, name_id_of
 from ostiary.plugins.saml.metadata.reading import IdentitySystem
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import (
     SAML,
     SAMLP,
@@ -47,7 +47,7 @@ class LogoutRequested:
     subject: str
     session_id: str
     good_until: datetime
-    binding: Binding
+    binding: SamlBinding
     relay_state: str
 
 
@@ -81,12 +81,12 @@ def read_logout_request(
             raise DocumentRefused("the logout request is not signed")
         message = verify_element(message, system.certificates, algorithms)
         states = [value for key, value in request.form if key == bindings.RELAY_STATE]
-        binding, relay_state = Binding.POST, states[0] if len(states) == 1 else ""
+        binding, relay_state = SamlBinding.POST, states[0] if len(states) == 1 else ""
     else:
         received = bindings.from_redirect(request.raw_query, bindings.REQUEST)
         received.verify(system.certificates, algorithms)
         message = parse(received.document)
-        binding, relay_state = Binding.REDIRECT, received.relay_state
+        binding, relay_state = SamlBinding.REDIRECT, received.relay_state
     if message.tag != name(SAMLP, "LogoutRequest") or message.get("Version") != "2.0":
         raise DocumentRefused("it is not a logout request of SAML 2.0")
     check_issuer(required_child(message, SAML, "Issuer"), system.entity_id)
@@ -114,7 +114,7 @@ def _good_until(message: etree._Element, now: datetime, skew: timedelta) -> date
     return until
 
 
-def endpoint_of(system: IdentitySystem, preferred: Binding) -> Binding | None:
+def endpoint_of(system: IdentitySystem, preferred: SamlBinding) -> SamlBinding | None:
     """How a logout message can reach the identity system, if it takes any."""
     return preferred if preferred in system.logout else next(iter(system.logout), None)
 

@@ -10,7 +10,7 @@ from lxml import etree
 
 from ostiary.plugins.saml.assertion import NameId
 from ostiary.plugins.saml.response import SUCCESS
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import PREFIXES, SAML, SAMLP, name
 
 _PREFIXES = {prefix: PREFIXES[prefix] for prefix in ("saml", "samlp")}
@@ -35,7 +35,7 @@ def authn_request(
     """*context_classes* are the ways to sign in of which one is required; with *force* the person is asked again."""
     request = _message("AuthnRequest", request_id, issuer, destination, now)
     request.set("AssertionConsumerServiceURL", callback_url)
-    request.set("ProtocolBinding", Binding.POST.uri)
+    request.set("ProtocolBinding", SamlBinding.POST.uri)
     if force:
         request.set("ForceAuthn", "true")
     policy = etree.SubElement(request, name(SAMLP, "NameIDPolicy"), AllowCreate="true")

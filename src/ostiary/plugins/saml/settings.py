@@ -20,7 +20,7 @@ REFRESH = timedelta(hours=1)
 _URN = "urn:oasis:names:tc:SAML:2.0:bindings:"
 
 
-class Binding(Enum):
+class SamlBinding(Enum):
     """How a message travels through the browser."""
 
     REDIRECT = "redirect"
@@ -28,7 +28,7 @@ class Binding(Enum):
 
     @property
     def uri(self) -> str:
-        return f"{_URN}HTTP-Redirect" if self is Binding.REDIRECT else f"{_URN}HTTP-POST"
+        return f"{_URN}HTTP-Redirect" if self is SamlBinding.REDIRECT else f"{_URN}HTTP-POST"
 
 
 class Signed(Enum):
@@ -111,7 +111,9 @@ class SamlSettings:
         Path | None,
         FilePath("the certificate (PEM) of `keyFile`", holds=Holds.CERTIFICATES, checked=False, empty="", unset="none"),
     ] = None
-    binding: Annotated[Binding, OneOf("how requests travel to the identity system", Binding)] = Binding.REDIRECT
+    binding: Annotated[SamlBinding, OneOf("how requests travel to the identity system", SamlBinding)] = (
+        SamlBinding.REDIRECT
+    )
     name_id_format: Annotated[
         str,
         Text("the format of NameID to ask for", name="nameIDFormat", empty="", unset="what the identity system likes"),

@@ -19,7 +19,7 @@ from ostiary.interfaces.token_store import (
     TokenKind,
     TokenRecord,
 )
-from ostiary.plugins.common.stored_session import (
+from ostiary.plugins.common.sessions.stored_session import (
     SESSION_KINDS,
     encode_body,
     encode_kind,

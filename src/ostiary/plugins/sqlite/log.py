@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from ostiary.core.tokens import CLOCK_TOLERANCE
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind, Session
-from ostiary.plugins.common.stored_session import (
+from ostiary.plugins.common.sessions.stored_session import (
     MICROSECOND,
     decode_kind,
     encode_kind,

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import TokenRecord
-from ostiary.plugins.common.stored_session import decode_token, micros
+from ostiary.plugins.common.sessions.stored_session import decode_token, micros
 from ostiary.plugins.sqlite import changes, log
 from ostiary.plugins.sqlite.log import Row
 from ostiary.plugins.sqlite.schema import SESSION_COLUMNS, decode_session

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from ostiary.interfaces.store_abilities import stored_objects
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
-from ostiary.plugins.common.stored_session import moment_of
+from ostiary.plugins.common.sessions.stored_session import moment_of
 from ostiary.plugins.sqlite import log
 from ostiary.plugins.sqlite.log import Row
 

@@ -2,7 +2,7 @@
 
 Called by the SQLite token store, and by `ostiary.plugins.sqlite.changes` inside its transactions. The revocations and
 the time are in `ostiary.plugins.sqlite.log`. How a session is written into columns is told in
-`ostiary.plugins.common.stored_session`; its username and its groups are indexed as they are.
+`ostiary.plugins.common.sessions.stored_session`; its username and its groups are indexed as they are.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from datetime import datetime
 
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenKind
-from ostiary.plugins.common import stored_session
-from ostiary.plugins.common.session_places import place_text
-from ostiary.plugins.common.stored_session import KINDS, NARROWED, SESSION_KINDS, micros
+from ostiary.plugins.common.sessions import stored_session
+from ostiary.plugins.common.sessions.session_places import place_text
+from ostiary.plugins.common.sessions.stored_session import KINDS, NARROWED, SESSION_KINDS, micros
 from ostiary.plugins.sqlite import log
 from ostiary.plugins.sqlite.log import Row
 

@@ -39,8 +39,8 @@ from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
-from ostiary.plugins.common.session_places import read_numbered_place
-from ostiary.plugins.common.stored_session import SESSION_KINDS, micros, origin_name
+from ostiary.plugins.common.sessions.session_places import read_numbered_place
+from ostiary.plugins.common.sessions.stored_session import SESSION_KINDS, micros, origin_name
 from ostiary.plugins.sqlite import changes, examination, log, moving, objects, schema
 from ostiary.plugins.sqlite.examination import OtherProcesses
 from ostiary.plugins.sqlite.file_watch import FileWatch

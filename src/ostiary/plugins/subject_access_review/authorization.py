@@ -27,10 +27,10 @@ import httpx2
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
-from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Attributes, Decision, Verdict

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ostiary.core.implied_groups import service_account, service_account_groups
+from ostiary.core.users.implied_groups import service_account, service_account_groups
 from ostiary.errors import LoginRefused
 from ostiary.plugins.workload.platforms import Extra, Platform, TokenClaims, Workload
 from ostiary.plugins.workload.rules import SYSTEM, WorkloadNames

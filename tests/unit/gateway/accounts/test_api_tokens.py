@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import Tokens
+from ostiary.core.users.account_names import AccountName
 from ostiary.gateway.accounts.api_tokens import MOST_PER_OWNER, ApiTokens, maker_of, scope_of
 from ostiary.gateway.accounts.refusals import AccountConflict, NotAllowed, NotPossible, UnknownAccount, UnknownToken
 from ostiary.gateway.accounts.service_account import AccountState

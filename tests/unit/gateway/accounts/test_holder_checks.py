@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import Attested, IssuedToken, Tokens
+from ostiary.core.users.account_names import AccountName
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.accounts.holder_checks import HolderChecks
 from ostiary.gateway.accounts.service_account import KIND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.core.account_names import AccountName
+from ostiary.core.users.account_names import AccountName
 from ostiary.gateway.accounts.refusals import (
     AccountConflict,
     AccountRefusal,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.account_names import AccountName
 from ostiary.core.tokens import Tokens
+from ostiary.core.users.account_names import AccountName
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.accounts.refusals import AccountConflict, AccountRefusal, NotPossible, UnknownAccount
 from ostiary.gateway.accounts.service_account import KIND, AccountState

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.authentication_context import AuthenticationContext, satisfies, with_context
+from ostiary.core.users.authentication_context import AuthenticationContext, satisfies, with_context
 from ostiary.gateway.authorize.step_up import AppliedRules, StepUpRule, StepUpRules, describe, describe_request
 from ostiary.gateway.config.step_up_settings import StepUpRuleSettings
 from ostiary.interfaces.identity import RequiredAuthentication

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.implied_groups import with_implied_groups
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.doors.self_reviews import SelfReviews

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.authentication_context import ACR, AMR, AUTH_TIME, AuthenticationContext, with_latest_context
+from ostiary.core.users.authentication_context import ACR, AMR, AUTH_TIME, AuthenticationContext, with_latest_context
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import Identified, LoginRequest
 from ostiary.plugins.oidc.claims import ClaimNames

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind
-from ostiary.plugins.common.stored_session import KINDS, micros
+from ostiary.plugins.common.sessions.stored_session import KINDS, micros
 from ostiary.plugins.postgresql.migrations import VERSION, Migrations
 from ostiary.plugins.postgresql.settings import PostgresqlSettings
 from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ostiary.plugins.common.stored_session import micros
+from ostiary.plugins.common.sessions.stored_session import micros
 from ostiary.plugins.postgresql.store_time import SECOND, DatabaseTime
 from ostiary.testing import FakeClock
 

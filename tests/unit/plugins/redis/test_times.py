@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from ostiary.plugins.common.stored_session import micros
+from ostiary.plugins.common.sessions.stored_session import micros
 from ostiary.plugins.redis.times import Times, nearest_moment
 from ostiary.testing import FakeClock
 

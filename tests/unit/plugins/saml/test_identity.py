@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from lxml import etree
 
-from ostiary.core.authentication_context import ACR, AUTH_TIME
+from ostiary.core.users.authentication_context import ACR, AUTH_TIME
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.interfaces.identity import LoginRequest, PostedForm, Redirect, RequiredAuthentication
 from ostiary.model import UserInfo

@@ -15,7 +15,7 @@ from ostiary.errors import ProviderError
 from ostiary.plugins.saml.algorithms import ALGORITHMS
 from ostiary.plugins.saml.metadata.reading import IdentitySystem as Described
 from ostiary.plugins.saml.metadata.reading import read_metadata
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import DocumentRefused
 from ostiary.testing import FakeClock
 from tests.support.saml.documents import MD, IdentitySystem, sign, signer, text
@@ -32,8 +32,8 @@ def test_it_says_where_and_with_which_keys() -> None:
     idp = IdentitySystem()
     system = read(idp.metadata(idp.signer, signer("idp-new")))
     assert system.entity_id == idp.entity_id
-    assert system.sign_on[Binding.REDIRECT].location == "https://idp.example.com/sso"
-    assert system.logout[Binding.POST].response_location == "https://idp.example.com/slo"
+    assert system.sign_on[SamlBinding.REDIRECT].location == "https://idp.example.com/sso"
+    assert system.logout[SamlBinding.POST].response_location == "https://idp.example.com/slo"
     assert system.certificates == (idp.signer.certificate, signer("idp-new").certificate)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind
-from ostiary.plugins.common.stored_session import KINDS, micros
+from ostiary.plugins.common.sessions.stored_session import KINDS, micros
 from ostiary.plugins.sqlite import database_file
 from ostiary.plugins.sqlite.schema import TABLES
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore

@@ -123,7 +123,7 @@ def _visit(
 
 
 @dataclass(frozen=True, slots=True)
-class _Redeemed(Generic[T]):
+class _RedeemedCode(Generic[T]):
     value: T
 
 
@@ -136,7 +136,7 @@ class Return(Generic[T]):
         self._ended = f"{server.rstrip('/')}/auth/cli/ended"
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._outcome: _Redeemed[T] | Exception | None = None
+        self._outcome: _RedeemedCode[T] | Exception | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
@@ -146,7 +146,7 @@ class Return(Generic[T]):
     def wait(self, seconds: float) -> T:
         if not self._over.wait(seconds):
             raise sign_in_timeout(f"the browser did not return within {seconds:.0f} seconds")
-        if isinstance(self._outcome, _Redeemed):
+        if isinstance(self._outcome, _RedeemedCode):
             return self._outcome.value
         assert self._outcome is not None
         raise self._outcome
@@ -170,7 +170,7 @@ class Return(Generic[T]):
             if self._outcome is not None:
                 return EndedPage.USED
             try:
-                self._outcome = _Redeemed(self._redeem_code(query))
+                self._outcome = _RedeemedCode(self._redeem_code(query))
             except Exception as error:
                 self._outcome = error
                 code = _only(query, "error")

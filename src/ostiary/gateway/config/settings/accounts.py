@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
-from ostiary.core.account_names import NAME_PATTERN, NAMESPACE_PATTERN, AccountName
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
 from ostiary.core.settings.kinds import Duration, Flag, Text
 from ostiary.core.settings.sections import Sections
+from ostiary.core.users.account_names import NAME_PATTERN, NAMESPACE_PATTERN, AccountName
 
 _NO_NAMESPACE = "it is not the name of a namespace: small letters, digits and dashes"
 _NO_NAME = "it is not the name of a service account: small letters, digits, dashes and dots"

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.errors import OstiaryError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from ostiary.gateway.login.pages.markup import Markup, escape
 from ostiary.gateway.look.languages import LANGUAGES
@@ -110,11 +109,11 @@ def catalogue(language: str) -> Mapping[str, str]:
     return dict(_flat(tomllib.loads(content)))
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for key, value in table.items():
         if isinstance(value, str):
             yield f"{prefix}{key}", value
-        else:
+        elif isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
 
 

@@ -21,21 +21,21 @@ from ostiary.gateway.look.look import DEFAULT_LOOK, Look
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _PageReader:
     """`addresses` are those of this page in each language; none where there is no choice."""
 
     look: Look = DEFAULT_LOOK
     addresses: tuple[tuple[str, str], ...] = ()
 
 
-_ANYBODY = _Reader()
-_reader: ContextVar[_Reader] = ContextVar("reader", default=_ANYBODY)
+_ANYBODY = _PageReader()
+_reader: ContextVar[_PageReader] = ContextVar("reader", default=_ANYBODY)
 
 
 @contextmanager
 def reading(look: Look, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
     """Pages look like *look* and are in *language* until the block ends; *addresses* lead to the other languages."""
-    token = _reader.set(_Reader(look, tuple(addresses.items())))
+    token = _reader.set(_PageReader(look, tuple(addresses.items())))
     try:
         with speaking(language):
             yield
@@ -95,7 +95,7 @@ def page(
     return LoginAnswer(status, (*fixed, *headers), whole.encode("utf-8", "replace"))
 
 
-def _footer(reader: _Reader, *, private: bool) -> Markup:
+def _footer(reader: _PageReader, *, private: bool) -> Markup:
     look, choice = reader.look, len(reader.addresses) > 1 and not private
     if not look.support and not look.help and not choice:
         return NOTHING
@@ -107,7 +107,7 @@ def _footer(reader: _Reader, *, private: bool) -> Markup:
     )
 
 
-def _languages(reader: _Reader) -> Markup:
+def _languages(reader: _PageReader) -> Markup:
     def link(language: str, url: str) -> Markup:
         name = catalogue(language)["language"]
         if language == spoken():

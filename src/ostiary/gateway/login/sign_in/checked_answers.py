@@ -11,9 +11,9 @@ from datetime import datetime
 from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
-from ostiary.core.account_names import OWN_NAMES
-from ostiary.core.implied_groups import service_account, service_account_groups
 from ostiary.core.tokens import origins_of
+from ostiary.core.users.account_names import OWN_NAMES
+from ostiary.core.users.implied_groups import service_account, service_account_groups
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.login.sign_in.groups import SYSTEM, ContractBroken, ProviderUser

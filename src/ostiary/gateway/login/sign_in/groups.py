@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from ostiary.core.abilities import ability
-from ostiary.core.account_names import OWN_NAMES
+from ostiary.core.users.account_names import OWN_NAMES
 from ostiary.errors import ProviderError
 from ostiary.gateway.config.renewal_check import serves
 from ostiary.gateway.config.settings import Groups

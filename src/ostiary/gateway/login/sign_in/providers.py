@@ -20,9 +20,9 @@ from datetime import timedelta
 from typing import TypeVar
 
 from ostiary.core.abilities import ability, has_trait
-from ostiary.core.authentication_context import with_latest_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Attested
+from ostiary.core.users.authentication_context import with_latest_context
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.gateway.config.settings import Identity
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from ostiary.core.authentication_context import context_of, satisfies
+from ostiary.core.users.authentication_context import context_of, satisfies
 from ostiary.errors import LoginRefused
 from ostiary.gateway.authorize.step_up import describe
 from ostiary.interfaces.identity import RequiredAuthentication

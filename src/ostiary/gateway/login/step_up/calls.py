@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from ostiary.core.authentication_context import context_of
 from ostiary.core.clock import Clock
 from ostiary.core.counting.rates import Buckets
 from ostiary.core.tokens import Tokens
+from ostiary.core.users.authentication_context import context_of
 from ostiary.gateway.authorize.step_up import AppliedRules, StepUpRule, StepUpRules, describe
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostiary.core.authentication_context import context_of, with_context
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import Tokens
+from ostiary.core.users.authentication_context import context_of, with_context
 from ostiary.errors import LoginRefused
 from ostiary.gateway.login.sign_in.required import check_required
 from ostiary.gateway.login.step_up.demands import StoredDemands

@@ -7,8 +7,8 @@ other token is decided on and forwarded like every request, with the body that w
 
 from __future__ import annotations
 
-from ostiary.core.implied_groups import with_implied_groups
 from ostiary.core.tokens import digest, well_formed
+from ostiary.core.users.implied_groups import with_implied_groups
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary.gateway.request.answers import Answers

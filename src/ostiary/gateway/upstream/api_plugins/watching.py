@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from ostiary.core.account_names import OWN_NAMES
+from ostiary.core.users.account_names import OWN_NAMES
 from ostiary.errors import ProviderError
 from ostiary.gateway.config.settings import IdentityMode
 from ostiary.gateway.upstream.api_plugins.plugin import ApiPlugin

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ostiary.core.authentication_context import without_context
-from ostiary.core.implied_groups import groups_to_impersonate
+from ostiary.core.users.authentication_context import without_context
+from ostiary.core.users.implied_groups import groups_to_impersonate
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.model import UserInfo
 

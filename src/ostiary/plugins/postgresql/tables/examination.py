@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostiary.interfaces.store_abilities.examining import StoreReport
-from ostiary.plugins.common.stored_session import moment_of
+from ostiary.plugins.common.sessions.stored_session import moment_of
 from ostiary.plugins.postgresql.migrations import VERSION, quote_identifier
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, StorePart
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ostiary.core.tokens import check_storable
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.token_store import Revocation, TokenRecord
-from ostiary.plugins.common.stored_session import decode_kind, decode_token, encode_kind
+from ostiary.plugins.common.sessions.stored_session import decode_kind, decode_token, encode_kind
 from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import LONG_SECONDS, SESSION_COLUMNS, StorePart
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from ostiary.core.clock import Clock
 from ostiary.core.tokens import check_revocation
 from ostiary.interfaces.token_store import Revocation, RevocationBatch, RevocationKind
-from ostiary.plugins.common.stored_session import decode_kind, encode_kind
+from ostiary.plugins.common.sessions.stored_session import decode_kind, encode_kind
 from ostiary.plugins.postgresql.connections import DatabaseConnector
 from ostiary.plugins.postgresql.database import Database, Row
 from ostiary.plugins.postgresql.notifications import Notifications

@@ -9,8 +9,8 @@ from ostiary.core.tokens import check_storable, check_tokens, check_use
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.token_store import Found, Session, SessionKind, TokenRecord
-from ostiary.plugins.common.session_places import place_text, read_numbered_place
-from ostiary.plugins.common.stored_session import SESSION_KINDS, decode_token, origin_name
+from ostiary.plugins.common.sessions.session_places import place_text, read_numbered_place
+from ostiary.plugins.common.sessions.stored_session import SESSION_KINDS, decode_token, origin_name
 from ostiary.plugins.postgresql.database import Row
 from ostiary.plugins.postgresql.tables.store_part import DONE, LONG_SECONDS, SESSION_COLUMNS, StorePart
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ostiary.interfaces.token_store import Session, TokenRecord
-from ostiary.plugins.common.stored_session import (
+from ostiary.plugins.common.sessions.stored_session import (
     SESSION_KINDS,
     decode_session,
     encode_body,

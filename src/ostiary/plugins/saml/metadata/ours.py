@@ -7,7 +7,7 @@ from base64 import b64encode
 from cryptography.hazmat.primitives.serialization import Encoding
 from lxml import etree
 
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import DS, MD, SAMLP, name
 from ostiary.plugins.saml.xml.keys import KeyPair
 
@@ -32,12 +32,12 @@ def own_metadata(
         _add_key(role, pair, "signing")
         if pair.decryption_key is not None:
             _add_key(role, pair, "encryption")
-        for binding in Binding:
+        for binding in SamlBinding:
             etree.SubElement(role, name(MD, "SingleLogoutService"), Binding=binding.uri, Location=logout_url)
     if name_id_format:
         etree.SubElement(role, name(MD, "NameIDFormat")).text = name_id_format
     service = etree.SubElement(role, name(MD, "AssertionConsumerService"))
-    for key, value in (("Binding", Binding.POST.uri), ("Location", callback_url), ("index", "0")):
+    for key, value in (("Binding", SamlBinding.POST.uri), ("Location", callback_url), ("index", "0")):
         service.set(key, value)
     service.set("isDefault", "true")
     return entity

@@ -16,7 +16,7 @@ from cryptography import x509
 from lxml import etree
 
 from ostiary.plugins.common.outbound import is_safe
-from ostiary.plugins.saml.settings import Binding
+from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import (
     DS,
     MD,
@@ -51,8 +51,8 @@ class IdentitySystem:
 
     entity_id: str
     certificates: tuple[x509.Certificate, ...] = field(repr=False)
-    sign_on: Mapping[Binding, Endpoint]
-    logout: Mapping[Binding, Endpoint]
+    sign_on: Mapping[SamlBinding, Endpoint]
+    logout: Mapping[SamlBinding, Endpoint]
     wants_signed_requests: bool = False
     valid_until: datetime | None = None
     cache_seconds: float | None = None
@@ -137,9 +137,9 @@ def _certificate(text: str) -> x509.Certificate:
     return certificate
 
 
-def _endpoints(role: etree._Element, kind: str) -> dict[Binding, Endpoint]:
-    known = {each.uri: each for each in Binding}
-    endpoints: dict[Binding, Endpoint] = {}
+def _endpoints(role: etree._Element, kind: str) -> dict[SamlBinding, Endpoint]:
+    known = {each.uri: each for each in SamlBinding}
+    endpoints: dict[SamlBinding, Endpoint] = {}
     for element in children(role, MD, kind):
         binding = known.get(element.get("Binding") or "")
         if binding is None or binding in endpoints:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.authentication_context import AuthenticationContext, with_context
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.core.tokens import Tokens, digest, new_token
+from ostiary.core.users.authentication_context import AuthenticationContext, with_context
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.cached_provider import Link

@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ostiary.core.authentication_context import AuthenticationContext, context_of, with_context
 from ostiary.core.delegation import narrow, parse_scope
+from ostiary.core.users.authentication_context import AuthenticationContext, context_of, with_context
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.step_up_settings import StepUpRuleSettings

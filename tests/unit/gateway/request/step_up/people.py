@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from ostiary.core.authentication_context import AuthenticationContext, with_context
 from ostiary.core.clock import Clock
+from ostiary.core.users.authentication_context import AuthenticationContext, with_context
 from ostiary.gateway.config.settings import GatewayConfig, Identity
 from ostiary.gateway.config.step_up_settings import StepUpRuleSettings, StepUpSettings
 from ostiary.gateway.process.listener import bind

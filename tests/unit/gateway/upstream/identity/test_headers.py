@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.authentication_context import ACR, AUTH_TIME
-from ostiary.core.implied_groups import complete_impersonated
+from ostiary.core.users.authentication_context import ACR, AUTH_TIME
+from ostiary.core.users.implied_groups import complete_impersonated
 from ostiary.gateway.http1.headers import BadHeader, HeaderNames
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
 from ostiary.model import UserInfo

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from ostiary.gateway.accounts.service_account import AccountState, ServiceAccount
 from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import ACCOUNTS, SESSIONS, Frame
+from ostiary.gateway.login.pages.admin.frame import ACCOUNTS, SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import read_values
 from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
 from ostiary.gateway.login.pages.admin.tables import export_links, link, pager, table
@@ -35,7 +35,7 @@ _STATES = {
 }
 
 
-async def accounts_page(accounts: ServiceAccounts, request: LoginRequest, frame: Frame) -> LoginAnswer:
+async def accounts_page(accounts: ServiceAccounts, request: LoginRequest, frame: AdminFrame) -> LoginAnswer:
     values, problem = {}, ""
     try:
         values = read_values(request, FIELDS)

@@ -31,14 +31,14 @@ from ostiary.gateway.login.pages.admin import frame as frames
 from ostiary.gateway.login.pages.admin.accounts import accounts_page
 from ostiary.gateway.login.pages.admin.explanation import ended_page, explanation_page
 from ostiary.gateway.login.pages.admin.exports import Exports
-from ostiary.gateway.login.pages.admin.frame import Frame
+from ostiary.gateway.login.pages.admin.frame import AdminFrame
 from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest, of_decision, of_refusal
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists
 from ostiary.gateway.login.pages.admin.replicas import replicas_page
 from ostiary.gateway.login.pages.admin.requests import (
     MOST_DECISIONS,
     MOST_REFUSALS,
-    Listing,
+    RequestListing,
     decisions_page,
     refusals_page,
 )
@@ -173,11 +173,11 @@ class AdminPages:
         info = request_info(RequestLine(permission.method, f"{PREFIX}/{permission.resource}", permission.query))
         return (await self._authorizer.authorize(Attributes(user, info))).allowed
 
-    async def _frame(self, visitor: Visitor) -> Frame:
+    async def _frame(self, visitor: Visitor) -> AdminFrame:
         tabs = [url for url, needed in _PERMISSIONS.items() if await self._may(visitor.session.user, needed)]
         if self._sources.accounts is None and frames.ACCOUNTS in tabs:
             tabs.remove(frames.ACCOUNTS)
-        return Frame(visitor, tabs)
+        return AdminFrame(visitor, tabs)
 
     # --- the pages ---
 
@@ -189,9 +189,9 @@ class AdminPages:
             case frames.DECISIONS:
                 # Before anything is read: what comes later is told by the stream.
                 now = self._sources.clock.now()
-                return decisions_page(Listing(request), await self._latest_decisions(), frame, now=now)
+                return decisions_page(RequestListing(request), await self._latest_decisions(), frame, now=now)
             case frames.REFUSALS:
-                return refusals_page(Listing(request), await self._latest_refusals(), frame)
+                return refusals_page(RequestListing(request), await self._latest_refusals(), frame)
             case frames.ACCOUNTS if self._sources.accounts is not None:
                 return await accounts_page(self._sources.accounts, request, frame)
             case frames.WHO_CAN:
@@ -229,7 +229,7 @@ class AdminPages:
                 requests = await self._latest_decisions()
             case _:
                 requests = await self._latest_refusals()
-        return self._exports.requests(listed, Listing(request), requests, extension, now=now)
+        return self._exports.requests(listed, RequestListing(request), requests, extension, now=now)
 
     async def _latest_decisions(self) -> list[DecidedRequest]:
         return [of_decision(each) for each in await self._decisions.latest(MOST_DECISIONS)]

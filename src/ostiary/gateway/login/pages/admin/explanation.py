@@ -9,7 +9,7 @@ from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.authorize.chain import ChainExplanation, Step
 from ostiary.gateway.authorize.refusals import Refusal
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import DECISIONS, REFUSALS, TITLES, Frame
+from ostiary.gateway.login.pages.admin.frame import DECISIONS, REFUSALS, TITLES, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.decided import describe
 from ostiary.gateway.login.pages.admin.listing.texts import shown
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
@@ -19,7 +19,7 @@ from ostiary.gateway.login.pages.templates import fill
 from ostiary.model import Decision
 
 
-def explanation_page(decided: Refusal, now: ChainExplanation, frame: Frame) -> LoginAnswer:
+def explanation_page(decided: Refusal, now: ChainExplanation, frame: AdminFrame) -> LoginAnswer:
     """*decided* is what was decided then, *now* what would be decided today."""
     attributes, was_allowed = decided.attributes, decided.decision.allowed
     title = say("admin.explanation_allowed" if was_allowed else "admin.explanation")
@@ -41,7 +41,7 @@ def explanation_page(decided: Refusal, now: ChainExplanation, frame: Frame) -> L
     return frame.page(here, body, title=title)
 
 
-def ended_page(ended: EndedRequest, frame: Frame) -> LoginAnswer:
+def ended_page(ended: EndedRequest, frame: AdminFrame) -> LoginAnswer:
     """A request without a decision: a sign-in that failed, or nobody was identified."""
     facts = {
         "admin.ended_id": shown(ended.id),

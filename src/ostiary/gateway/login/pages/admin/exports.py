@@ -16,7 +16,7 @@ from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest
 from ostiary.gateway.login.pages.admin.listing.formats import FORMATS, Row
 from ostiary.gateway.login.pages.admin.listing.searches import SESSION_FIELDS, SessionSearch, read_values
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists
-from ostiary.gateway.login.pages.admin.requests import Listing
+from ostiary.gateway.login.pages.admin.requests import RequestListing
 from ostiary.interfaces.identity import LoginRequest
 
 MOST_ROWS = 20_000
@@ -59,7 +59,7 @@ class Exports:
         return self._download("accounts", "ServiceAccountList", accounts.EXPORTED, pieces, extension, now)
 
     def requests(
-        self, name: str, listing: Listing, requests: Sequence[DecidedRequest], extension: str, *, now: datetime
+        self, name: str, listing: RequestListing, requests: Sequence[DecidedRequest], extension: str, *, now: datetime
     ) -> LoginAnswer:
         if listing.problem:
             return answers.error(400, listing.problem)

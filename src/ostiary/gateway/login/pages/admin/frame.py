@@ -32,7 +32,7 @@ TITLES = {
 }
 
 
-class Frame:
+class AdminFrame:
     """For one visitor, who may load the pages at *tabs*."""
 
     def __init__(self, visitor: Visitor, tabs: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ostiary.core.text import age_text, printable
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import REPLICAS, Frame
+from ostiary.gateway.login.pages.admin.frame import REPLICAS, AdminFrame
 from ostiary.gateway.login.pages.admin.tables import table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, escape, join
 from ostiary.gateway.login.pages.messages import counted, say
@@ -28,7 +28,7 @@ _COMPARED = {
 }
 
 
-def replicas_page(replicas: Sequence[SeenReplica], frame: Frame) -> LoginAnswer:
+def replicas_page(replicas: Sequence[SeenReplica], frame: AdminFrame) -> LoginAnswer:
     rows = [_row(each) for each in replicas]
     found = table(counted("admin.replica_count", len(rows)), _COLUMNS, rows)
     return frame.page(REPLICAS, fill("admin/replicas.html", summary=_summary(replicas), table=found))

@@ -13,7 +13,7 @@ from datetime import datetime
 from urllib.parse import quote
 
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import DECISIONS, REFUSALS, Frame
+from ostiary.gateway.login.pages.admin.frame import DECISIONS, REFUSALS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest, describe, page_of
 from ostiary.gateway.login.pages.admin.listing.searches import (
     ALLOWED,
@@ -44,7 +44,7 @@ _REFUSAL_COLUMNS = ("admin.at", "admin.user", "admin.request", "admin.upstream",
 OUTCOMES = {"allowed": "admin.allowed", "denied": "admin.denied", "hidden": "admin.hidden"}
 
 
-class Listing:
+class RequestListing:
     """The requests of one page: which of them are wanted, and where the page begins."""
 
     def __init__(self, request: LoginRequest, *, fields: tuple[str, ...] = REQUEST_FIELDS) -> None:
@@ -75,7 +75,7 @@ class Listing:
         return {"admin.at": ("descending", link(address, {**self.values, "order": OLDEST}))}
 
 
-def refusals_page(listing: Listing, requests: Sequence[DecidedRequest], frame: Frame) -> LoginAnswer:
+def refusals_page(listing: RequestListing, requests: Sequence[DecidedRequest], frame: AdminFrame) -> LoginAnswer:
     rows, next_after, count = _page_of(listing, requests)
     body = fill(
         "admin/refusals.html",
@@ -93,7 +93,9 @@ def refusals_page(listing: Listing, requests: Sequence[DecidedRequest], frame: F
     return frame.page(REFUSALS, body, status=400 if listing.problem else 200)
 
 
-def decisions_page(listing: Listing, requests: Sequence[DecidedRequest], frame: Frame, *, now: datetime) -> LoginAnswer:
+def decisions_page(
+    listing: RequestListing, requests: Sequence[DecidedRequest], frame: AdminFrame, *, now: datetime
+) -> LoginAnswer:
     rows, next_after, _ = _page_of(listing, requests)
     # What comes is new, so it belongs on the first page of those that begin with the newest.
     is_live = not listing.after and not listing.is_oldest_first and not listing.problem
@@ -122,13 +124,13 @@ def decisions_page(listing: Listing, requests: Sequence[DecidedRequest], frame: 
     return frame.page(DECISIONS, body, status=400 if listing.problem else 200, live=is_live)
 
 
-def _page_of(listing: Listing, requests: Sequence[DecidedRequest]) -> tuple[Sequence[DecidedRequest], str, int]:
+def _page_of(listing: RequestListing, requests: Sequence[DecidedRequest]) -> tuple[Sequence[DecidedRequest], str, int]:
     selected = listing.select(requests)
     rows, next_after = page_of(selected, after=listing.after, limit=ON_A_PAGE, oldest_first=listing.is_oldest_first)
     return rows, next_after, len(selected)
 
 
-def _pager(address: str, listing: Listing, next_after: str) -> Markup:
+def _pager(address: str, listing: RequestListing, next_after: str) -> Markup:
     return pager(address, {**listing.values, **listing.order}, after=listing.after, next_after=next_after)
 
 

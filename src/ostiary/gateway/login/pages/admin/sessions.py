@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import SESSIONS, Frame
+from ostiary.gateway.login.pages.admin.frame import SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import SESSION_FIELDS, SessionSearch, read_values
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists, SessionPage
 from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
@@ -36,7 +36,7 @@ _KINDS = {
 EXPORTED = ("id", "user", "groups", "kind", "name", "client", "provider", "since", "until", "last used")
 
 
-async def sessions_page(lists: SessionLists, request: LoginRequest, frame: Frame) -> LoginAnswer:
+async def sessions_page(lists: SessionLists, request: LoginRequest, frame: AdminFrame) -> LoginAnswer:
     values: dict[str, str] = {}
     page, problem, after = SessionPage(()), "", only(request.query, "after") or ""
     try:

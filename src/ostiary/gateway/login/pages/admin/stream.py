@@ -66,7 +66,7 @@ class DecisionStreams:
         if self._feed.is_full_for(username):
             return answers.error(429, "too many people watch decisions at this gateway: close another page, or wait")
         headers = (("Content-Type", "text/event-stream; charset=utf-8"), ("X-Accel-Buffering", "no"), *COMMON)
-        texts = _Texts()
+        texts = _StreamTexts()
         return LoginAnswer(200, headers, stream=lambda: self._events(username, is_wanted, since, texts, still_allowed))
 
     async def _events(
@@ -74,7 +74,7 @@ class DecisionStreams:
         username: str,
         is_wanted: IsWanted,
         since: datetime | None,
-        texts: _Texts,
+        texts: _StreamTexts,
         still_allowed: StillAllowed,
     ) -> AsyncGenerator[bytes]:
         # Here, and not before: whether anybody reads it is not known yet.
@@ -124,7 +124,7 @@ async def is_allowed(find: Callable[[], Awaitable[bool]]) -> bool:
         return False
 
 
-class _Texts:
+class _StreamTexts:
     """The texts of a stream, in the language of the request that began it."""
 
     def __init__(self) -> None:

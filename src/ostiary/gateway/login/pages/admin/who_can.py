@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ostiary.gateway.authorize.chain import Authorizer, WhoCan
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.pages.admin.frame import WHO_CAN, Frame
+from ostiary.gateway.login.pages.admin.frame import WHO_CAN, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.texts import shown
 from ostiary.gateway.login.pages.admin.tables import table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup
@@ -23,7 +23,7 @@ _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
 _COLUMNS = ("admin.subject", "admin.kind", "admin.via")
 
 
-def who_can_page(authorizer: Authorizer, request: LoginRequest, frame: Frame) -> LoginAnswer:
+def who_can_page(authorizer: Authorizer, request: LoginRequest, frame: AdminFrame) -> LoginAnswer:
     values = {name: only(request.query, name) or "" for name in _ASKED}
     problem, result = NOTHING, NOTHING
     if any(values.values()):

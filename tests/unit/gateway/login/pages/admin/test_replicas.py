@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ostiary.gateway.login.pages.admin.frame import REPLICAS, Frame
+from ostiary.gateway.login.pages.admin.frame import REPLICAS, AdminFrame
 from ostiary.gateway.login.pages.admin.replicas import replicas_page
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.replicas.comparison import Heard, compare
@@ -38,7 +38,7 @@ B = replace(GOOD, id="b", host="node-b")
 
 def body(*replicas: Replica | Heard) -> str:
     heard = [each if isinstance(each, Heard) else Heard(each) for each in replicas]
-    page = replicas_page(compare(heard), Frame(VISITOR, [REPLICAS]))
+    page = replicas_page(compare(heard), AdminFrame(VISITOR, [REPLICAS]))
     return page.body.decode().partition("<main")[2].partition("<script")[0]
 
 

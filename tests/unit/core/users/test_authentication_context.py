@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.authentication_context import (
+from ostiary.core.users.authentication_context import (
     ACR,
     AMR,
     AUTH_TIME,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.core.account_names import (
+from ostiary.core.users.account_names import (
     AccountName,
     account_of,
     checked_account_name,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.implied_groups import (
+from ostiary.core.users.implied_groups import (
     complete_impersonated,
     groups_to_impersonate,
     implied_groups,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind, TokenKind, TokenRecord
-from ostiary.plugins.common.stored_session import (
+from ostiary.plugins.common.sessions.stored_session import (
     KINDS,
     NARROWED,
     SESSION_KINDS,

@@ -1,0 +1,1 @@
+"""How token stores write sessions down, and where one stands in their list."""
