@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trustme
 import yaml
@@ -60,6 +61,14 @@ SESAME = "sesame"
 PASSWORDS = {"postgresql": postgresql.PASSWORD, "redis": SESAME}
 
 
+def _refuses(pod: ContainerPod, token: str) -> bool:
+    try:
+        return pod.get(PODS, token).status_code == 401
+    except httpx.RemoteProtocolError:
+        # A request that is open when its session is revoked is cut: the next one is answered.
+        return False
+
+
 @pytest.mark.parametrize("overlay", sorted(path.name for path in (KUSTOMIZE / "overlays").iterdir()))
 def test_three_pods_share_sessions_and_revocations_and_one_can_be_replaced(
     overlay: str, ca: trustme.CA, cluster: Cluster, tmp_path: Path
@@ -87,4 +96,4 @@ def test_three_pods_share_sessions_and_revocations_and_one_can_be_replaced(
             assert new.get(PODS, alice).status_code == 200
             with new.http(alice) as http:
                 assert http.post("/auth/logout").status_code == 204
-            wait_until(lambda: third.get(PODS, alice).status_code == 401, what="the logout at another replica")
+            wait_until(lambda: _refuses(third, alice), what="the logout at another replica")

@@ -48,7 +48,9 @@ PAGES = [
 NEEDS_A_CLUSTER = {"docs/how-to/operate.md", "docs/how-to/run-replicas-in-kubernetes.md"}
 # Pages whose YAML other tests read and use.
 READ_BY_TESTS = {
+    "docs/how-to/all-my-clusters.md": "test_docs_settings.py",
     "docs/how-to/limit-what-teams-create.md": "test_object_quota.py",
+    "docs/how-to/require-a-second-factor.md": "test_docs_settings.py",
 }
 FOLLOWED = [pytest.param(name, text, id=name) for page in PAGES for name, text in sections(page) if any(steps(text))]
 

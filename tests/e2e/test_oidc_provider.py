@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.users.authentication_context import context_of
+from ostiary.core.users.authentication_context import AUTH_TIME, context_of
 from ostiary.errors import LoginRefused
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect
@@ -112,7 +112,8 @@ async def test_a_person_signs_in(make: Callable[..., OidcIdentity], issuer: Oidc
     """S1, S29, L2."""
     provider = make(**settings)
     identified = await provider.handle_provider(await come_back(provider, issuer, "alice"))
-    assert identified.user == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
+    assert replace(identified.user, extra=()) == UserInfo("alice@example.com", "alice", ("developers", "drinkers"))
+    assert [key for key, _ in identified.user.extra] == [AUTH_TIME], "this issuer says when, and not how"
     await provider.close()
 
 
