@@ -125,7 +125,8 @@ INSIDE = {
         "rules": set(),
         "secrets": {"."},
         "settings": {".", "config", "go"},
-        "tokens": {".", "secrets"},
+        "tokens": {".", "secrets", "users"},
+        "users": set(),
     },
     "interfaces": {
         ".": {"store_abilities"},

@@ -18,7 +18,7 @@ A token file holds one line, and then the finished ExecCredential in each versio
     ostiary 1 <obtained> <renew at> <length of v1> <length of v1beta1> [step-up]
 
 With ``step-up`` the gateway has step-up rules: a request may wait there until the person proves more, and a process
-beside the program that asked (`ostiary.cli.signin.companion`) opens the browser for that.
+beside the program that asked (`ostiary.cli.companion`) opens the browser for that.
 """
 
 import posix
@@ -50,7 +50,7 @@ def print_cached(argv: list[str]) -> bool:
     if options is None or cached is None or not print_answer(cached[0]):
         return False
     if cached[1]:
-        from ostiary.cli.signin.companion import begin
+        from ostiary.cli.companion import begin
 
         begin(options["--server"], options.get("--account", DEFAULT_ACCOUNT))
     return True

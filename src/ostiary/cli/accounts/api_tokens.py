@@ -178,7 +178,7 @@ def _list_in_store(arguments: argparse.Namespace, user: str) -> ApiObject:
 
 def _revoke_in_store(arguments: argparse.Namespace, user: str) -> str:
     from ostiary.cli.gateway.local_store import with_store
-    from ostiary.cli.login_name import login_name
+    from ostiary.cli.gateway.login_name import login_name
     from ostiary.gateway.accounts.api_tokens import ApiTokens
 
     async def work(tokens: Tokens, config: GatewayConfig) -> str:

@@ -199,7 +199,7 @@ def _print_accounts(items: Sequence[ApiObject]) -> None:
 def _with_accounts(arguments: argparse.Namespace, work: Callable[[ServiceAccounts, str], Awaitable[T]]) -> T:
     """What *work* makes of the accounts, in the name of whoever runs this command."""
     from ostiary.cli.gateway.local_store import with_store
-    from ostiary.cli.login_name import login_name
+    from ostiary.cli.gateway.login_name import login_name
     from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 
     def use(tokens: Tokens, config: GatewayConfig) -> Awaitable[T]:

@@ -208,7 +208,7 @@ async def _undo_in(tokens: Tokens, kind: str, value: str) -> int:
 
 
 async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) -> int:
-    from ostiary.cli.login_name import login_name
+    from ostiary.cli.gateway.login_name import login_name
     from ostiary.interfaces.token_store import RevocationKind
 
     return await tokens.revoke(RevocationKind(kind), value, by=f"{login_name()} (ostiary sessions revoke)", at=at)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 from ostiary.cli.arguments import JSON, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import add_config, load, run_async
-from ostiary.cli.login_name import login_name
+from ostiary.cli.gateway.login_name import login_name
 from ostiary.cli.output import Style, paint, print_json, print_note
 from ostiary.cli.policy.decision_output import (
     AttributesJson,

@@ -15,9 +15,9 @@ from ostiary.cli import program
 from ostiary.cli.arguments import Parser, UsageError
 from ostiary.cli.authorities import authorities
 from ostiary.cli.cached_token import asks_again, believe
+from ostiary.cli.companion import begin
 from ostiary.cli.exit_codes import FAILED, USAGE
 from ostiary.cli.output import print_error, print_note
-from ostiary.cli.signin.companion import begin
 from ostiary.cli.signin.gateway import GatewayClient
 from ostiary.cli.signin.jwt_credential import JwtCredential
 from ostiary.cli.signin.options import add_account, add_ways, chosen_account, is_behind, wishes

@@ -4,7 +4,7 @@
     after_refusal   in the credential plugin that kubectl runs after a 401: the next command will work
     prove_rule      ``ostiary login --step-up``: before anything waits
 
-Called by `ostiary.cli.signin.companion`, `get_token` and `login`. One process of a person asks them at a time; the
+Called by `ostiary.cli.companion`, `get_token` and `login`. One process of a person asks them at a time; the
 others look again when it is done, and find that nothing is left to prove. The session keeps its tokens.
 """
 
@@ -16,8 +16,8 @@ import threading
 import time
 from contextlib import suppress
 
+from ostiary.cli.companion import LOOK_AGAIN_SECONDS, runs
 from ostiary.cli.signin import files
-from ostiary.cli.signin.companion import LOOK_AGAIN_SECONDS, runs
 from ostiary.cli.signin.gateway import GatewayClient, StepUpTicket
 from ostiary.cli.signin.person.terminal import AtTerminal, Person, Wishes
 from ostiary.cli.signin.sessions import GatewayAccount, Sessions
@@ -34,7 +34,7 @@ ANY_RULE = "*"
 
 
 def main() -> None:
-    """What `ostiary.cli.signin.companion` runs: server, account and the process that it is for are its arguments."""
+    """What `ostiary.cli.companion` runs: server, account and the process that it is for are its arguments."""
     server, account, program = sys.argv[1:]
     accompany(server, account, int(program))
 

@@ -7,7 +7,7 @@ import argparse
 from ostiary.cli.arguments import JSON
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, run_async
-from ostiary.cli.login_name import login_name
+from ostiary.cli.gateway.login_name import login_name
 from ostiary.cli.output import print_json, print_note
 from ostiary.cli.store.opening import ConfiguredStore, closing, configured_store
 from ostiary.cli.store.progress import count_text
