@@ -36,6 +36,9 @@ LOGO = (
 )
 OWN_TOKENS = {"apiGroups": ["ostiary.dev"], "resources": ["apitokens"], "verbs": ["create", "list", "delete"]}
 ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
+# In the tables of the administration area a column may be too narrow for a whole time.
+BROKEN_TIMES = """return [...document.querySelectorAll("time span")]
+    .filter((part) => part.getClientRects().length > 1).map((part) => part.textContent)"""
 CHALLENGE = base64.urlsafe_b64encode(hashlib.sha256(b"v" * 43).digest()).decode().rstrip("=")
 
 
@@ -74,6 +77,7 @@ class Running:
 
     def look_at(self, name: str) -> None:
         assert self.chromium("run", script="return document.documentElement.lang") == spoken(), name
+        assert self.chromium("run", script=BROKEN_TIMES) == [], f"{name}: a day or a time of day stands on two lines"
         check_page(self.chromium, f"{spoken()}-{name}")
 
     def click(self, message: str, role: str = "button", **values: str) -> None:

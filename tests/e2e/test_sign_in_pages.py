@@ -147,6 +147,7 @@ def test_a_person_makes_a_token_with_less_power_for_an_agent(running: PagesInBro
     chromium.fill("It may", "get,list pods")
     chromium.click("button", "Make the token")
     chromium.see("The rule names no namespace")
+    assert "API tokens" in chromium("text", of="header nav"), "the navigation stays as it was"
     running.looked_at("narrow-wrong")
     chromium.fill("It may", "get,list pods -n team")
     chromium.fill("Who uses it", "release-agent")

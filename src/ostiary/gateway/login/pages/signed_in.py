@@ -101,7 +101,8 @@ class Pages:
                 return await self._new_token(request, visitor)
             case ["token", "narrow"]:
                 signed = await self._attest(visitor, request)
-                return await self._narrowed.make(request, visitor, signed, admin=await self._is_admin(visitor))
+                shown_to, admin = await self._with_areas(visitor), await self._is_admin(visitor)
+                return await self._narrowed.make(request, shown_to, signed, admin=admin)
             case ["sessions"]:
                 return await self._end_session(request, visitor)
             case ["tokens"] if self._api_tokens is not None:

@@ -12,8 +12,8 @@ from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.admin.frame import ACCOUNTS, SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import read_values
-from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
-from ostiary.gateway.login.pages.admin.tables import export_links, link, pager, table
+from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, shown
+from ostiary.gateway.login.pages.admin.tables import export_links, link, moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import Markup
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -88,7 +88,7 @@ def _row(account: ServiceAccount) -> Sequence[str]:
         str(account.name),
         _state(account),
         shown(account.description),
-        moment_text(account.created_at),
+        moment_cell(account.created_at),
         shown(account.created_by),
         say("admin.source_configuration" if account.is_declared else "admin.source_api"),
         fill(

@@ -22,8 +22,8 @@ from ostiary.gateway.login.pages.admin.listing.searches import (
     RequestSearch,
     read_values,
 )
-from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
-from ostiary.gateway.login.pages.admin.tables import cells, export_links, link, pager, table
+from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, shown
+from ostiary.gateway.login.pages.admin.tables import cells, export_links, link, moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -140,7 +140,7 @@ def _pager(address: str, listing: RequestListing, next_after: str) -> Markup:
 def _refusal_row(request: DecidedRequest) -> Sequence[str]:
     info = request.attributes.request
     return (
-        moment_text(request.at),
+        moment_cell(request.at),
         who(request),
         describe(info),
         shown(info.upstream),
@@ -152,7 +152,7 @@ def _refusal_row(request: DecidedRequest) -> Sequence[str]:
 def _decision_row(request: DecidedRequest) -> Sequence[str]:
     info = request.attributes.request
     return (
-        moment_text(request.at),
+        moment_cell(request.at),
         outcome_tag(request),
         who(request),
         describe(info),

@@ -12,7 +12,7 @@ from ostiary.gateway.login.pages.admin.frame import SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import SESSION_FIELDS, SessionSearch, read_values
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists, SessionPage
 from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
-from ostiary.gateway.login.pages.admin.tables import export_links, pager, table
+from ostiary.gateway.login.pages.admin.tables import export_links, moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -82,9 +82,9 @@ def _row(session: Session, visitor: Visitor) -> Sequence[str]:
         user,
         fill("admin/with_tag.html", text=client, tag=here),
         say(_KINDS[session.kind]),
-        since,
-        moment_text(session.expires_at),
-        moment_text(session.last_used_at),
+        moment_cell(session.created_at),
+        moment_cell(session.expires_at),
+        moment_cell(session.last_used_at),
         shown(session.provider),
         shown(", ".join(session.user.groups)),
         fill(

@@ -7,8 +7,10 @@ name of its column with it, and each part of a table says its role, which it wou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from urllib.parse import urlencode
 
+from ostiary.gateway.login.pages.admin.listing.texts import moment_text
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import say
 from ostiary.gateway.login.pages.templates import fill
@@ -41,6 +43,12 @@ def cells(names: Sequence[str], row: Sequence[str]) -> Markup:
         fill("admin/cell.html" if index else "admin/row_head.html", label=name, value=value)
         for index, (name, value) in enumerate(zip(names, row, strict=True))
     )
+
+
+def moment_cell(moment: datetime | None) -> Markup:
+    """A time that a narrow column breaks after its day, and nowhere else."""
+    day, _, clock = moment_text(moment).partition(" ")
+    return fill("admin/moment.html", day=day, clock=clock) if day else NOTHING
 
 
 def _head(column: str, name: Markup, direction: tuple[str, str] | None) -> Markup:
