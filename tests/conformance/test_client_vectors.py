@@ -26,12 +26,13 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, no_terminal: None) -> Ite
 
 @pytest.mark.parametrize("lines", parts("kubeconfig"), ids=str)
 def test_kubeconfigs_are_taken_refused_and_obeyed_as_by_client_go(workshop: Workshop, lines: range) -> None:
-    """What is sent where, with which credential, over which proxy, and what the exec plugin is told."""
+    """What is sent where, with which credential, over which proxy, and what the exec plugin is told. E27, E30."""
     replay("kubeconfig", lambda vector: "; ".join(kubeconfig_differences(workshop, vector)) or None, lines=lines)
 
 
 @pytest.mark.parametrize("lines", parts("exec-output"), ids=str)
 def test_what_exec_plugins_print_is_taken_and_refused_as_by_client_go(workshop: Workshop, lines: range) -> None:
+    """E42, E43, E48."""
     replay("exec-output", lambda vector: "; ".join(exec_differences(workshop, vector)) or None, lines=lines)
 
 

@@ -84,6 +84,7 @@ def kubeconfig_for(folder: Path, api: ApiServer, ca_data: str, user: dict[str, A
 def test_through_the_credential_itself_and_httpx(
     path: str, api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path
 ) -> None:
+    """E2, E53."""
     api.rules.tokens = {CANARY}
     plugin.answer(token=CANARY)
     PATHS[path](plugin, api)
@@ -101,6 +102,7 @@ def test_through_the_credential_itself_and_httpx(
 def test_through_every_adapter(
     adapter: str, path: str, api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path
 ) -> None:
+    """E2, E53."""
     api.rules.tokens = {CANARY}
     plugin.answer(token=CANARY)
     PATHS[path](plugin, api)
@@ -113,6 +115,7 @@ def test_through_every_adapter(
 def test_a_private_key_is_in_no_file(
     api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path, client_certificate: Issue
 ) -> None:
+    """E2."""
     api.rules.certificates = {"dev"}
     chain, key = client_certificate("dev")
     plugin.answer(certificate=chain, key=key)

@@ -26,7 +26,10 @@ Issue = Callable[[str], tuple[str, str]]
 
 
 def test_round_tripper(api: ApiServer, plugin: PluginScript, connect_to: Connect, clock: FakeClock) -> None:
-    """A token serves until the server wants another one, or until it expires; as client-go, without our retry."""
+    """A token serves until the server wants another one, or until it expires; as client-go, without our retry.
+
+    E1, E12, E44, E51.
+    """
     with connect_to(retry_on_401=False).httpx() as client:
 
         def get() -> int:
@@ -52,7 +55,10 @@ def test_round_tripper(api: ApiServer, plugin: PluginScript, connect_to: Connect
 def test_tls_credentials(
     api: ApiServer, plugin: PluginScript, connect_to: Connect, clock: FakeClock, client_certificate: Issue
 ) -> None:
-    """A certificate of another authority fails the handshake; the next good one works again, same client."""
+    """A certificate of another authority fails the handshake; the next good one works again, same client.
+
+    E1, E48, F25.
+    """
     api.rules.certificates = {"dev"}
     stranger = trustme.CA().issue_cert("dev@example.test", common_name="dev")
     strange = (stranger.cert_chain_pems[0].bytes().decode(), stranger.private_key_pem.bytes().decode())
@@ -71,8 +77,28 @@ def test_tls_credentials(
             clock.advance(hours=2)
 
 
+def test_intermediate_certificates_are_sent_too(
+    api: ApiServer, plugin: PluginScript, connect_to: Connect, ca: trustme.CA, clock: FakeClock
+) -> None:
+    """E49."""
+    api.rules.certificates = {"dev"}
+    leaf = ca.create_child_ca().issue_cert("dev@example.test", common_name="dev")
+    parts = [pem.bytes().decode() for pem in leaf.cert_chain_pems]
+    key = leaf.private_key_pem.bytes().decode()
+    assert len(parts) == 2
+    plugin.answer(certificate="".join(parts), key=key, expires_at=clock.now() + timedelta(hours=1))
+    with connect_to().httpx() as client:
+        assert client.get("/version").status_code == 200
+        assert api.seen[-1].certificate == "dev"
+        # The server trusts the root alone: without the intermediate one it cannot verify the leaf.
+        plugin.answer(certificate=parts[0], key=key)
+        clock.advance(hours=2)
+        with pytest.raises(httpx.TransportError):
+            client.get("/version")
+
+
 def test_exec_tls_cache(plugin: PluginScript, connect_to: Connect) -> None:
-    """One connection has one context for all its clients; the same configuration shares its credential."""
+    """One connection has one context for all its clients; the same configuration shares its credential. E20."""
     connection, again = connect_to(), connect_to()
     assert connection.ssl_context() is connection.ssl_context()
     assert connection.source is again.source
@@ -110,6 +136,7 @@ def test_many_threads_may_make_clients_of_one_connection(
 def test_what_the_caller_gives_beats_the_plugin(
     api: ApiServer, plugin: PluginScript, connect_to: Connect, overrides: Overrides
 ) -> None:
+    """E27."""
     with connect_to(overrides=overrides).httpx() as client:
         client.get("/version")
     assert plugin.runs == 0
@@ -137,6 +164,7 @@ def test_a_missing_interactive_mode_is_an_error_in_v1_and_means_if_available_in_
 def test_a_program_that_reads_stdin_keeps_plugins_away_from_it_and_the_error_says_why(
     plugin: PluginScript, connect_to: Connect, terminal: int
 ) -> None:
+    """E26."""
     reason = "used by stdin resource manifest reader"
     connection = connect_to(user=exec_user(plugin.path, mode="Always"), stdin_unavailable=reason)
     with connection.httpx() as client, pytest.raises(PluginNotInteractive, match=reason):

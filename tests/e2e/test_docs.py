@@ -301,6 +301,7 @@ def test_every_page_has_something_to_follow() -> None:
 @pytest.mark.timeout(image.BUILD_SECONDS)
 @pytest.mark.parametrize(("name", "page"), FOLLOWED)
 def test_a_reader_can_follow_the_page(name: str, page: str, world: World, programs: Path, tmp_path: Path) -> None:
+    """I2."""
     if name in WORLDS:
         WORLDS[name](world)
     for address, actual in world.addresses.items():

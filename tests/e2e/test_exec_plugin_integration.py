@@ -92,7 +92,7 @@ def test_tokens_and_certificates(
     status: int,
     calls: int,
 ) -> None:
-    """unauthorized token .. unauthorized token and unauthorized certificate."""
+    """unauthorized token .. unauthorized token and unauthorized certificate. E11, E57."""
     api.rules.tokens, api.rules.certificates = {GOOD}, {GOOD}
     answer(plugin, client_certificate, version, token, certificate)
     connection = connect_to(user=exec_user(plugin.path, version=version), metrics=measured.metrics)
@@ -115,6 +115,7 @@ def test_static_credentials_are_favoured_and_the_plugin_never_runs(
     static: str,
     tmp_path: Path,
 ) -> None:
+    """E27."""
     api.rules.tokens = {GOOD}
     plugin.answer(token=GOOD, version=version)
     chain, key = client_certificate(BAD)
@@ -134,6 +135,7 @@ def test_static_credentials_are_favoured_and_the_plugin_never_runs(
 def test_unknown_binary_and_binary_not_executable(
     api: ApiServer, connect_to: Connect, measured: Measured, version: str, tmp_path: Path
 ) -> None:
+    """E16, E57."""
     (tmp_path / "not-executable").write_text("#!/bin/sh\n")
     for command, code in (("does not exist", "not-found"), (str(tmp_path / "not-executable"), "not-executable")):
         connection = connect_to(user=exec_user(command, version=version), metrics=measured.metrics)
@@ -148,6 +150,7 @@ def test_unknown_binary_and_binary_not_executable(
 def test_binary_fails(
     api: ApiServer, plugin: PluginScript, connect_to: Connect, measured: Measured, version: str
 ) -> None:
+    """E24, E57."""
     plugin.exit(10)
     connection = connect_to(user=exec_user(plugin.path, version=version), metrics=measured.metrics)
     with connection.httpx() as client, pytest.raises(CredentialError, match="exit code 10"):
@@ -174,6 +177,7 @@ def test_policies(
     policy: Callable[[str], PluginPolicy],
     allowed: bool,
 ) -> None:
+    """E61."""
     plugin.answer(token=GOOD, version=version)
     user = exec_user(plugin.path, version=version)
     connection = connect_to(user=user, metrics=measured.metrics, policy=policy(str(plugin.path)))
@@ -220,6 +224,8 @@ def event(name: str) -> dict[str, Any]:
 def test_a_long_watch_survives_rotation_and_new_requests_use_the_new_credential(
     api: ApiServer, plugin: PluginScript, connect_to: Connect, client_certificate: Issue, clock: Any, kind: str
 ) -> None:
+    """E1, E46, F25."""
+
     def rotate(name: str) -> None:
         token, certificate = (name, None) if kind == "token" else (None, name)
         chain, key = client_certificate(certificate) if certificate else (None, None)
@@ -253,7 +259,7 @@ def test_a_long_watch_survives_rotation_and_new_requests_use_the_new_credential(
 def test_a_client_comes_back_by_itself_when_its_plugin_does(
     api: ApiServer, plugin: PluginScript, connect_to: Connect, clock: Any
 ) -> None:
-    """The meaning of TestExecPluginRotationViaInformer: bad, good for a while, bad, good; one client."""
+    """The meaning of TestExecPluginRotationViaInformer: bad, good for a while, bad, good; one client. E1, E23."""
     api.rules.tokens = {GOOD}
     with connect_to().httpx() as client:
         plugin.answer(token=BAD)

@@ -1,6 +1,6 @@
 """Statements of the design document that need the whole gateway to be seen: providers, names, groups, records.
 
-What each number says stands in ``docs/reference/statements.md``.
+What each number says stands in ``docs/reference/statements-gateway.md``.
 """
 
 from __future__ import annotations

@@ -429,6 +429,7 @@ def test_waiting_for_another_process_ends(desk: Desk) -> None:
 
 @pytest.mark.needs("kubectl")
 def test_kubectl_signs_in_by_itself_and_then_stays_signed_in(desk: Desk) -> None:
+    """E5, F2, F26."""
     command = [str(find_kubectl()), "--kubeconfig", str(desk.kubeconfig()), "get", "--raw", "/version"]
     with terminal() as stdin:
         done = subprocess.run(

@@ -66,6 +66,7 @@ CASES: dict[str, dict[str, Any]] = {
 def test_a_plugin_is_told_the_same_and_run_as_often(
     api: ApiServer, plugin: PluginScript, ca_data: str, tmp_path: Path, version: str, case: dict[str, Any]
 ) -> None:
+    """E28, E30, E31, E34."""
     api.rules.tokens = {"token-1"}
     plugin.answer(token="token-1", version=version)
     cluster: dict[str, Any] = {"certificate-authority-data": ca_data, **case.get("cluster", {})}

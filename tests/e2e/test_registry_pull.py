@@ -109,6 +109,7 @@ def provider(tmp_path: Path) -> ProviderScript:
 def test_a_providers_answer_pulls_from_both_kinds_of_registry(
     by_password: Registry, by_token: Registry, provider: ProviderScript, tmp_path: Path
 ) -> None:
+    """I28."""
     port, token_port = (registry.address.rpartition(":")[2] for registry in (by_password, by_token))
     provider.answer(
         {f"127.*.*.*:{port}/team": ("alice", "s3cret-1"), f"127.*.*.*:{token_port}": ("robot", "t0ken-pw")},
@@ -129,6 +130,7 @@ def test_a_providers_answer_pulls_from_both_kinds_of_registry(
 def test_the_same_pull_with_our_docker_helper(
     by_password: Registry, by_token: Registry, provider: ProviderScript, tmp_path: Path
 ) -> None:
+    """I28."""
     port, token_port = (registry.address.rpartition(":")[2] for registry in (by_password, by_token))
     provider.answer(
         {f"127.*.*.*:{port}": ("alice", "s3cret-1"), f"127.*.*.*:{token_port}": ("robot", "t0ken-pw")},

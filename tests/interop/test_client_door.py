@@ -49,6 +49,7 @@ def who(http: Any) -> str:
 def test_a_short_lived_certificate_is_replaced_while_the_client_lives(
     cluster: RealCluster, connection: Connection, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E1, E3."""
     with connection.httpx() as http:
         for run, user in enumerate(("alice", "bob", "carol"), start=1):
             leaf = cluster.certificate(user, "dev")
@@ -105,7 +106,7 @@ def test_a_token_that_the_api_server_refuses_is_replaced_and_the_request_sent_ag
 def test_an_expired_certificate_is_refused_by_the_api_server_and_replaced(
     cluster: RealCluster, connection: Connection, plugin: PluginScript
 ) -> None:
-    """The plugin said nothing about an expiry, so only the API server's 401 tells."""
+    """The plugin said nothing about an expiry, so only the API server's 401 tells. E45, E51."""
     past = datetime.now(UTC) - timedelta(minutes=1)
     expired = issue(cluster.ca, "alice", "dev", not_before=past - timedelta(days=1), not_after=past)
     plugin.answer(**pem_pair(expired))
@@ -120,6 +121,7 @@ def test_an_expired_certificate_is_refused_by_the_api_server_and_replaced(
 def test_a_watch_goes_on_while_the_credential_is_replaced(
     cluster: RealCluster, connection: Connection, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E46."""
     watch = {"watch": "1", "fieldSelector": "metadata.name=rotating", "resourceVersion": "0"}
     plugin.answer(**pem_pair(cluster.certificate("alice", "dev")), expires_at=clock.now() + timedelta(minutes=5))
     with (

@@ -208,6 +208,7 @@ def place_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", modules())
 def test_imports_point_one_way(name: str) -> None:
+    """E6, I1."""
     part = part_of(name)
     allowed = MAY_IMPORT[part] | {part}
     # `from ostiary import __version__` reads the package itself, which every module has imported already.

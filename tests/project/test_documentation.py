@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
+from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,15 @@ from ostiary.cli.completion.levels import levels, whole_parser
 from ostiary.errors import CODES
 from ostiary.gateway.observe.families import NAMESPACE
 from ostiary.gateway.observe.metrics import Metrics
+from ostiary.model import Secret
+from ostiary.wire.client_authentication import (
+    V1,
+    ClusterInfo,
+    ExecAnswer,
+    ExecCredentialSpec,
+    encode_answer,
+    encode_info,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +44,18 @@ def test_every_metric_of_the_gateway_is_documented_with_its_labels_and_no_other_
         for name in re.findall(r"`(\w+)`", names)
     }
     assert documented == {name: family["labels"] for name, family in Metrics().snapshot().items()}
+
+
+def test_the_reference_of_the_exec_protocol_names_every_field() -> None:
+    """E70."""
+    page = (ROOT / "docs/reference/exec-plugin-protocol.md").read_text()
+    cluster = ClusterInfo("https://c", "name", True, b"pem", "http://proxy", True, {"a": 1})
+    told = json.loads(encode_info(ExecCredentialSpec(V1, True, cluster)))["spec"]
+    answer = ExecAnswer(Secret("t"), "certificate", Secret("key"), datetime(2030, 1, 1, tzinfo=UTC))
+    status = json.loads(encode_answer(answer, api_version=V1))["status"]
+    assert len(status) == len(fields(ExecAnswer))
+    for name in (*told, *told["cluster"], *status):
+        assert re.search(rf"\b{re.escape(name)}\b", page), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

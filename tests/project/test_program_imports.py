@@ -183,6 +183,15 @@ def test_the_credential_provider_imports_no_source_for_an_image_that_is_not_its_
     assert "subprocess" not in modules
 
 
+def test_the_sdk_for_providers_loads_neither_client_nor_gateway() -> None:
+    """I31."""
+    code = "import json, sys, ostiary.plugin.image_provider; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    parts = {name.split(".")[1] for name in json.loads(done.stdout) if name.startswith("ostiary.")}
+    assert "plugin" in parts
+    assert parts & {"backend", "cli", "client", "gateway", "plugins"} == set()
+
+
 GATEWAY = """
 import asyncio, json, socket, sys
 from ostiary.gateway.config import loads

@@ -283,6 +283,7 @@ class AdapterContract:
     def test_every_request_carries_the_token_and_the_plugin_runs_once(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E10, E12, E47, F11."""
         api.rules.tokens = {"token-1"}
         assert [driver.get(PODS).status for _ in range(5)] == [200] * 5
         assert driver.post("/api/v1/echo", b"hello").status == 200
@@ -293,11 +294,13 @@ class AdapterContract:
     def test_nothing_is_dialled_and_no_plugin_runs_before_the_first_request(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E69, F12."""
         assert (api.connections, plugin.runs) == (0, 0)
 
     def test_sixty_four_first_requests_at_once_run_the_plugin_once(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E20."""
         api.rules.tokens = {"token-1"}
         replies = at_once(64, lambda: driver.get(PODS))
         assert [reply.status for reply in replies] == [200] * 64
@@ -319,6 +322,7 @@ class AdapterContract:
     def test_a_401_refreshes_once_and_the_request_is_sent_again(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E1, E51, F13."""
         driver.get(PODS)
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
@@ -358,6 +362,7 @@ class AdapterContract:
     def test_sixteen_401s_at_once_run_the_plugin_once_and_all_succeed(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E20, E51."""
         driver.get(PODS)
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
@@ -395,6 +400,7 @@ class AdapterContract:
         assert plugin.runs == 2
 
     def test_a_403_never_refreshes(self, driver: Driver, api: ApiServer, plugin: PluginScript) -> None:
+        """E9."""
         assert driver.get("/api/v1/forbidden").status == 403
         assert driver.get("/api/v1/forbidden").status == 403
         assert api.statuses() == [403, 403]
@@ -403,6 +409,7 @@ class AdapterContract:
     def test_a_request_that_is_signed_already_is_left_alone(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """F24."""
         if not driver.takes_headers:
             pytest.skip("the library does not take headers for one request")
         api.rules.tokens = {"token-1"}
@@ -415,6 +422,7 @@ class AdapterContract:
     def test_a_plugin_that_fails_is_the_callers_error_and_nothing_is_sent(
         self, driver: Driver, api: ApiServer, plugin: PluginScript
     ) -> None:
+        """E24."""
         plugin.exit(3)
         with pytest.raises(PluginFailed) as caught:
             driver.get(PODS)
@@ -471,6 +479,7 @@ class AdapterContract:
     def test_the_plugins_certificate_is_presented(
         self, driver: Driver, api: ApiServer, plugin: PluginScript, client_certificate: IssueCertificate
     ) -> None:
+        """E11, E48."""
         certificate, key = client_certificate("alice")
         plugin.answer(certificate=certificate, key=key)
         api.rules.certificates = {"alice"}
@@ -486,6 +495,7 @@ class AdapterContract:
         proxy: ConnectProxy,
         client_certificate: IssueCertificate,
     ) -> None:
+        """E1, E46, F25."""
         first, second = client_certificate("first"), client_certificate("second")
         plugin.answer(certificate=first[0], key=first[1])
         api.rules.certificates = {"first"}
@@ -542,6 +552,7 @@ class AdapterContract:
     def test_another_servers_401_is_none_of_our_business(
         self, driver: Driver, plugin: PluginScript, elsewhere: ApiServer
     ) -> None:
+        """E9."""
         elsewhere.rules.tokens = {"token-1"}
         with suppress(*_tuple(driver.refusal)):
             assert driver.get(redirect_to(elsewhere.url + PODS)).status == (401 if driver.follows_redirects else 307)
@@ -708,6 +719,7 @@ class AdapterContract:
     def test_the_token_is_in_no_repr_and_no_log(
         self, driver: Driver, api: ApiServer, plugin: PluginScript, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """E53."""
         caplog.set_level(logging.DEBUG)
         plugin.answer(token=CANARY)
         driver.get(PODS)
@@ -724,6 +736,7 @@ class AdapterContract:
     def test_the_token_is_in_no_error(
         self, driver_for: OpenDriver, connect_to: Connect, plugin: PluginScript, caplog: pytest.LogCaptureFixture
     ) -> None:
+        """E53."""
         caplog.set_level(logging.DEBUG)
         plugin.answer(token=CANARY)
         driver = driver_for(connect_to(server=f"https://localhost:{unused_port()}"))

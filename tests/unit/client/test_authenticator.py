@@ -88,6 +88,7 @@ def gate(plugin: PluginScript, tmp_path: Path) -> Gate:
 def test_the_plugin_runs_once_and_its_answer_serves_until_the_program_ends(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E12, E45, F11, F14."""
     first = authenticator.get()
     clock.advance(hours=10_000)
     assert authenticator.get() is first
@@ -97,6 +98,7 @@ def test_the_plugin_runs_once_and_its_answer_serves_until_the_program_ends(
 def test_64_threads_at_the_start_run_the_plugin_once(
     authenticator: Authenticator, plugin: PluginScript, gate: Gate
 ) -> None:
+    """E20."""
     ready = threading.Barrier(65)
 
     def caller() -> Credential:
@@ -121,6 +123,7 @@ async def test_64_tasks_at_the_start_run_the_plugin_once(authenticator: Authenti
 def test_threads_and_tasks_of_two_loops_share_one_run(
     authenticator: Authenticator, plugin: PluginScript, gate: Gate
 ) -> None:
+    """E20."""
     with ThreadPoolExecutor(3) as pool:
         callers = [
             pool.submit(authenticator.get),
@@ -152,6 +155,7 @@ async def test_a_caller_who_gives_up_does_not_take_the_run_from_the_others(
 def test_after_expiry_the_next_caller_gets_a_new_credential(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E1, E44, F14."""
     plugin.answer(token="token-1", expires_at=clock.now() + timedelta(hours=1))
     assert token(authenticator.get()) == "token-1"
     plugin.answer(token="token-2")
@@ -196,6 +200,7 @@ def test_when_the_refresh_ahead_fails_the_old_credential_serves_to_its_end(
 def test_a_bad_answer_does_not_lengthen_the_life_of_the_old_credential(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E52."""
     plugin.answer(token="old", expires_at=clock.now() + timedelta(minutes=10))
     authenticator.get()
     plugin.answer(token="new", certificate="bad", key="bad", expires_at=clock.now() + timedelta(days=9))
@@ -211,6 +216,7 @@ def test_a_bad_answer_does_not_lengthen_the_life_of_the_old_credential(
 def test_a_failing_plugin_is_not_run_in_a_hot_loop(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E22."""
     plugin.exit(1)
     with pytest.raises(PluginFailed):
         authenticator.get()
@@ -230,6 +236,7 @@ def test_a_failing_plugin_is_not_run_in_a_hot_loop(
 def test_20_callers_of_a_failing_plugin_share_one_run_and_each_has_an_error_of_its_own(
     authenticator: Authenticator, plugin: PluginScript, gate: Gate
 ) -> None:
+    """E20, E22."""
     plugin.exit(1)
     waiting = [authenticator.current() for _ in range(20)]
     gate.open()
@@ -246,6 +253,7 @@ def test_20_callers_of_a_failing_plugin_share_one_run_and_each_has_an_error_of_i
 def test_a_plugin_that_recovers_is_used_again(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E23."""
     plugin.exit(1)
     with pytest.raises(PluginFailed):
         authenticator.get()
@@ -257,6 +265,7 @@ def test_a_plugin_that_recovers_is_used_again(
 def test_what_had_expired_when_it_came_is_used_once_and_the_error_after_it_says_so(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock
 ) -> None:
+    """E22."""
     plugin.answer(token="stale", expires_at=clock.now() - timedelta(seconds=93))
     assert token(authenticator.get()) == "stale"
     with pytest.raises(BackingOff, match="had expired 93 s before") as caught:
@@ -326,6 +335,7 @@ def test_without_a_thread_a_rejected_or_nearly_spent_credential_goes_on_serving(
 
 
 def test_a_rejected_credential_is_replaced_by_one_run(authenticator: Authenticator, plugin: PluginScript) -> None:
+    """E51, F13."""
     old = authenticator.get()
     plugin.answer(token="token-2")
     assert token(replaced(authenticator, old)) == "token-2"
@@ -376,6 +386,7 @@ def test_a_server_that_rejects_everything_does_not_make_a_storm(
 def test_when_the_replacement_fails_the_old_credential_stays(
     authenticator: Authenticator, plugin: PluginScript, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """E52."""
     old = authenticator.get()
     plugin.exit(3)
     with caplog.at_level(logging.WARNING, "ostiary"):
@@ -391,6 +402,7 @@ def test_when_the_replacement_fails_the_old_credential_stays(
 def test_a_replaced_certificate_is_measured_and_the_same_one_again_is_not(
     authenticator: Authenticator, plugin: PluginScript, clock: FakeClock, metrics: Counting, client_certificate: Issue
 ) -> None:
+    """E56."""
     pairs = [client_certificate("one"), client_certificate("two")]
     for certificate, key in (pairs[0], pairs[0], pairs[1]):
         plugin.answer(certificate=certificate, key=key, expires_at=clock.now() + timedelta(hours=1))
@@ -403,6 +415,7 @@ def test_a_replaced_certificate_is_measured_and_the_same_one_again_is_not(
 
 
 def test_the_same_configuration_twice_is_one_authenticator(connect_to: Callable[..., Connection]) -> None:
+    """E20."""
     assert connect_to().source is connect_to().source
 
 

@@ -16,11 +16,13 @@ import trustme
 from ostiary.client import kubeconfig
 from ostiary.client.authenticator import Authenticator
 from ostiary.client.connection import Connection, connect
+from ostiary.client.kubeconfig import Overrides
 from ostiary.client.retry_on_401 import authorization_header
 from ostiary.client.static import FileSource, FixedSource
 from ostiary.errors import ConfigurationError, PluginRefused, TransportError
 from ostiary.model import Credential
 from ostiary.testing import FakeClock
+from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 
 Connect = Callable[..., Connection]
@@ -43,17 +45,20 @@ def data(text: str) -> str:
 
 
 def test_nothing_runs_before_the_first_request(connect_to: Connect, plugin: PluginScript) -> None:
+    """F12."""
     assert isinstance(connect_to().source, Authenticator)
     assert plugin.runs == 0
 
 
 def test_a_static_token_beats_the_plugin(connect_to: Connect, plugin: PluginScript) -> None:
+    """E27, D1, F1."""
     connection = connect_to(user={**exec_user(plugin.path), "token": "static"})
     assert isinstance(connection.source, FixedSource)
     assert signed_by(connection) == "Bearer static"
 
 
 def test_a_token_file_beats_the_plugin_and_the_token(connect_to: Connect, plugin: PluginScript, tmp_path: Path) -> None:
+    """E27, F1."""
     (tmp_path / "token").write_text("from-file")
     connection = connect_to(user={**exec_user(plugin.path), "token": "static", "tokenFile": str(tmp_path / "token")})
     assert isinstance(connection.source, FileSource)
@@ -61,6 +66,7 @@ def test_a_token_file_beats_the_plugin_and_the_token(connect_to: Connect, plugin
 
 
 def test_a_username_beats_the_plugin(connect_to: Connect, plugin: PluginScript) -> None:
+    """E27, D1, F1."""
     connection = connect_to(user={**exec_user(plugin.path), "username": "ü", "password": "p:w"})
     assert signed_by(connection) == "Basic " + b64encode("ü:p:w".encode()).decode()
 
@@ -68,6 +74,7 @@ def test_a_username_beats_the_plugin(connect_to: Connect, plugin: PluginScript) 
 def test_a_certificate_with_its_key_beats_the_plugin(
     connect_to: Connect, plugin: PluginScript, client_certificate: Issue
 ) -> None:
+    """E27, D1, F1."""
     certificate, key = client_certificate("dev")
     user = {"client-certificate-data": data(certificate), "client-key-data": data(key)}
     connection = connect_to(user={**exec_user(plugin.path), **user})
@@ -81,12 +88,14 @@ def test_a_password_alone_does_not_beat_the_plugin(connect_to: Connect, plugin: 
 
 
 def test_a_user_without_credentials_is_anonymous(connect_to: Connect) -> None:
+    """E65."""
     assert connect_to(user={}).source is None
 
 
 def test_a_certificate_file_with_the_key_in_the_kubeconfig_is_a_pair(
     connect_to: Connect, client_certificate: Issue, tmp_path: Path
 ) -> None:
+    """F1."""
     certificate, key = client_certificate("dev")
     (tmp_path / "crt").write_text(certificate)
     connection = connect_to(user={"client-certificate": str(tmp_path / "crt"), "client-key-data": data(key)})
@@ -118,6 +127,7 @@ def test_no_credential_goes_to_a_plain_http_server_and_that_is_said(
 
 
 def test_the_policy_of_the_kuberc_is_obeyed(connect_to: Connect, plugin: PluginScript) -> None:
+    """E61."""
     (Path.home() / ".kube").mkdir()
     (Path.home() / ".kube" / "kuberc").write_text(
         "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\ncredentialPluginPolicy: DenyAll\n"
@@ -274,6 +284,7 @@ def told(connect_to: Connect, plugin: PluginScript, **cluster: Any) -> dict[str,
 
 
 def test_ca_data_from_memory(connect_to: Connect, plugin: PluginScript, ca_data: str) -> None:
+    """E30, E31."""
     info = told(connect_to, plugin, **{"tls-server-name": "name", "disable-compression": True})
     assert info["certificate-authority-data"] == ca_data
     assert info["tls-server-name"] == "name"
@@ -284,6 +295,7 @@ def test_ca_data_from_memory(connect_to: Connect, plugin: PluginScript, ca_data:
 def test_ca_data_from_file(
     connect_to: Connect, plugin: PluginScript, ca: trustme.CA, ca_data: str, tmp_path: Path
 ) -> None:
+    """E31."""
     (tmp_path / "ca").write_bytes(ca.cert_pem.bytes())
     info = told(
         connect_to, plugin, **{"certificate-authority-data": None, "certificate-authority": str(tmp_path / "ca")}
@@ -306,21 +318,54 @@ def test_a_ca_file_that_vanished_after_validation_is_told_when_the_plugin_is_mad
 def test_only_a_proxy_of_the_kubeconfig_is_told(
     connect_to: Connect, plugin: PluginScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """E30."""
     monkeypatch.setenv("HTTPS_PROXY", "http://env.test:1")
     assert "proxy-url" not in told(connect_to, plugin)
     assert told(connect_to, plugin, **{"proxy-url": "http://kube.test:2"})["proxy-url"] == "http://kube.test:2"
 
 
 def test_the_extension_is_handed_over_whole(connect_to: Connect, plugin: PluginScript) -> None:
+    """E34."""
     extension = {"z": [1, {"b": None}], "a": "<x>"}
     info = told(connect_to, plugin, extensions=[{"name": "client.authentication.k8s.io/exec", "extension": extension}])
     assert info["config"] == extension
+
+
+def test_the_told_cluster_is_the_one_that_is_talked_to(
+    connect_to: Connect, plugin: PluginScript, api: ApiServer
+) -> None:
+    """E33."""
+    overrides = Overrides(server=api.url.replace("localhost", "127.0.0.1"), tls_server_name="localhost")
+    user = exec_user(plugin.path, provideClusterInfo=True)
+    with connect_to(user=user, server="https://in-the-file.test", overrides=overrides).httpx() as client:
+        assert client.get("/version").status_code == 200
+    cluster = json.loads(plugin.infos[-1])["spec"]["cluster"]
+    assert cluster["server"] == overrides.server
+    assert cluster["tls-server-name"] == "localhost"
+
+
+def test_exec_can_be_taken_out_of_the_kubeconfig_and_put_back(
+    connect_to: Connect, plugin: PluginScript, api: ApiServer
+) -> None:
+    """E65, E66."""
+    for user, sent in (
+        (exec_user(plugin.path), "Bearer token-1"),
+        ({"token": "static"}, "Bearer static"),
+        ({}, None),
+        (exec_user(plugin.path), "Bearer token-1"),
+    ):
+        before = plugin.runs
+        with connect_to(user=user).httpx() as client:
+            assert client.get("/version").status_code == 200
+        assert api.seen[-1].header("Authorization") == sent
+        assert plugin.runs == before or "exec" in user
 
 
 # --- nothing leaks ---
 
 
 def test_no_secret_is_in_any_repr(connect_to: Connect, plugin: PluginScript) -> None:
+    """E53, E64."""
     user = exec_user(plugin.path, args=[CANARY], env=[{"name": "X", "value": CANARY}])
     connection = connect_to(user=user, cluster={"proxy-url": f"http://u:{CANARY}@proxy.test"})
     shown = repr((connection, connection.selection, connection.source, vars(connection)))

@@ -157,6 +157,7 @@ def test_every_credential_field_alone_and_in_pairs_is_obeyed_refused_or_told_as_
     fields: dict[str, dict[str, Any]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """D1, F1."""
     differences = []
     for names in (*itertools.combinations(fields, 1), *itertools.combinations(fields, 2)):
         user = {key: value for name in names for key, value in fields[name].items()}

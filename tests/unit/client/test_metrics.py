@@ -59,6 +59,7 @@ def use_all(published: ExecMetrics) -> None:
 def test_the_published_names_are_those_of_client_go_and_no_others(
     published: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
+    """E55, E56, E57."""
     use_all(published)
     text = generate_latest(registry).decode()
     names = {line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")}
@@ -85,6 +86,7 @@ def test_every_figure_is_explained(published: PrometheusMetrics, registry: Colle
 
 
 def test_the_labels_are_those_of_client_go(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    """E57."""
     use_all(published)
     labels = {sample.name: set(sample.labels) for family in registry.collect() for sample in family.samples}
     assert labels[CALL_TOTAL] == {"code", "call_status"}
@@ -100,6 +102,7 @@ def test_the_same_names_cannot_be_published_twice(published: PrometheusMetrics, 
 
 
 def test_calls_are_counted_by_exit_code_and_status(published: PrometheusMetrics, registry: CollectorRegistry) -> None:
+    """E57."""
     for code in (0, 1, 2, 0) * 2:
         published.record_call(code=code, call_status=PLUGIN_EXECUTION_ERROR if code else NO_ERROR)
     for _ in ("bare", "./relative", "/absolute"):
@@ -168,6 +171,7 @@ def ttl(registry: CollectorRegistry) -> float | None:
 def test_the_ttl_is_that_of_the_certificate_that_expires_first(
     published: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
+    """E55."""
     first, second = Holder(), Holder()
     assert ttl(registry) == math.inf
     published.expires(first, None)
@@ -185,6 +189,7 @@ def test_the_ttl_is_that_of_the_certificate_that_expires_first(
 def test_the_ttl_is_computed_when_it_is_read_and_turns_negative(
     published: PrometheusMetrics, registry: CollectorRegistry, clock: FakeClock
 ) -> None:
+    """E55."""
     holder = Holder()
     published.expires(holder, START + timedelta(minutes=1))
     clock.advance(59)
@@ -227,6 +232,7 @@ def test_equal_holders_are_still_two(published: PrometheusMetrics, registry: Col
 def test_the_age_of_a_replaced_certificate_falls_into_the_buckets_of_client_go(
     published: PrometheusMetrics, registry: CollectorRegistry
 ) -> None:
+    """E56."""
     published.record_rotation(age_seconds=3600)
     published.record_rotation(age_seconds=200_000_000)
 
@@ -267,6 +273,7 @@ print(len(made), type(made.pop()).__name__, REGISTRY.get_sample_value(TTL_SECOND
 
 
 def test_without_prometheus_client_nothing_is_counted_and_nothing_fails(tmp_path: Path) -> None:
+    """E58."""
     (tmp_path / "prometheus_client.py").write_text("raise ImportError('not installed')\n")
     code = """
 from ostiary.client.metrics import default_metrics
@@ -294,6 +301,7 @@ def test_prometheus_client_is_imported_only_when_metrics_are_used() -> None:
 
 
 def test_counting_nothing_is_silent() -> None:
+    """E58."""
     nothing: ExecMetrics = NoMetrics()
     use_all(nothing)
     nothing.expires(Holder(), START)

@@ -55,6 +55,7 @@ def test_ten_minutes_are_refreshed_half_a_minute_ahead_and_expire_a_moment_after
 
 
 def test_a_token_of_five_seconds_is_not_refreshed_all_the_time() -> None:
+    """E3."""
     state = obtained(5)
     assert judged(state, after=4.4) is RefreshVerdict.USE
     assert judged(state, after=4.5) is RefreshVerdict.USE_AND_REFRESH
@@ -147,6 +148,7 @@ EVENTS = st.lists(
 def test_an_expired_credential_is_never_used_and_runs_keep_their_distance(
     events: list[tuple[str, float, float]], lifetime: float
 ) -> None:
+    """E3, E22."""
     state, time = State(), 0.0
     for event, step, jitter in events:
         time += step

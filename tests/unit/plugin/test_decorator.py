@@ -151,6 +151,7 @@ def test_an_answer_larger_than_a_pipe_arrives_whole(path: Path) -> None:
 
 
 def test_nothing_is_printed_on_stdout_when_there_is_no_answer(path: Path) -> None:
+    """E54."""
     done = SdkPlugin(path, 'print("stray")\nraise SignInRefused("no")').run()
     assert (done.returncode, done.stdout) == (1, "")
 
@@ -218,6 +219,7 @@ def test_what_looks_like_a_secret_is_taken_out_of_an_exceptions_text(path: Path,
     ],
 )
 def test_an_answer_that_no_client_could_use_is_not_printed(path: Path, body: str, cause: str) -> None:
+    """E54."""
     done = SdkPlugin(path, body).run()
     assert (done.returncode, done.stdout) == (1, "")
     assert cause in done.stderr

@@ -28,7 +28,7 @@ def info_for(api: ApiServer, ca: trustme.CA, **cluster: Any) -> ExecInfo:
 
 @pytest.mark.parametrize("version", [V1, V1BETA1])
 def test_the_info_is_read_from_the_environment(version: str) -> None:
-    """TestLoadExecCredential: happy"""
+    """TestLoadExecCredential: happy. E37."""
     cluster = ClusterInfo("https://c", config={"audience": "x"})
     info = read_info({"KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(version, True, cluster))})
     assert (info.api_version, info.interactive, info.cluster) == (version, True, cluster)
@@ -36,14 +36,14 @@ def test_the_info_is_read_from_the_environment(version: str) -> None:
 
 
 def test_without_a_cluster_there_is_no_config() -> None:
-    """TestLoadExecCredential: nil config"""
+    """TestLoadExecCredential: nil config. E38."""
     assert ExecInfo(V1, False).config is None
     assert ExecInfo(V1, False, ClusterInfo("https://c")).config is None
 
 
 @pytest.mark.parametrize("environ", [{}, {"KUBERNETES_EXEC_INFO": ""}, {"KUBERNETES_EXEC_INFO": "bad data"}])
 def test_a_missing_or_broken_info_has_its_code(environ: dict[str, str]) -> None:
-    """TestLoadExecCredential: bad data"""
+    """TestLoadExecCredential: bad data. E37."""
     with pytest.raises(ConfigurationError) as caught:
         read_info(environ)
     assert caught.value.code == "exec-info-missing"
@@ -51,6 +51,7 @@ def test_a_missing_or_broken_info_has_its_code(environ: dict[str, str]) -> None:
 
 
 def test_the_http_client_trusts_the_clusters_authority_and_signs_nothing(api: ApiServer, ca: trustme.CA) -> None:
+    """E39."""
     with info_for(api, ca).http() as client:
         assert client.get("/version").json()["gitVersion"] == "v1.32.0"
     assert api.seen[0].header("Authorization") is None
@@ -78,6 +79,7 @@ def test_verification_can_be_skipped_as_the_kubeconfig_says(api: ApiServer, ca: 
 
 
 def test_the_tls_server_name_stands_for_the_host(ca: trustme.CA) -> None:
+    """E39."""
     with ApiServer(ca, hostname="internal.test").running() as api:
         server = f"https://localhost:{api.port}"
         with info_for(api, ca, server=server).http() as client, pytest.raises(httpx.ConnectError):
@@ -89,6 +91,7 @@ def test_the_tls_server_name_stands_for_the_host(ca: trustme.CA) -> None:
 def test_the_clusters_proxy_is_used_and_beats_the_environments(
     api: ApiServer, ca: trustme.CA, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """E39."""
     with ConnectProxy().running() as proxy, ConnectProxy().running() as other:
         monkeypatch.setenv("HTTPS_PROXY", other.url)
         with info_for(api, ca, proxy_url=proxy.url).http() as client:
@@ -120,7 +123,7 @@ def test_options_are_passed_on_and_a_path_in_the_servers_address_is_kept(api: Ap
 
 @pytest.mark.parametrize("cluster", [None, ClusterInfo("")])
 def test_without_a_cluster_there_is_no_client_and_the_error_says_why(cluster: ClusterInfo | None) -> None:
-    """TestLoadExecCredential: nil cluster"""
+    """TestLoadExecCredential: nil cluster. E38."""
     with pytest.raises(ConfigurationError) as caught:
         ExecInfo(V1, False, cluster).http()
     assert caught.value.code == "exec-info-without-cluster"

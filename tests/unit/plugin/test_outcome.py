@@ -59,12 +59,14 @@ def test_anything_else_is_refused_and_its_text_not_quoted(result: Any) -> None:
 
 @pytest.mark.parametrize("expiry", [{"expires_in": timedelta(0)}, {"expires_at": NOW}, {"expires_in": timedelta(-1)}])
 def test_a_credential_that_has_expired_is_not_handed_out(expiry: dict[str, Any]) -> None:
+    """E54."""
     with pytest.raises(AnswerInvalid, match="no usable answer") as caught:
         answer_of(Token("t", **expiry), now=NOW)
     assert "expired" in str(caught.value.cause)
 
 
 def test_a_key_that_does_not_belong_to_the_certificate_is_refused(client_certificate: Issue) -> None:
+    """E54."""
     chain, _ = client_certificate("dev")
     _, key = client_certificate("ops")
     with pytest.raises(AnswerInvalid) as caught:

@@ -283,6 +283,7 @@ def test_a_failure_is_not_remembered(script: ProviderScript, clock: FakeClock) -
 def test_five_questions_about_one_image_are_one_run(
     script: ProviderScript, clock: FakeClock, with_account: bool
 ) -> None:
+    """I23."""
     script.answer({"*.registry.io": ("user", "password")}, key_type="Image", duration="0s")
     attributes = token_attributes() if with_account else None
     presented = Presented(ACCOUNT, Secret("")) if with_account else None
@@ -421,6 +422,7 @@ def test_a_run_that_ends_while_another_lookup_decides_is_not_repeated(script: Pr
 
 
 def test_two_hundred_threads_run_the_provider_once(script: ProviderScript) -> None:
+    """I23."""
     keyring = Keyring(providers_config(script.config()), bin_dir=script.bin_dir)
     together = threading.Barrier(200)
 

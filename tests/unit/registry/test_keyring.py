@@ -62,6 +62,7 @@ def names(lookup: Lookup) -> list[str]:
     ],
 )
 def test_a_provider_that_matches_is_asked(tmp_path: Path, pattern: str, image: str, key: str, key_type: str) -> None:
+    """I10, I12, I13."""
     script = provider(tmp_path, key=key, key_type=key_type)
     (found,) = keyring(script.config(pattern), tmp_path=tmp_path).lookup(image)
     assert (found.username, found.password, found.key) == ("provider", Secret("password"), key)
@@ -74,6 +75,7 @@ def test_a_provider_that_matches_is_asked(tmp_path: Path, pattern: str, image: s
 def test_a_provider_of_the_proposal_is_asked_whatever_the_port_if_its_pattern_has_none(
     tmp_path: Path, image: str
 ) -> None:
+    """I17."""
     script = provider(tmp_path).print_exactly(b'{"username": "u", "password": "p"}')
     proposed = replace(script.config("*.registry.io"), dialect=ProviderDialect.PROPOSAL)
     ring = keyring(proposed, tmp_path=tmp_path)
@@ -84,6 +86,7 @@ def test_a_provider_of_the_proposal_is_asked_whatever_the_port_if_its_pattern_ha
 
 
 def test_a_provider_of_the_kubelet_is_not_asked_if_only_the_image_has_a_port(tmp_path: Path) -> None:
+    """I17."""
     script = provider(tmp_path)
     ring = keyring(script.config("*.registry.io"), tmp_path=tmp_path)
     assert names(ring.lookup("test.registry.io:5000/foo")) == []
@@ -92,6 +95,7 @@ def test_a_provider_of_the_kubelet_is_not_asked_if_only_the_image_has_a_port(tmp
 
 
 def test_a_provider_that_does_not_match_is_not_run(tmp_path: Path) -> None:
+    """I10."""
     script = provider(tmp_path)
     lookup = keyring(script.config("other.registry.io"), tmp_path=tmp_path).lookup("test.registry.io/foo")
     assert (lookup.found, lookup.failures, script.runs) == ((), (), 0)
@@ -103,6 +107,7 @@ def test_without_providers_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_tag_and_digest_are_not_told_and_short_names_are_completed(tmp_path: Path) -> None:
+    """I11."""
     script = provider(tmp_path, key="docker.io")
     ring = keyring(script.config("docker.io"), tmp_path=tmp_path)
     assert ring.lookup("nginx:1.25").repository == "docker.io/library/nginx"
@@ -111,11 +116,13 @@ def test_tag_and_digest_are_not_told_and_short_names_are_completed(tmp_path: Pat
 
 
 def test_what_is_no_image_name_is_refused(tmp_path: Path) -> None:
+    """I11."""
     with pytest.raises(ImageNameError):
         keyring(tmp_path=tmp_path).lookup("https://registry.io/x")
 
 
 def test_all_providers_that_match_are_asked_and_equal_keys_stand_in_their_order(tmp_path: Path) -> None:
+    """I24."""
     first, second = provider(tmp_path, "zebra"), provider(tmp_path, "ant")
     ring = keyring(first.config(), second.config(), tmp_path=tmp_path)
     assert names(ring.lookup("test.registry.io/foo")) == ["zebra", "ant"]
@@ -136,6 +143,7 @@ def test_an_empty_answer_is_no_credential_and_no_failure(tmp_path: Path) -> None
 
 
 def test_a_provider_that_fails_takes_nothing_from_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """I25."""
     bad, good = provider(tmp_path, "bad").exit(1), provider(tmp_path, "good")
     with caplog.at_level(logging.WARNING):
         lookup = keyring(bad.config(), good.config(), tmp_path=tmp_path).lookup("test.registry.io/foo")
@@ -177,6 +185,7 @@ def test_fifty_lookups_without_a_cache_are_fifty_runs(tmp_path: Path) -> None:
 
 
 def test_the_second_lookup_is_served_from_the_cache_and_says_so(tmp_path: Path, clock: FakeClock) -> None:
+    """I23."""
     script = provider(tmp_path, duration="1m")
     ring = keyring(script.config(), tmp_path=tmp_path, clock=clock)
     (first,), (second,), (third,) = (ring.lookup("test.registry.io/foo") for _ in range(3))
@@ -378,6 +387,7 @@ def with_account(script: ProviderScript, **fields: Any) -> ProviderConfig:
 
 
 def test_the_pods_account_goes_to_the_provider_and_into_the_result(tmp_path: Path) -> None:
+    """I33."""
     script, tokens = provider(tmp_path), Tokens("token-1")
     ring = keyring(with_account(script), tmp_path=tmp_path, tokens=tokens)
     (found,) = ring.lookup("test.registry.io/foo", pod=POD)

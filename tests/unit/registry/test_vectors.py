@@ -46,6 +46,7 @@ def match_difference(vector: Vector) -> str | None:
 
 
 def test_every_pattern_matches_what_it_matches_for_the_kubelet() -> None:
+    """I12, I13, I14, I15, I16, I29."""
     replay("image-match", match_difference)
 
 
@@ -187,4 +188,5 @@ def keyring_difference(vector: Vector) -> str | None:
 
 
 def test_every_image_gets_the_credentials_that_the_kubelet_tries_in_its_order() -> None:
+    """I24."""
     replay("keyring", keyring_difference)

@@ -44,14 +44,14 @@ ENTRY = {"username": "user", "password": CANARY}
 
 @pytest.mark.parametrize("version", API_VERSIONS)
 def test_the_request_is_one_line_of_json(version: str) -> None:
-    """X3, Test_encodeRequest."""
+    """Test_encodeRequest. I20."""
     assert encode_request(Request(IMAGE, version)) == (
         b'{"kind":"CredentialProviderRequest","apiVersion":"%s","image":"test.registry.io/foobar"}\n' % version.encode()
     )
 
 
 def test_v1_tells_of_the_service_account() -> None:
-    """X3, Test_encodeRequest."""
+    """Test_encodeRequest. I33."""
     request = Request(
         IMAGE,
         service_account_token=TOKEN,
@@ -71,18 +71,16 @@ def test_annotations_are_sorted_as_go_sorts_a_map() -> None:
 
 @pytest.mark.parametrize("version", [V1ALPHA1, V1BETA1])
 def test_before_v1_nothing_is_told_of_the_service_account(version: str) -> None:
-    """X3."""
     request = Request(IMAGE, version, service_account_token=TOKEN, service_account_annotations={"a": "1"})
     assert encode_request(request) == encode_request(Request(IMAGE, version))
 
 
 def test_an_empty_token_and_no_annotations_are_left_out() -> None:
-    """X3."""
     assert encode_request(Request(IMAGE, service_account_token=Secret(""))) == encode_request(Request(IMAGE))
 
 
 def test_the_proposals_request_has_the_image_and_nothing_else() -> None:
-    """Section 2."""
+    """I20."""
     assert encode_request(PROPOSED) == b'{"image":"test.registry.io/foobar"}\n'
 
 
@@ -184,7 +182,7 @@ def test_an_answer_is_read_in_every_version(version: str) -> None:
 
 
 def test_an_answer_of_another_kind_is_refused() -> None:
-    """R3, Test_decodeResponse."""
+    """Test_decodeResponse."""
     for kind in ("WrongKind", None, 5):
         error = refused(answer(kind=kind))
         assert (error.rule, error.code) == ("kind", "credential-provider-answer-version")
@@ -200,7 +198,7 @@ def test_an_answer_of_another_kind_is_refused() -> None:
     ],
 )
 def test_an_answer_in_another_version_is_refused(version: str | None, shown: str) -> None:
-    """R2, Test_decodeResponse."""
+    """Test_decodeResponse. I38."""
     error = refused(answer(apiVersion=version))
     expected = f"did not match expected apiVersion {V1}, actual apiVersion {shown}"
     assert error.cause.endswith(expected)
@@ -228,7 +226,7 @@ def test_an_answer_in_another_version_is_refused(version: str | None, shown: str
     ],
 )
 def test_stdout_must_hold_one_json_object_and_nothing_else(stdout: bytes) -> None:
-    """R1: YAML is refused too."""
+    """YAML is refused too."""
     error = refused(stdout)
     assert (error.rule, error.code) == ("one-object-on-stdout", "credential-provider-answer-undecodable")
 
@@ -246,19 +244,17 @@ def test_stdout_must_hold_one_json_object_and_nothing_else(stdout: bytes) -> Non
     ],
 )
 def test_decoding_is_strict(stdout: bytes, rule: str) -> None:
-    """R3: unknown, repeated and otherwise spelled fields are refused, and not quoted."""
+    """Unknown, repeated and otherwise spelled fields are refused, and not quoted."""
     assert refused(stdout).rule == rule
 
 
 @pytest.mark.parametrize("key_type", ["Image", "Registry", "Global"])
 def test_there_are_three_types_of_cache_keys(key_type: str) -> None:
-    """R4."""
     assert decode(answer(cacheKeyType=key_type)).cache_key_type is CacheKeyType(key_type)
 
 
 @pytest.mark.parametrize("key_type", ["", None, "image", "ServiceAccount", CANARY, 1, ["Image"]])
 def test_any_other_type_of_cache_key_leaves_the_whole_answer_unused(key_type: Any) -> None:
-    """R4."""
     error = refused(answer(cacheKeyType=key_type))
     assert error.rule == "cache-key-type"
     assert "Image, Registry, Global" in error.hint
@@ -278,7 +274,7 @@ def test_any_other_type_of_cache_key_leaves_the_whole_answer_unused(key_type: An
 def test_a_duration_is_optional_and_may_be_nothing_or_negative(
     duration: str | None, expected: timedelta | None
 ) -> None:
-    """R3 and H4: without one the configured default counts."""
+    """Without one the configured default counts."""
     assert decode(answer(cacheDuration=duration)).cache_duration == expected
 
 
@@ -289,19 +285,17 @@ def test_what_is_no_duration_is_refused(duration: Any) -> None:
 
 @pytest.mark.parametrize("auth", [None, {}])
 def test_no_credentials_are_an_answer_too(auth: Any) -> None:
-    """R5."""
     assert decode(answer(auth=auth)).auth == {}
 
 
 def test_null_counts_as_absent() -> None:
-    """R5, as for Go's decoder."""
+    """As for Go's decoder."""
     stdout = b'{"kind":"CredentialProviderResponse","apiVersion":"%s","cacheKeyType":"Image"' % V1.encode()
     assert decode(stdout + b',"auth":null,"cacheDuration":null}') == Response(CacheKeyType.IMAGE)
 
 
 @pytest.mark.parametrize("entry", [{"username": "", "password": ""}, {}, None, {"username": None}])
 def test_username_and_password_may_be_empty(entry: Any) -> None:
-    """R5."""
     assert decode(answer(auth={"*.azurecr.io": entry})).auth == {"*.azurecr.io": BasicAuth("", Secret(""))}
 
 
@@ -318,7 +312,7 @@ def test_username_and_password_may_be_empty(entry: Any) -> None:
     ],
 )
 def test_auth_maps_patterns_to_a_username_and_a_password(auth: Any, rule: str) -> None:
-    """R5: there is nothing but username and password."""
+    """There is nothing but username and password."""
     assert refused(answer(auth=auth)).rule == rule
 
 
@@ -331,13 +325,12 @@ def test_text_that_is_no_text_is_read_as_by_go() -> None:
 
 
 def test_keys_are_kept_as_they_were_printed_and_in_their_order() -> None:
-    """R6, R8: a key may be any text, also one that no pattern of the provider would match."""
+    """A key may be any text, also one that no pattern of the provider would match."""
     keys = ["https://quay.io/v1/", "%invalid%", "other.registry.io", "*"]
     assert list(decode(answer(auth=dict.fromkeys(keys, ENTRY))).auth) == keys
 
 
 def test_an_answer_knows_whether_it_gives_the_token_back() -> None:
-    """R7."""
     response = decode(answer(auth={"a": ENTRY, "b": {"username": "", "password": TOKEN.reveal()}}))
     assert response.gives_back(TOKEN)
     assert not response.gives_back(Secret("other"))
@@ -401,7 +394,7 @@ def proposed(**fields: Any) -> bytes:
 
 
 def test_the_proposals_answer_is_for_the_image_and_until_its_expiry() -> None:
-    """Section 2."""
+    """I21, I22."""
     stdout = proposed(username="user", password="pw", expirationTimestamp="2026-01-01T12:00:00Z")
     expected = Response(CacheKeyType.IMAGE, timedelta(hours=12), {IMAGE: BasicAuth("user", Secret("pw"))})
     assert decode(stdout, PROPOSED) == expected
@@ -423,7 +416,7 @@ def test_the_proposals_answer_is_for_the_image_and_until_its_expiry() -> None:
 def test_the_proposals_expiry_becomes_a_duration_that_is_never_negative(
     expiry: str | None, duration: timedelta
 ) -> None:
-    """Section 2: without one nothing is cached."""
+    """Without one nothing is cached. I22."""
     stdout = proposed(username="user", password="pw", expirationTimestamp=expiry)
     assert decode(stdout, PROPOSED).cache_duration == duration
 
@@ -440,7 +433,7 @@ def test_the_proposals_answer_without_a_credential_is_empty(fields: dict[str, An
 
 @pytest.mark.parametrize(("image", "key"), [("quay.io/v1/app", "quay.io"), ("quay.io/v1", "quay.io/v1"), ("a", "a")])
 def test_the_proposals_credential_is_never_lost_to_the_version_of_the_registrys_api(image: str, key: str) -> None:
-    """K2 strips v1/ and v2/ off a key, and with them the beginning of such an image's path."""
+    """The kubelet strips v1/ and v2/ off a key, and with them the beginning of such an image's path."""
     response = decode(proposed(username="u", password="p"), Request(image, dialect=ProviderDialect.PROPOSAL))
     assert list(response.auth) == [key]
 

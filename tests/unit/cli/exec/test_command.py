@@ -207,6 +207,7 @@ def explained(capsys: Captured, *options: str) -> dict[str, Any]:
 
 
 def test_explain_tells_everything_and_runs_nothing(write: Write, plugin: PluginScript, capsys: Captured) -> None:
+    """E62."""
     options = write(
         args=["get-token", "--region", "north pole"],
         env=[{"name": "API_SECRET", "value": CANARY}, {"name": "REGION", "value": "north"}],
@@ -414,6 +415,7 @@ def test_check_passes_a_good_plugin_with_its_options_and_arguments(plugin: Plugi
 
 
 def test_check_asks_for_v1_and_v1beta1_unless_told_otherwise(plugin: PluginScript, capsys: Captured) -> None:
+    """E68."""
     assert main(["exec", "check", str(plugin.path)]) == 1
     assert f"it was asked for {V1BETA1} and answered with {V1}" in capsys.readouterr().out
 
@@ -463,6 +465,7 @@ def plugin_of_2018(plugin: PluginScript) -> PluginScript:
 def test_run_explain_and_check_speak_the_dialect_of_2018(
     plugin_of_2018: PluginScript, write: Write, capsys: Captured
 ) -> None:
+    """F28."""
     choice = [*write(version="v1alpha1"), "--dialect", "proposal", "-o", "json"]
     assert main(["exec", "run", *choice]) == 0
     answer = json.loads(capsys.readouterr().out)

@@ -116,6 +116,7 @@ def test_lint_looks_at_the_executables_of_the_users_own_configuration(
 
 
 def test_get_prints_the_credentials_in_order(write: Write, capsys: Captured) -> None:
+    """I7, I24."""
     code, out, err = run(capsys, "get", *write(), IMAGE)
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "1. *.registry.io, from provider provider"

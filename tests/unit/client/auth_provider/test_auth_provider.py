@@ -108,6 +108,7 @@ def bearers(api: ApiServer) -> list[str]:
 def test_the_id_token_is_sent_and_nobody_is_asked_while_it_is_good(
     api: ApiServer, connect_to: Connect, provider: dict[str, str], issuer: TokenIssuer
 ) -> None:
+    """E8."""
     with connect_to(user=user(provider)).httpx() as client:
         assert [client.get("/version").status_code for _ in range(3)] == [200] * 3
     assert bearers(api) == [provider["id-token"]] * 3
@@ -117,6 +118,7 @@ def test_the_id_token_is_sent_and_nobody_is_asked_while_it_is_good(
 def test_an_expired_id_token_is_refreshed_once_and_the_new_tokens_are_in_the_kubeconfig(
     api: ApiServer, connect_to: Connect, provider: dict[str, str], issuer: TokenIssuer, clock: FakeClock, tmp_path: Path
 ) -> None:
+    """E8."""
     connection = connect_to(user=user(provider))
     path = tmp_path / "kubeconfig"
     before = path.read_text()
@@ -275,6 +277,7 @@ def test_a_client_certificate_goes_along_with_the_id_token(
 def test_any_other_auth_provider_is_refused_with_where_to_go_and_nothing_is_sent(
     api: ApiServer, connect_to: Connect, name: str, advice: str, more: dict[str, str]
 ) -> None:
+    """E7."""
     with pytest.raises(ConfigurationError) as refused:
         connect_to(user=user({"access-token": "c4n4ry"}, name, **more))
     assert advice in (refused.value.hint or "")

@@ -214,6 +214,7 @@ CASES = [pytest.param(rule, case, id=f"{rule}-{n}") for rule, cases in BROKEN.it
 def test_a_plugin_that_breaks_one_rule_fails_that_rule_alone_and_is_told_the_remedy(
     rule: str, case: Case, folder: Folder
 ) -> None:
+    """E68."""
     severity = next(known.severity for known in RULES if known.id == rule)
     report = judged(case(folder))
     # A token without an expiry in one run and not in another is two observations of one change.
@@ -284,6 +285,7 @@ def test_a_process_that_is_left_behind_without_stdout_harms_nobody(folder: Folde
 def test_a_certificate_that_is_not_valid_now_is_told(
     folder: Folder, ca: trustme.CA, begins: datetime, ends: datetime, said: str
 ) -> None:
+    """E50."""
     leaf = ca.issue_cert("dev@example.test", not_before=begins, not_after=ends)
     chain, key = leaf.cert_chain_pems[0].bytes().decode(), leaf.private_key_pem.bytes().decode()
     report = judged(folder.plugin(status(clientCertificateData=chain, clientKeyData=key)))
@@ -412,6 +414,7 @@ def proposed(**fields: Any) -> bytes:
 
 
 def test_a_plugin_of_2018_is_asked_in_its_own_words_and_told_of_a_rejection(folder: Folder) -> None:
+    """F7, F28."""
     report = judged(
         folder.plugin(
             proposed(expiry=int(NOW.timestamp()) + 3600), before='printf "%s" "$KUBERNETES_EXEC_INFO" >> infos'

@@ -84,6 +84,7 @@ def token_of(credential: Credential) -> str | None:
 
 
 def test_beta_basic_request(beta: PluginScript) -> None:
+    """E28, F3."""
     assert token_of(run_beta(beta)) == "foo-bar"
     assert beta.infos == [
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","spec":{"interactive":false}}\n'
@@ -91,11 +92,13 @@ def test_beta_basic_request(beta: PluginScript) -> None:
 
 
 def test_v1_basic_request(plugin: PluginScript) -> None:
+    """E28, E67."""
     assert token_of(exec_plugin(plugin).run()) == "token-1"
     assert json.loads(plugin.infos[0])["apiVersion"] == V1
 
 
 def test_beta_with_tls_credentials(beta: PluginScript, client_certificate: Issue) -> None:
+    """E11, E48."""
     certificate, key = client_certificate("dev")
     beta.answer(certificate=certificate, key=key, version="v1beta1")
     credential = run_beta(beta)
@@ -105,6 +108,7 @@ def test_beta_with_tls_credentials(beta: PluginScript, client_certificate: Issue
 
 
 def test_beta_with_bad_tls_credentials(beta: PluginScript) -> None:
+    """E48."""
     beta.answer(certificate="foo", key=CANARY, version="v1beta1")
     with pytest.raises(AnswerInvalid, match="not a PEM certificate") as caught:
         run_beta(beta)
@@ -112,12 +116,14 @@ def test_beta_with_bad_tls_credentials(beta: PluginScript) -> None:
 
 
 def test_a_key_of_another_certificate_is_refused(plugin: PluginScript, client_certificate: Issue) -> None:
+    """E48."""
     plugin.answer(certificate=client_certificate("one")[0], key=client_certificate("two")[1])
     with pytest.raises(AnswerInvalid, match="does not belong"):
         exec_plugin(plugin).run()
 
 
 def test_beta_cert_but_no_key(beta: PluginScript, client_certificate: Issue) -> None:
+    """E48."""
     beta.answer(certificate=client_certificate("dev")[0], version="v1beta1")
     with pytest.raises(AnswerInvalid, match="certificate alone"):
         run_beta(beta)
@@ -137,11 +143,13 @@ def test_beta_if_available_without_a_terminal(beta: PluginScript, no_terminal: N
 
 @pytest.mark.parametrize(("unavailable", "said"), [(False, "true"), (True, "false")])
 def test_beta_if_available_with_a_terminal(beta: PluginScript, terminal: int, unavailable: bool, said: str) -> None:
+    """F8."""
     run_beta(beta, interactive_mode="IfAvailable", settings=ExecSettings(terminal=Terminal(unavailable)))
     assert f'"interactive":{said}' in beta.infos[0]
 
 
 def test_beta_always_interactive_mode_without_a_terminal(beta: PluginScript, no_terminal: None) -> None:
+    """E26."""
     metrics = Counting()
     with pytest.raises(PluginNotInteractive, match="standard input is not a terminal"):
         run_beta(beta, interactive_mode="Always", metrics=metrics)
@@ -156,6 +164,7 @@ def test_beta_always_interactive_mode_without_a_terminal(beta: PluginScript, no_
 def test_beta_always_with_a_terminal_that_the_program_reads(
     beta: PluginScript, terminal: int, message: str, said: str
 ) -> None:
+    """E26."""
     with pytest.raises(PluginNotInteractive, match=said):
         run_beta(beta, interactive_mode="Always", settings=ExecSettings(terminal=Terminal(True, message)))
     assert beta.runs == 0
@@ -169,6 +178,7 @@ def test_without_a_terminal_that_is_told_even_if_stdin_is_unavailable_too(
 
 
 def test_beta_always_with_a_terminal_reads_what_is_typed(beta: PluginScript, terminal: int) -> None:
+    """E25, E28, F26."""
     beta.before("read -r typed; printf '%s' \"$typed\" > typed")
     os.write(terminal, b"my password\n")
     assert token_of(run_beta(beta, interactive_mode="Always")) == "foo-bar"
@@ -197,6 +207,7 @@ def test_beta_expiry_in_the_past_is_accepted_here(beta: PluginScript) -> None:
 
 
 def test_beta_no_group_version(beta: PluginScript) -> None:
+    """E42."""
     beta.print_exactly(b'{"kind":"ExecCredential","status":{"token":"foo-bar"}}')
     with pytest.raises(AnswerInvalid, match="no apiVersion"):
         run_beta(beta)
@@ -212,6 +223,7 @@ def test_beta_no_status_and_no_token(beta: PluginScript) -> None:
 
 
 def test_unknown_binary() -> None:
+    """E16, E19."""
     with pytest.raises(PluginNotFound) as caught:
         exec_plugin("does not exist", install_hint="some install hint").run()
     assert "is not on PATH" in str(caught.value)
@@ -221,6 +233,7 @@ def test_unknown_binary() -> None:
 
 
 def test_binary_fails(plugin: PluginScript) -> None:
+    """F4."""
     plugin.exit(73)
     with pytest.raises(PluginFailed, match="73") as caught:
         exec_plugin(plugin).run()
@@ -236,6 +249,7 @@ CLUSTER = ClusterInfo(
 
 
 def test_beta_with_cluster_and_provide_cluster_info_is_serialized(beta: PluginScript) -> None:
+    """E30."""
     run_beta(beta, cluster=CLUSTER, provide_cluster_info=True)
     spec = json.loads(beta.infos[0])["spec"]
     assert spec == {
@@ -250,6 +264,7 @@ def test_beta_with_cluster_and_provide_cluster_info_is_serialized(beta: PluginSc
 
 
 def test_beta_with_cluster_and_without_provide_cluster_info_is_not_serialized(beta: PluginScript) -> None:
+    """E29."""
     run_beta(beta, cluster=CLUSTER)
     assert "cluster" not in json.loads(beta.infos[0])["spec"]
 
@@ -258,11 +273,13 @@ def test_beta_with_cluster_and_without_provide_cluster_info_is_not_serialized(be
 
 
 def test_an_unknown_version_is_refused_when_the_plugin_is_made_and_not_when_it_runs() -> None:
+    """E14."""
     with pytest.raises(ConfigurationError, match="invalid apiVersion"):
         exec_plugin("x", api_version="client.authentication.k8s.io/v2")
 
 
 def test_making_a_plugin_and_planning_a_run_runs_nothing(plugin: PluginScript) -> None:
+    """E64."""
     plan = exec_plugin(plugin, args=("a", "b"), env=(("X", CANARY),)).plan()
     assert plugin.runs == 0
     assert (plan.executable, plan.args, plan.env_names) == (str(plugin.path), ("a", "b"), ("X",))
@@ -270,6 +287,7 @@ def test_making_a_plugin_and_planning_a_run_runs_nothing(plugin: PluginScript) -
 
 
 def test_arguments_are_passed_as_they_are_and_no_shell_sees_them(plugin: PluginScript) -> None:
+    """E17, E64."""
     plugin.before("printf '[%s]' \"$@\" > args")
     exec_plugin(plugin, args=("$HOME", "a b", "", "*")).run()
     assert (plugin.folder / "args").read_text() == "[$HOME][a b][][*]"
@@ -278,6 +296,7 @@ def test_arguments_are_passed_as_they_are_and_no_shell_sees_them(plugin: PluginS
 def test_the_kubeconfigs_variables_win_over_ours_and_the_info_wins_over_both(
     plugin: PluginScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """E18, E64, F16."""
     monkeypatch.setenv("OURS", "ours")
     monkeypatch.setenv("BOTH", "ours")
     monkeypatch.setenv("KUBERNETES_EXEC_INFO", "stale")
@@ -325,6 +344,7 @@ def test_it_runs_where_the_client_runs(plugin: PluginScript, tmp_path: Path, mon
 
 
 def test_v1alpha1_is_told_of_the_rejection_and_others_are_not(plugin: PluginScript) -> None:
+    """F7."""
     rejection = Rejection(401, {"Www-Authenticate": ["Bearer"]})
     plugin.answer(token="t", version="v1alpha1")
     exec_plugin(plugin, api_version=V1ALPHA1).run(rejection)
@@ -336,6 +356,7 @@ def test_v1alpha1_is_told_of_the_rejection_and_others_are_not(plugin: PluginScri
 
 
 def test_a_plugin_of_the_2018_proposal_is_spoken_to_in_its_words(plugin: PluginScript) -> None:
+    """F5, F7, F9."""
     plugin.print_exactly(json.dumps({"kind": "ExecCredentials", "apiVersion": V1ALPHA1, "token": "old"}).encode())
     subject = exec_plugin(plugin, api_version=V1ALPHA1, settings=ExecSettings(as_proposed=True))
     assert token_of(subject.run(Rejection(401, {}))) == "old"
@@ -364,6 +385,7 @@ def test_a_plugin_of_the_2018_proposal_is_spoken_to_in_its_words(plugin: PluginS
 def test_every_form_of_not_found_has_the_hint(
     tmp_path: Path, prepare: Callable[[Path], object], code: str, errno_: int
 ) -> None:
+    """E16, E19."""
     prepare(tmp_path / "login")
     metrics = Counting()
     with pytest.raises(PluginNotFound) as caught:
@@ -389,6 +411,7 @@ def test_a_killed_plugin_tells_the_signal(plugin: PluginScript) -> None:
 
 
 def test_a_plugin_that_never_ends_is_ended(plugin: PluginScript) -> None:
+    """E21."""
     plugin.before("cat /dev/zero > /dev/null")
     with pytest.raises(PluginFailed, match=r"did not end within 0\.05 s") as caught:
         exec_plugin(plugin, settings=ExecSettings(seconds=0.05)).run()
@@ -417,6 +440,7 @@ def test_a_daemon_that_keeps_stdout_open_does_not_hang_us(plugin: PluginScript, 
 
 
 def test_an_authority_too_large_for_the_environment_says_so(plugin: PluginScript) -> None:
+    """E36."""
     cluster = replace(CLUSTER, certificate_authority_data=b"x" * 100_000)
     with pytest.raises(CredentialError, match="environment is larger") as caught:
         exec_plugin(plugin, cluster=cluster, provide_cluster_info=True).run()
@@ -427,6 +451,7 @@ def test_an_authority_too_large_for_the_environment_says_so(plugin: PluginScript
 def test_the_last_words_on_stderr_are_in_the_error_without_secrets(
     plugin: PluginScript, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """E53, F4."""
     plugin.print_exactly(CANARY.encode()).exit(1)
     plugin.before(f'echo "token {CANARY} and $PASSWORD were refused: ask the help desk" >&2')
     with pytest.raises(PluginFailed) as caught:
@@ -439,6 +464,7 @@ def test_the_last_words_on_stderr_are_in_the_error_without_secrets(
 
 
 def test_stdout_is_never_in_an_error_nor_chained_to_one(plugin: PluginScript) -> None:
+    """E53."""
     plugin.print_exactly(b'{"token": "' + CANARY.encode())
     with pytest.raises(AnswerInvalid) as caught:
         exec_plugin(plugin).run()
@@ -451,6 +477,7 @@ def test_stdout_is_never_in_an_error_nor_chained_to_one(plugin: PluginScript) ->
 
 
 def test_the_policy_is_asked_and_counted_before_anything_runs(plugin: PluginScript) -> None:
+    """E61."""
     metrics = Counting()
     with pytest.raises(PluginRefused, match="DenyAll"):
         exec_plugin(plugin, settings=ExecSettings(policy=DenyAll()), metrics=metrics).run()
@@ -467,6 +494,7 @@ def test_an_allowlist_lets_its_commands_run(plugin: PluginScript) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_calls_are_counted_by_exit_code(plugin: PluginScript, code: int) -> None:
+    """E57."""
     metrics = Counting()
     plugin.exit(code)
     for _ in range(2):
@@ -480,6 +508,7 @@ def test_calls_are_counted_by_exit_code(plugin: PluginScript, code: int) -> None
 
 @pytest.mark.parametrize("command", ["missing-entirely", "./missing", "/missing"])
 def test_missing_commands_are_counted_as_not_found(command: str) -> None:
+    """E57."""
     metrics = Counting()
     with pytest.raises(PluginNotFound):
         exec_plugin(command, metrics=metrics).run()
@@ -498,8 +527,11 @@ def test_garbage_with_exit_code_zero_counts_as_no_error(plugin: PluginScript) ->
 
 
 def test_print_up_to_threshold(clock: FakeClock) -> None:
+    """E19."""
     throttle = HintThrottle(clock, times=2, seconds=3600)
     assert [throttle.allows() for _ in range(10)].count(True) == 2
+    usual = HintThrottle(clock)
+    assert [usual.allows() for _ in range(20)].count(True) == 10
 
 
 def test_after_interval_threshold_resets(clock: FakeClock) -> None:

@@ -123,6 +123,7 @@ def test_a_command_cannot_put_control_characters_into_the_refusal() -> None:
 
 
 def test_a_plan_prints_neither_arguments_nor_info() -> None:
+    """E64."""
     plan = plan_of("acme-login", args=("--password", "canary-1"), env_names=("HOME",), info='{"x": "canary-2"}')
     assert "canary" not in repr(plan)
     assert "HOME" in repr(plan)
@@ -218,6 +219,7 @@ def go_clean(path: str) -> str:
 @unhurried
 @given(command=spellings, entries=st.lists(spellings, min_size=1, max_size=4))
 def test_only_a_listed_program_is_ever_executed(root: Path, command: str, entries: list[str]) -> None:
+    """E61."""
     command = command.replace("@", str(root))
     entries = [go_clean(entry.replace("@", str(root))) for entry in entries]
     try:
@@ -311,6 +313,7 @@ def test_a_program_that_only_we_can_change_is_trusted(home: Path) -> None:
 @pytest.mark.parametrize("mode", [0o775, 0o757, 0o777])
 @pytest.mark.parametrize("which", ["bin/p", "bin", "."])
 def test_a_program_that_others_can_change_or_replace_is_refused(home: Path, which: str, mode: int) -> None:
+    """E63."""
     path = program(home / "bin" / "p")
     (home / which).chmod(mode)
     with pytest.raises(PluginRefused, match="changed by other users") as caught:
@@ -328,6 +331,7 @@ def test_in_a_sticky_directory_others_cannot_replace_what_is_ours(home: Path) ->
 
 
 def test_a_kubeconfig_that_others_can_change_is_refused(home: Path) -> None:
+    """E63."""
     path, config = program(home / "p"), program(home / "config")
     config.chmod(0o666)
     with pytest.raises(PluginRefused, match="config"):

@@ -118,7 +118,7 @@ def test_a_user_is_read(complete: Kubeconfig) -> None:
 
 
 def test_an_exec_plugin_survives_the_load(complete: Kubeconfig) -> None:
-    """TestAuthConfigMerge: args, provideClusterInfo and the cluster's extension arrive."""
+    """TestAuthConfigMerge: args, provideClusterInfo and the cluster's extension arrive. E30, F15."""
     assert complete.users["dev"].exec == ExecConfig(
         api_version=V1,
         command="acme-login",
@@ -134,6 +134,7 @@ def test_an_exec_plugin_survives_the_load(complete: Kubeconfig) -> None:
 
 @pytest.mark.parametrize("extension", ["text", 5, True, [1], None])
 def test_the_extension_for_exec_plugins_may_be_any_value(extension: object) -> None:
+    """E34."""
     named = [{"name": "client.authentication.k8s.io/exec", "extension": extension}, {"name": "other", "extension": 1}]
     config = loads(json.dumps({"clusters": [{"name": "a", "cluster": {"extensions": named}}]}))
     assert config.clusters["a"].exec_extension == extension
@@ -299,11 +300,29 @@ def test_only_versions_before_v1_have_a_default_interactive_mode(version: str, m
 
 
 def test_a_plugin_of_v1alpha1_still_loads() -> None:
+    """E67."""
     assert exec_of(apiVersion=V1ALPHA1, command="p").api_version == V1ALPHA1
 
 
+def test_the_example_of_the_2018_proposal_loads() -> None:
+    """F15, F20."""
+    text = """
+    users:
+    - name: mmosley
+      user:
+        exec:
+          apiVersion: "client.authentication.k8s.io/v1alpha1"
+          command: /bin/kubectl-login
+          args: ["hello", "world"]
+    """
+    stanza = loads(text).users["mmosley"].exec
+    assert stanza is not None
+    assert (stanza.api_version, stanza.command, stanza.args) == (V1ALPHA1, "/bin/kubectl-login", ("hello", "world"))
+    assert stanza.interactive_mode == "IfAvailable"
+
+
 def test_an_install_hint_loses_what_steers_the_terminal() -> None:
-    """TestCreateAuthConfigExecInstallHintCleanup."""
+    """TestCreateAuthConfigExecInstallHintCleanup. E19."""
     assert exec_of(installHint="run\n\x1b[2Jthis").install_hint == "run\nU+001B[2Jthis"
 
 

@@ -296,7 +296,7 @@ def test_a_complete_exec_plugin_is_accepted() -> None:
 
 
 def test_an_exec_plugin_needs_a_version() -> None:
-    """TestValidateAuthInfoExecNoVersion. Which versions there are is the plugin's affair, not ours."""
+    """TestValidateAuthInfoExecNoVersion. Which versions there are is the plugin's affair, not ours. E14."""
     assert problems_of(kubeconfig(user=exec_user(apiVersion=""))) == [
         ("users[0].user.exec.apiVersion", "the exec plugin has no apiVersion")
     ]
@@ -304,7 +304,7 @@ def test_an_exec_plugin_needs_a_version() -> None:
 
 
 def test_an_exec_plugin_needs_a_command() -> None:
-    """TestValidateAuthInfoExecNoCommand."""
+    """TestValidateAuthInfoExecNoCommand. E15."""
     assert problems_of(kubeconfig(user=exec_user(command=""))) == [
         ("users[0].user.exec.command", "the exec plugin has no command")
     ]

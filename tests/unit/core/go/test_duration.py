@@ -46,7 +46,6 @@ LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
     ],
 )
 def test_go_durations_are_read(text: str, duration: timedelta) -> None:
-    """L8, the accepted forms."""
     assert parse_duration(text) == duration
 
 
@@ -90,7 +89,6 @@ def test_a_long_fraction_has_the_precision_of_go(text: str, nanoseconds: int) ->
     ],
 )
 def test_what_go_refuses_is_refused_with_a_hint(text: str, message: str) -> None:
-    """L8, the refused forms."""
     with pytest.raises(DurationError, match=message) as caught:
         parse_duration(text)
     assert caught.value.hint

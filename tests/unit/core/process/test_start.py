@@ -465,6 +465,7 @@ class TestWhatTheChildIsGiven:
 
     @pytest.mark.parametrize("code", ["pass", "import os; os.close(0); os.write(1, b'answer')"])
     def test_a_megabyte_for_a_child_that_does_not_read_it_blocks_nobody(self, code: str) -> None:
+        """D4."""
         assert python(code, stdin=bytes(1 << 20)).ending is Ending.EXITED
 
     def test_the_environment_is_exactly_the_given_one(self) -> None:
@@ -786,6 +787,7 @@ class TestAtATerminal:
         )
 
     def test_the_child_can_ask_a_person(self, terminal: tuple[int, int]) -> None:
+        """E25, F26."""
         keyboard, screen = terminal
         child = "import os; print(os.isatty(0), os.isatty(2), os.tcgetpgrp(0) == os.getpgrp(), input())"
         os.write(keyboard, b"secret\n")

@@ -65,6 +65,7 @@ def azure(ca: trustme.CA, tmp_path: Path) -> Iterator[Azure]:
 
 
 def test_the_nodes_identity_becomes_a_login_of_the_registry(azure: Azure) -> None:
+    """I30."""
     done = azure.run()
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

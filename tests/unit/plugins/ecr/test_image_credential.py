@@ -62,6 +62,7 @@ def run(environ: dict[str, str], **request: Any) -> subprocess.CompletedProcess[
 
 
 def test_the_node_gets_the_login_of_the_images_registry(environ: dict[str, str]) -> None:
+    """I30."""
     done = run(environ)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

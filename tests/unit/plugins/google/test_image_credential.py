@@ -57,6 +57,7 @@ def run(cloud: CloudServer, env: dict[str, str] | None = None, **request: Any) -
 
 
 def test_the_node_presents_the_token_of_its_metadata_server(cloud: CloudServer) -> None:
+    """I30."""
     done = run(cloud)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

@@ -195,6 +195,7 @@ def test_a_merged_field_that_is_overridden_is_told_as_repeated(tmp_path: Path) -
 
 
 def test_an_unquoted_star_is_told_as_such(tmp_path: Path) -> None:
+    """I27."""
     path = tmp_path / "config.yaml"
     path.write_text("kind: CredentialProviderConfig\nproviders:\n- name: acme\n  matchImages:\n  - *.example.com\n")
     found = lint(path)

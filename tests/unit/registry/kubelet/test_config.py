@@ -21,7 +21,7 @@ from ostiary.wire.credential_provider import V1, V1ALPHA1, V1BETA1, ProviderDial
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 
-# The text behind the hash of table 3.5.
+# The text behind the hash in the kubelet's own test.
 SINGLE = """\
 ---
 kind: CredentialProviderConfig
@@ -99,7 +99,7 @@ def names(config: ProvidersConfig) -> list[str]:
 
 
 def test_one_provider_is_read_and_the_file_hashed_as_the_kubelet_does_it(tmp_path: Path) -> None:
-    """Table 3.5, L10."""
+    """I39."""
     path = tmp_path / "config.yaml"
     path.write_text(SINGLE)
     config = load(path)
@@ -123,21 +123,21 @@ def test_the_same_in_json_is_the_same_provider_with_another_hash() -> None:
 
 
 def test_patterns_that_never_match_are_read_as_the_kubelet_reads_them() -> None:
-    """V10: only what cannot be parsed is refused."""
+    """Only what cannot be parsed is refused."""
     patterns = ["registry.io/*", "https://registry.io", "GCR.IO", "*.registry.io", "a*.io:5000/path"]
     assert loads(document(provider(matchImages=patterns))).providers[0].match_images == tuple(patterns)
 
 
 @pytest.mark.parametrize("version", CONFIG_API_VERSIONS)
 def test_several_providers_keep_their_order_in_every_version(version: str) -> None:
-    """L6, L9."""
+    """I39."""
     config = loads(document(provider("b"), provider("a"), provider("c"), version=version))
     assert names(config) == ["b", "a", "c"]
 
 
 @pytest.mark.parametrize("name", ["config", "config.txt", "config.yaml.bak"])
 def test_a_single_file_may_have_any_name(name: str, tmp_path: Path) -> None:
-    """L4."""
+    """I7."""
     (tmp_path / name).write_text(SINGLE)
     assert names(load(tmp_path / name)) == ["test"]
 
@@ -174,7 +174,6 @@ def test_a_single_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_another_kind_or_version_is_refused(kind: str, version: str, message: str, field: str) -> None:
-    """L6."""
     error = error_of(f"kind: {kind}\napiVersion: {version}\nproviders: []\nother: 1\n")
     (problem,) = error.problems
     assert problem.message == message
@@ -191,7 +190,6 @@ def test_a_file_without_a_mapping_is_refused(text: str) -> None:
 
 
 def test_an_unknown_field_is_refused_with_its_path_and_line() -> None:
-    """L7, table 3.5."""
     error = error_of(SINGLE.replace("    args:", "    unknownField: 1\n    args:"))
     (problem,) = error.problems
     assert problem.message == "strict decoding error: unknown field"
@@ -201,7 +199,6 @@ def test_an_unknown_field_is_refused_with_its_path_and_line() -> None:
 
 @pytest.mark.parametrize("version", ["kubelet.config.k8s.io/v1alpha1", "kubelet.config.k8s.io/v1beta1"])
 def test_token_attributes_exist_only_in_v1(version: str) -> None:
-    """L11, table 3.5."""
     error = error_of(document(provider(tokenAttributes={}), version=version))
     (problem,) = error.problems
     assert problem.message == "strict decoding error: unknown field"
@@ -210,7 +207,6 @@ def test_token_attributes_exist_only_in_v1(version: str) -> None:
 
 
 def test_a_repeated_field_is_refused_with_its_path_and_line() -> None:
-    """L7."""
     for again in ("name: again", "matchImages: [registry.io]"):
         error = error_of(SINGLE.replace("    args:", f"    {again}\n    args:"))
         (problem,) = error.problems
@@ -230,7 +226,7 @@ def test_a_repeated_field_is_refused_with_its_path_and_line() -> None:
     ],
 )
 def test_a_field_of_another_spelling_is_unknown_and_the_hint_names_the_right_one(field: str, hint: str) -> None:
-    """L7: field names are case-sensitive."""
+    """Field names are case-sensitive."""
     (problem,) = error_of(document({**provider(), field: []})).problems
     assert problem.place.path == f"providers[0].{field}"
     assert hint in (problem.hint or "")
@@ -266,7 +262,7 @@ def test_a_value_of_another_type_is_refused(change: dict[str, Any], path: str) -
 
 
 def test_only_the_first_document_is_read_and_the_others_are_warned_of() -> None:
-    """L7: the kubelet drops them silently."""
+    """The kubelet drops them silently."""
     config = loads(f"{FIRST}\n{SECOND}", name="config.yaml")
     assert names(config) == ["test1"]
     (warning,) = config.warnings
@@ -289,7 +285,7 @@ def test_one_document_between_markers_is_no_reason_to_warn() -> None:
 
 
 def test_an_unquoted_star_is_explained() -> None:
-    """Section 2: the proposal's own example is no YAML."""
+    """The proposal's own example is no YAML. I27."""
     text = (
         "kind: credentialprovider\napiVersion: v1alpha1\nproviders:\n-\n  name: ecr-creds\n"
         "  imageMatchers:\n  - *.dkr.ecr.*.amazonaws.com\n  - *.dkr.ecr.*.amazonaws.com.cn\n"
@@ -325,7 +321,7 @@ def test_an_unquoted_star_before_a_word_is_explained_too() -> None:
     ],
 )
 def test_what_is_no_duration_is_refused_with_the_way_to_write_it(written: str, hint: str) -> None:
-    """L8: Go strings only."""
+    """Go strings only."""
     (problem,) = error_of(SINGLE.replace("10m", written)).problems
     assert problem.place == Place("config.yaml", "providers[0].defaultCacheDuration", 8)
     assert hint in (problem.hint or "")
@@ -333,7 +329,6 @@ def test_what_is_no_duration_is_refused_with_the_way_to_write_it(written: str, h
 
 @pytest.mark.parametrize("written", ['"0"', "0s", "10m", "1h30m", "1.5h", "300ms", "1us", "+5m", ".5s"])
 def test_go_durations_are_taken(written: str) -> None:
-    """L8."""
     assert loads(SINGLE.replace("10m", written)).providers[0].default_cache_duration >= timedelta(0)
 
 
@@ -341,7 +336,6 @@ def test_go_durations_are_taken(written: str) -> None:
 
 
 def test_a_directory_is_read_in_the_order_of_its_file_names(tmp_path: Path) -> None:
-    """L4, L9, L10, table 3.5."""
     write(tmp_path, b__yaml=SECOND, a__yaml=FIRST)
     config = load(tmp_path)
     assert names(config) == ["test1", "test2"]
@@ -351,7 +345,7 @@ def test_a_directory_is_read_in_the_order_of_its_file_names(tmp_path: Path) -> N
 
 
 def test_every_file_may_have_a_version_of_its_own_and_be_json(tmp_path: Path) -> None:
-    """L5, table 3.5."""
+    """I39."""
     write(
         tmp_path,
         a__yaml=document(provider("beta", apiVersion=V1BETA1), version="kubelet.config.k8s.io/v1beta1"),
@@ -362,7 +356,6 @@ def test_every_file_may_have_a_version_of_its_own_and_be_json(tmp_path: Path) ->
 
 
 def test_files_of_other_names_and_directories_below_are_passed_over(tmp_path: Path) -> None:
-    """L4, table 3.5."""
     write(tmp_path, a__yaml=FIRST, b__txt="no", c__json=document(provider("json")), d__YAML="no", yaml="no")
     (tmp_path / "e.yaml").mkdir()
     write(tmp_path / "e.yaml", f__yaml=SECOND)
@@ -378,7 +371,6 @@ def test_links_to_files_are_read_as_in_a_mounted_config_map(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("files", [{}, {"a__txt": "x", "b__md": "y"}])
 def test_a_directory_without_configurations_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    """L4, table 3.5."""
     write(tmp_path, **files)
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path)
@@ -388,7 +380,6 @@ def test_a_directory_without_configurations_is_refused(files: dict[str, str], tm
 
 
 def test_one_wrong_file_spoils_the_whole_directory(tmp_path: Path) -> None:
-    """L5, table 3.5."""
     write(tmp_path, a__yaml=FIRST, b__yaml=SECOND.replace("CredentialProviderConfig", "WrongKind"))
     with pytest.raises(ConfigurationError) as caught:
         load(tmp_path)
@@ -411,7 +402,7 @@ def test_the_mistakes_of_all_files_are_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("split", [True, False])
 def test_a_name_that_stands_twice_is_refused(split: bool, tmp_path: Path) -> None:
-    """L9 and V6: in one file or in two."""
+    """In one file or in two."""
     if split:
         write(tmp_path, a__yaml=FIRST, b__yaml=SECOND.replace("test2", "test1"))
     else:
@@ -425,7 +416,6 @@ def test_a_name_that_stands_twice_is_refused(split: bool, tmp_path: Path) -> Non
 
 
 def test_an_empty_path_is_refused() -> None:
-    """L3."""
     with pytest.raises(ConfigurationError, match="cannot be used") as caught:
         load("")
     assert caught.value.cause == "credential provider config path is empty"
@@ -433,7 +423,6 @@ def test_an_empty_path_is_refused() -> None:
 
 @pytest.mark.parametrize("path", ["missing.yaml", "missing/config.yaml", "nul\0"])
 def test_a_path_that_cannot_be_reached_is_refused(path: str, tmp_path: Path) -> None:
-    """L3."""
     with pytest.raises(ConfigurationError) as caught:
         load(f"{tmp_path}/{path}")
     assert "unable to access path" in (caught.value.cause or "")
@@ -453,7 +442,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_loading_twice_in_one_process_is_allowed(tmp_path: Path) -> None:
-    """V25: the kubelet would panic."""
+    """The kubelet would panic."""
     path = write(tmp_path, a__yaml=FIRST)
     assert load(path) == load(path)
 
@@ -461,7 +450,6 @@ def test_loading_twice_in_one_process_is_allowed(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=20), max_size=4), st.lists(st.binary(max_size=20), max_size=4))
 def test_two_configurations_have_one_hash_only_if_they_are_the_same_files(one: list[bytes], two: list[bytes]) -> None:
-    """L10."""
     assert (hash_of(one) == hash_of(two)) == (one == two)
 
 
@@ -497,7 +485,7 @@ providers:
 @pytest.mark.parametrize("kind", ["RegistryCredentialConfig", "credentialprovider"])
 @pytest.mark.parametrize("version", ["v1alpha1", "kubelet.config.k8s.io/v1alpha1"])
 def test_the_proposals_dialect_is_read(kind: str, version: str) -> None:
-    """Section 2: both spellings of the kind, and the example's map of extraArgs in upper case."""
+    """Both spellings of the kind, and the example's map of extraArgs in upper case. I7, I18, I39."""
     config = loads(PROPOSED.format(kind=kind, version=version, extra="{region: us-west-2}"))
     assert config.providers == (
         ProviderConfig(
@@ -525,7 +513,7 @@ def test_the_proposals_dialect_is_read(kind: str, version: str) -> None:
 def test_the_proposals_arguments_are_a_list_as_it_is_or_a_map_in_upper_case(
     extra: str, env: tuple[tuple[str, str], ...]
 ) -> None:
-    """Section 2."""
+    """I18."""
     assert loads(PROPOSED.format(kind="credentialprovider", version="v1alpha1", extra=extra)).providers[0].env == env
 
 
@@ -550,6 +538,7 @@ def test_a_kind_and_version_of_the_proposals_provider_itself_are_known() -> None
 
 
 def test_both_dialects_may_stand_in_one_directory(tmp_path: Path) -> None:
+    """I39."""
     write(
         tmp_path,
         a__yaml=FIRST,

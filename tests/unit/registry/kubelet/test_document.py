@@ -91,7 +91,7 @@ QUALIFIED = "must start and end with an alphanumeric character"
     ],
 )
 def test_a_provider_is_checked(changes: dict[str, Any], path: str, said: str) -> None:
-    """Test_validateCredentialProviderConfig, V2 to V12: one mistake each."""
+    """Test_validateCredentialProviderConfig: one mistake each."""
     (problem,) = problems_of(changed(GOOD, **changes))
     assert problem.place.path == f"providers[0].{path}"
     assert said in problem.message
@@ -101,20 +101,18 @@ def test_a_provider_is_checked(changes: dict[str, Any], path: str, said: str) ->
 
 
 def test_the_known_versions_are_listed_in_order() -> None:
-    """V8."""
     (problem,) = problems_of(changed(GOOD, apiVersion="x"))
     assert problem.hint == f"use one of {V1}, {V1ALPHA1}, {V1BETA1}"
 
 
 def test_there_must_be_a_provider() -> None:
-    """V1."""
     (problem,) = problems_of()
     assert problem.place.path == "providers"
     assert problem.message == "at least 1 item in plugins is required"
 
 
 def test_there_must_be_a_provider_in_one_file_of_a_directory(tmp_path: Path) -> None:
-    """V1: an empty file among others does no harm."""
+    """An empty file among others does no harm."""
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(text_of())
     with pytest.raises(ConfigurationError, match="cannot be used") as caught:
@@ -125,7 +123,6 @@ def test_there_must_be_a_provider_in_one_file_of_a_directory(tmp_path: Path) -> 
 
 
 def test_a_name_must_stand_once() -> None:
-    """V6."""
     (problem,) = problems_of(GOOD, GOOD)
     assert problem.place.path == "providers[1].name"
     assert 'duplicate provider name "foobar"' in problem.message
@@ -137,12 +134,11 @@ def test_a_good_provider_is_taken() -> None:
 
 
 def test_an_empty_name_is_taken_as_long_as_no_executable_is_asked_for() -> None:
-    """V2, the remark: the kubelet's validation lets it pass."""
+    """The kubelet's validation lets it pass."""
     assert loads(text_of(changed(GOOD, name=""))).providers[0].name == ""
 
 
 def test_arguments_and_the_names_of_variables_are_not_checked() -> None:
-    """V26."""
     env = [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}, {"name": "", "value": "="}, {"name": "a=b"}]
     (one,) = loads(text_of(changed(GOOD, env=env, args=["", "-x", "$HOME"]))).providers
     assert one.env == (("A", "1"), ("A", "2"), ("", "="), ("a=b", ""))
@@ -200,7 +196,7 @@ def test_arguments_and_the_names_of_variables_are_not_checked() -> None:
     ],
 )
 def test_token_attributes_are_checked(changes: dict[str, Any], path: str, said: str) -> None:
-    """Test_validateCredentialProviderConfig, V14 to V22: one mistake each."""
+    """Test_validateCredentialProviderConfig: one mistake each."""
     (problem,) = problems_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, **changes)))
     assert problem.place.path == f"providers[0].tokenAttributes{path}"
     assert said in problem.message
@@ -209,18 +205,15 @@ def test_token_attributes_are_checked(changes: dict[str, Any], path: str, said: 
 
 @pytest.mark.parametrize("cache_type", ["ServiceAccount", "Token"])
 def test_good_token_attributes_are_taken(cache_type: str) -> None:
-    """V21, V22."""
     assert loads(text_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, cacheType=cache_type))))
 
 
 def test_the_cache_types_are_named() -> None:
-    """V21."""
     (problem,) = problems_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, cacheType=None)))
     assert problem.hint == "supported values are ServiceAccount, Token"
 
 
 def test_token_attributes_need_the_feature_gate() -> None:
-    """V13."""
     (problem,) = problems_of(changed(GOOD, tokenAttributes=ATTRIBUTES), service_account_tokens=False)
     assert problem.place.path == "providers[0].tokenAttributes"
     assert "KubeletServiceAccountTokenForCredentialProviders" in problem.message
@@ -228,14 +221,12 @@ def test_token_attributes_need_the_feature_gate() -> None:
 
 @pytest.mark.parametrize("version", [V1ALPHA1, V1BETA1])
 def test_token_attributes_need_a_provider_of_v1(version: str) -> None:
-    """V16."""
     (problem,) = problems_of(changed(GOOD, apiVersion=version, tokenAttributes=ATTRIBUTES))
     assert problem.place.path == "providers[0].tokenAttributes"
     assert problem.message == f"tokenAttributes is only supported for {V1} API version"
 
 
 def test_requiring_no_service_account_is_fine_without_required_annotations() -> None:
-    """V17."""
     attributes = changed(ATTRIBUTES, requireServiceAccount=False, requiredServiceAccountAnnotationKeys=None)
     assert loads(text_of(changed(GOOD, tokenAttributes=attributes)))
 
@@ -245,7 +236,6 @@ def test_requiring_no_service_account_is_fine_without_required_annotations() -> 
     ["a", "A", "Domain.IO/Name", "a.io/b", "a.b-c.io/a_b.c-d", "1/2", "a.io/" + "x" * 63, "x" * 253 + "/y"],
 )
 def test_annotation_keys_are_qualified_names_of_any_case(key: str) -> None:
-    """V18."""
     assert loads(
         text_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])))
     )
@@ -256,7 +246,6 @@ def test_annotation_keys_are_qualified_names_of_any_case(key: str) -> None:
     ["", "/a", "a/", "a/b/c", "-a", "a-", "a b", "a_b/c", ".a/b", "a..b/c", "é", "a\n", "x" * 64, "x" * 254 + "/y"],
 )
 def test_other_annotation_keys_are_refused(key: str) -> None:
-    """V18."""
     attributes = changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])
     (problem,) = problems_of(changed(GOOD, tokenAttributes=attributes))
     assert problem.place.path.endswith("optionalServiceAccountAnnotationKeys[0]")
@@ -331,14 +320,13 @@ def test_an_executable_may_be_a_link(bin_dir: Path) -> None:
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    """V23."""
     (problem,) = problems_of(GOOD, bin_dir=tmp_path / "bin")
     assert problem.message == f"plugin binary directory {tmp_path / 'bin'} did not exist"
     assert problem.hint
 
 
 def test_a_missing_executable_is_named_with_its_path(bin_dir: Path) -> None:
-    """V24, without the kubelet's defect of showing an empty path."""
+    """Unlike the kubelet, which shows an empty path. I8."""
     (problem,) = problems_of(changed(GOOD, name="missing"), bin_dir=bin_dir)
     assert problem.message == f"plugin binary executable {bin_dir / 'missing'} did not exist"
     assert problem.place.path == "providers[0].name"
@@ -346,7 +334,7 @@ def test_a_missing_executable_is_named_with_its_path(bin_dir: Path) -> None:
 
 
 def test_a_file_that_is_not_executable_is_refused(bin_dir: Path) -> None:
-    """V24."""
+    """I8."""
     os.chmod(bin_dir / "foobar", 0o644)
     (problem,) = problems_of(GOOD, bin_dir=bin_dir)
     assert problem.message == f"error inspecting binary executable {bin_dir / 'foobar'}: it is not executable"
@@ -360,7 +348,7 @@ def test_a_directory_is_no_executable(bin_dir: Path) -> None:
 
 
 def test_an_empty_name_is_no_executable(bin_dir: Path) -> None:
-    """V2, the remark: it would be the directory itself."""
+    """It would be the directory itself."""
     (problem,) = problems_of(changed(GOOD, name=""), bin_dir=bin_dir)
     assert problem.message == "the provider has no name"
 

@@ -27,7 +27,7 @@ providers:
 
 
 def test_the_proposals_dialect_becomes_v1() -> None:
-    """Section 2, to the byte below the comment."""
+    """To the byte below the comment. I3."""
     text = migrate(loads(PROPOSED))
     comment, _, rest = text.partition("apiVersion: kubelet")
     assert all(line.startswith("# ") for line in comment.splitlines())
@@ -49,6 +49,7 @@ def test_the_proposals_dialect_becomes_v1() -> None:
 
 
 def test_what_was_migrated_is_the_same_provider_in_the_protocol_of_today() -> None:
+    """I3."""
     before = loads(PROPOSED)
     after = loads(migrate(before))
     assert after.providers == tuple(
@@ -58,6 +59,7 @@ def test_what_was_migrated_is_the_same_provider_in_the_protocol_of_today() -> No
 
 
 def test_a_provider_of_an_older_shipped_version_keeps_its_protocol() -> None:
+    """I3."""
     text = (
         "apiVersion: kubelet.config.k8s.io/v1alpha1\nkind: CredentialProviderConfig\nproviders:\n"
         f"- name: a\n  matchImages: [a.io]\n  defaultCacheDuration: 90m\n  apiVersion: {V1ALPHA1}\n"

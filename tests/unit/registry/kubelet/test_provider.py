@@ -39,6 +39,7 @@ def make(script: ProviderScript, clock: FakeClock) -> Make:
 
 
 def test_it_is_asked_on_stdin_and_answers_on_stdout(make: Make, script: ProviderScript) -> None:
+    """I20, I21."""
     answer = make().run(IMAGE)
     assert answer.cache_key_type is CacheKeyType.REGISTRY
     assert answer.cache_duration == timedelta(minutes=1)
@@ -53,6 +54,7 @@ def test_it_is_asked_on_stdin_and_answers_on_stdout(make: Make, script: Provider
 
 
 def test_it_is_told_of_the_service_account(make: Make, script: ProviderScript) -> None:
+    """I33."""
     presented = Presented(ACCOUNT, Secret("token-1"), {"domain.io/identity": "me"})
     make(token_attributes=token_attributes()).run(IMAGE, presented)
     (request,) = script.requests
@@ -95,6 +97,7 @@ def test_it_sees_our_environment_and_the_configured_variables_over_it(
 def test_a_provider_of_the_proposal_gets_its_argument_and_answers_with_one_login(
     make: Make, script: ProviderScript, clock: FakeClock
 ) -> None:
+    """I19, I20, I21, I22."""
     script.before('echo "$1" > arguments\n')
     script.print_exactly(b'{"username": "u", "password": "p", "expirationTimestamp": "2026-01-01T01:00:00Z"}')
     answer = make(dialect=ProviderDialect.PROPOSAL, args=("get-credentials",)).run(IMAGE)
@@ -137,6 +140,7 @@ def test_an_answer_that_cannot_be_read_is_not_quoted(make: Make, script: Provide
 
 
 def test_an_answer_in_another_version_is_refused(make: Make, script: ProviderScript) -> None:
+    """I38."""
     script.answer({"r.io": ("u", "p")}, version="v1beta1")
     with pytest.raises(AnswerInvalid) as caught:
         make().run(IMAGE)

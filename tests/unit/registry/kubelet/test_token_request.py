@@ -103,6 +103,7 @@ def test_an_account_is_never_kept_so_that_an_annotation_can_be_taken_away(
 def test_a_token_is_bound_to_the_account_the_pod_and_the_audience(
     tokens: ApiServerTokens, account: KubernetesServiceAccount, cluster: Cluster
 ) -> None:
+    """I33."""
     assert tokens.token(account, pod=POD, audience=AUDIENCE)
     (record,) = cluster.to("/api/v1/namespaces/shop/serviceaccounts/builder/token")
     assert record.method == "POST"

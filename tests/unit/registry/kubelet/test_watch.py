@@ -58,6 +58,7 @@ def test_an_unchanged_file_changes_nothing(file: Path, keyring: Keyring) -> None
 
 
 def test_a_changed_file_comes_into_force_and_unchanged_providers_keep_their_cache(file: Path, keyring: Keyring) -> None:
+    """I6."""
     watch = Watch(file, keyring)
     assert names(keyring) == ["one"]
     file.write_text(config("two", "one"))
@@ -97,6 +98,7 @@ def test_a_file_that_is_gone_leaves_the_old_one_in_force(file: Path, keyring: Ke
 def test_an_empty_list_that_is_written_out_switches_the_providers_off(
     file: Path, keyring: Keyring, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """I6."""
     watch = Watch(file, keyring)
     file.write_text(text)
     assert watch.check_now()

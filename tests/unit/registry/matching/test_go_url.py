@@ -47,7 +47,7 @@ from ostiary.registry.matching.go_url import ImageAddress, UnparsableAddress, pa
     ],
 )
 def test_addresses_are_decoded_as_go_decodes_them(text: str, host: bytes, path: bytes) -> None:
-    """M1, M5, M7: userinfo, query and fragment are dropped, paths are decoded, hosts only beyond ASCII."""
+    """Userinfo, query and fragment are dropped, paths are decoded, hosts only beyond ASCII."""
     address = parse_address(text)
     assert (address.host, address.path) == (host, path)
 
@@ -94,7 +94,7 @@ def test_addresses_are_decoded_as_go_decodes_them(text: str, host: bytes, path: 
     ],
 )
 def test_what_go_refuses_is_refused_in_its_words(text: str, message: str) -> None:
-    """M1, M5 and the last line of table 3.2: colons and brackets are strict."""
+    """Colons and brackets are strict."""
     with pytest.raises(UnparsableAddress) as caught:
         parse_address(text)
     assert message in str(caught.value)
@@ -121,7 +121,6 @@ def test_a_control_character_in_a_fragment_is_dropped_with_it() -> None:
     ],
 )
 def test_a_port_that_cannot_be_split_off_stays_with_the_host(host: bytes, name: bytes, port: bytes) -> None:
-    """M2, M8."""
     assert split_port(host) == (name, port)
 
 

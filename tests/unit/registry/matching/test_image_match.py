@@ -18,7 +18,7 @@ from ostiary.registry.matching.pattern_index import PatternIndex
 
 ECR = "*.dkr.ecr.*.amazonaws.com"
 
-# Table 3.1, TestURLsMatch of the kubelet.
+# TestURLsMatch of the kubelet.
 KUBELET_TABLE = [
     ("*.kubernetes.io", "prefix.kubernetes.io", True),
     ("prefix.*.io", "prefix.kubernetes.io", True),
@@ -40,7 +40,7 @@ KUBELET_TABLE = [
     ("prefix.*.io/foo", "prefix.kubernetes.io:1111/foo/bar", False),
 ]
 
-# Table 3.2, measured with Go.
+# Measured with Go.
 MEASURED_TABLE = [
     ("*", "docker.io/library/nginx", False),
     ("*", "localhost/foo", True),
@@ -128,34 +128,34 @@ MORE = [
 
 @pytest.mark.parametrize(("pattern", "target", "expected"), KUBELET_TABLE + MEASURED_TABLE + MORE)
 def test_a_pattern_matches_as_for_the_kubelet(pattern: str, target: str, expected: bool) -> None:
-    """Tables 3.1 and 3.2; M1 to M9."""
+    """TestURLsMatch, and what else Go's own functions answered. I12, I13, I14, I15, I16, I17, I29."""
     assert matches(pattern, target) is expected
     assert (why_not(pattern, target) is None) is expected
     assert PatternIndex([(pattern, "hit")]).find(target) == (["hit"] if expected else [])
 
 
 def test_docker_hub_must_be_named_docker_io() -> None:
-    """N5: what an image of the Hub is normalised to never has the host index.docker.io."""
+    """What an image of the Hub is normalised to never has the host index.docker.io."""
     repository = parse_image_name("index.docker.io/library/nginx").repository
     assert matches("docker.io", repository)
     assert not matches("index.docker.io", repository)
 
 
 def test_a_name_that_was_not_normalised_matches_nothing() -> None:
-    """N6: the tag looks like a port that is no number."""
+    """The tag looks like a port that is no number."""
     assert not matches("nginx", "nginx:latest")
     assert matches("docker.io/library/nginx", parse_image_name("nginx:latest").repository)
 
 
 def test_a_star_alone_matches_hosts_of_one_label_and_peers_list_one_pattern_per_length() -> None:
-    """M9."""
+    """I14."""
     patterns = [".".join("*" * count) for count in range(1, 7)]
     for host in ("localhost", "docker.io", "a.b.c", "a.b.c.d", "a.b.c.d.e", "a.b.c.d.e.f"):
         assert [matches(pattern, f"{host}/x") for pattern in patterns].count(True) == 1
 
 
 def test_any_pattern_of_a_list_may_match_and_none_is_preferred_for_being_specific() -> None:
-    """M10: the values of all that match come in the order they were given."""
+    """The values of all that match come in the order they were given. I10."""
     index = PatternIndex([("*.io", 1), ("quay.io/team", 2), ("gcr.io", 3), ("quay.io", 4)])
     assert index.find("quay.io/team/app") == [1, 2, 4]
 
@@ -331,6 +331,7 @@ ANY_PORT = [
 
 @pytest.mark.parametrize(("pattern", "image", "expected"), ANY_PORT)
 def test_in_the_proposal_the_port_counts_only_if_the_pattern_has_one(pattern: str, image: str, expected: bool) -> None:
+    """I17."""
     assert matches(pattern, image, any_port=True) is expected
     index = PatternIndex([(pattern, "proposed")], any_port=lambda value: value == "proposed")
     assert index.find(image) == (["proposed"] if expected else [])

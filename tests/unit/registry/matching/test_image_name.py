@@ -30,7 +30,7 @@ SHA256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85
     ],
 )
 def test_names_are_taken_apart_as_the_kubelet_does(text: str, repository: str, tag: str, digest: str) -> None:
-    """Table 3.3, TestParseImageName; N1: the repository has neither tag nor digest."""
+    """TestParseImageName: the repository has neither tag nor digest. I11."""
     name = parse_image_name(text)
     assert (name.repository, name.tag, name.digest) == (repository, tag, digest)
 
@@ -54,7 +54,7 @@ def test_names_are_taken_apart_as_the_kubelet_does(text: str, repository: str, t
     ],
 )
 def test_the_first_segment_is_a_domain_only_if_it_looks_like_one(text: str, domain: str, path: str) -> None:
-    """N2."""
+    """I11."""
     assert parse_image_name(text) == ImageName(domain, path, "latest")
 
 
@@ -70,7 +70,7 @@ def test_the_first_segment_is_a_domain_only_if_it_looks_like_one(text: str, doma
     ],
 )
 def test_docker_hub_has_one_name_and_a_default_namespace(text: str, repository: str) -> None:
-    """N3."""
+    """I11."""
     assert parse_image_name(text).repository == repository
 
 
@@ -110,7 +110,7 @@ def test_a_host_that_cannot_be_one_counts_as_path() -> None:
     ],
 )
 def test_what_is_no_image_name_is_refused(text: str, cause: str) -> None:
-    """N4, and the rest of the grammar."""
+    """The scheme, and the rest of the grammar. I11."""
     with pytest.raises(ImageNameError) as caught:
         parse_image_name(text)
     assert cause in (caught.value.cause or "")

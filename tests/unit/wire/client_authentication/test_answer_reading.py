@@ -32,6 +32,7 @@ CANARY = "c4n4ry-c4n4ry-c4n4ry"
 @pytest.mark.parametrize("version", [V1, V1BETA1])
 @pytest.mark.parametrize("interactive", [True, False])
 def test_the_info_is_compact_ordered_and_ends_with_a_newline(version: str, interactive: bool) -> None:
+    """E28."""
     said = "true" if interactive else "false"
     expected = f'{{"kind":"ExecCredential","apiVersion":"{version}","spec":{{"interactive":{said}}}}}\n'
     assert encode_info(ExecCredentialSpec(version, interactive)) == expected
@@ -46,6 +47,7 @@ def test_the_cluster_stands_before_interactive_and_omits_what_is_empty_except_se
 
 
 def test_the_whole_cluster_is_told_in_client_gos_order_and_the_extension_with_sorted_keys() -> None:
+    """E30, E34."""
     cluster = ClusterInfo(
         server="https://c/prefix",
         tls_server_name="name",
@@ -69,12 +71,14 @@ def test_strings_are_escaped_as_go_escapes_them() -> None:
 
 
 def test_v1alpha1_leaves_interactive_out_when_false_and_never_tells_the_cluster() -> None:
+    """E35."""
     assert encode_info(ExecCredentialSpec(V1ALPHA1, False, ClusterInfo(server="https://c"))) == (
         '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1alpha1","spec":{}}\n'
     )
 
 
 def test_v1alpha1_is_told_the_response_that_rejected_it() -> None:
+    """F7."""
     info = ExecCredentialSpec(V1ALPHA1, True, rejection=(401, {"Www-Authenticate": ["Bearer realm"]}))
     assert json.loads(encode_info(info))["spec"] == {
         "response": {"header": {"Www-Authenticate": ["Bearer realm"]}, "code": 401},
@@ -83,6 +87,7 @@ def test_v1alpha1_is_told_the_response_that_rejected_it() -> None:
 
 
 def test_the_proposals_dialect_is_flat() -> None:
+    """F7, F8, F9."""
     info = ExecCredentialSpec(V1ALPHA1, True, rejection=(401, {}), as_proposed=True)
     assert json.loads(encode_info(info)) == {
         "kind": "ExecInfo",
@@ -111,6 +116,7 @@ def refused(stdout: bytes, version: str = V1) -> AnswerRefused:
 
 @pytest.mark.parametrize("version", API_VERSIONS)
 def test_a_token_is_taken_in_every_version(version: str) -> None:
+    """E67."""
     found = decode_answer(answer({"token": "t"}, apiVersion=version), api_version=version)
     assert found.token is not None
     assert found.token.reveal() == "t"
@@ -187,6 +193,7 @@ def test_a_null_field_counts_as_absent() -> None:
     ],
 )
 def test_each_wrong_answer_breaks_its_own_rule_and_is_not_quoted(stdout: bytes, rule: str, code: str) -> None:
+    """E42, E48, E53, F17."""
     error = refused(stdout)
     assert (error.rule, error.code) == (rule, code)
 
@@ -203,6 +210,7 @@ def test_each_wrong_answer_breaks_its_own_rule_and_is_not_quoted(stdout: bytes, 
     ],
 )
 def test_times_with_a_zone_are_read(text: str, moment: datetime) -> None:
+    """E43."""
     assert decode_answer(answer({"token": "t", "expirationTimestamp": text}), api_version=V1).expires_at == moment
 
 
@@ -223,10 +231,12 @@ OTHER_TIMES = [
 
 @pytest.mark.parametrize("text", OTHER_TIMES)
 def test_other_times_are_refused(text: Any) -> None:
+    """E43."""
     assert refused(answer({"token": "t", "expirationTimestamp": text})).rule == "expiration-timestamp"
 
 
 def test_the_proposals_answer_is_flat_and_counts_seconds_since_1970() -> None:
+    """F5, F6."""
     stdout = json.dumps(
         {"kind": "ExecCredentials", "apiVersion": V1ALPHA1, "token": "t", "expiry": 1893456000}
     ).encode()
@@ -237,6 +247,7 @@ def test_the_proposals_answer_is_flat_and_counts_seconds_since_1970() -> None:
 
 @pytest.mark.parametrize("expiry", ["1893456000", 1.5, True, 10**30])
 def test_the_proposals_expiry_must_be_a_time(expiry: Any) -> None:
+    """F6."""
     stdout = json.dumps({"kind": "ExecCredentials", "apiVersion": V1ALPHA1, "token": "t", "expiry": expiry}).encode()
     assert refused(stdout, V1ALPHA1).rule == "expiration-timestamp"
 

@@ -69,7 +69,7 @@ INFOS = st.one_of(
 
 @given(INFOS)
 def test_an_info_that_is_written_and_read_is_the_same(info: ExecCredentialSpec) -> None:
-    """TestConfigToExecClusterRoundtrip, TestExecClusterToConfigRoundtrip"""
+    """TestConfigToExecClusterRoundtrip, TestExecClusterToConfigRoundtrip. E41."""
     assert decode_info(encode_info(info)) == info
 
 
@@ -87,7 +87,7 @@ def test_every_field_of_the_cluster_is_told_and_read() -> None:
 
 
 def test_the_told_cluster_has_the_fields_of_a_kubeconfigs_cluster() -> None:
-    """TestClientAuthenticationClusterTypesAreSynced"""
+    """TestClientAuthenticationClusterTypesAreSynced. E32."""
     told = {field.name for field in fields(ClusterInfo)}
     configured = {field.name for field in fields(Cluster)}
     ours = {"name", "place"}
@@ -103,6 +103,7 @@ def test_fields_that_other_clients_leave_out_mean_what_client_go_means(version: 
 
 
 def test_the_example_of_the_proposal_is_read() -> None:
+    """F7, F8, F9."""
     text = """{
         "kind":"ExecInfo",
         "apiVersion":"client.authentication.k8s.io/v1alpha1",
@@ -135,6 +136,7 @@ def test_the_address_of_a_proxy_and_the_extension_are_not_in_the_repr() -> None:
     ],
 )
 def test_what_is_no_info_is_refused_with_its_reason(text: str, cause: str) -> None:
+    """E37."""
     with pytest.raises(ConfigurationError) as caught:
         decode_info(text)
     assert cause in str(caught.value.cause)
@@ -184,6 +186,7 @@ def test_an_answer_that_is_written_and_read_is_the_same(answer: ExecAnswer, vers
 
 @given(ANSWERS)
 def test_an_answer_in_the_words_of_the_proposal_is_the_same(answer: ExecAnswer) -> None:
+    """F5, F22."""
     text = encode_answer(answer, api_version=V1ALPHA1, as_proposed=True)
     assert json.loads(text)["kind"] == "ExecCredentials"
     assert decode_answer(text.encode(), api_version=V1ALPHA1) == answer
