@@ -10,7 +10,7 @@ DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc
 
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image lock clean
+.PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image sdk lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -71,6 +71,9 @@ bench: components  ## the figures, as ratios in one run
 	@scripts/components bench
 	$(BIN)/python -m bench
 
+sdk: $(STAMP)  ## build the wheel of ostiary-provider-sdk: dist/
+	cd sdk && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
+
 image:  ## build the container image with buildah: deploy/image
 	deploy/image/build
 
@@ -89,4 +92,4 @@ lock: $(STAMP)  ## resolve requirements.lock again
 	  --constraints requirements.lock --no-header --no-annotate -q -o deploy/image/requirements-build.lock
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results
+	rm -rf $(VENV) .venv-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis bench/results dist

@@ -39,6 +39,7 @@ CODES: dict[str, str] = {
     "kubeconfig-name-taken": "a kubeconfig has an entry of this name that belongs to another server or user",
     "kuberc-invalid": "the kuberc file that holds the plugin policy cannot be used",
     "image-name-invalid": "a text is not the name of a container image",
+    "mirrors-invalid": "a mirror configuration of a container runtime cannot be used",
     "exec-plugin-denied": "permission denied: the plugin policy of this program does not allow the command",
     "exec-plugin-not-found": "the exec plugin's command does not exist",
     "exec-plugin-not-executable": "the exec plugin's command exists, but cannot be executed",

@@ -88,12 +88,15 @@ INSIDE = {
     },
     "registry": {
         ".": {"check", "docker", "kubelet", "matching"},
-        "check": {".", "kubelet", "matching"},
+        "check": {".", "kubelet", "matching", "mirrors"},
         # Each has a program that serves one side with what the other configures: docker's helper asks the kubelet's
         # providers, and the kubelet's provider asks docker's stores.
         "docker": {".", "kubelet", "matching"},
-        "kubelet": {".", "docker", "matching"},
+        # Its provider may ask for the login of a mirror.
+        "kubelet": {".", "docker", "matching", "mirrors"},
         "matching": set(),
+        # endpoint_lookup and endpoint_explain know the keyring; the others only read the files of a runtime.
+        "mirrors": {".", "docker", "kubelet", "matching"},
     },
     "cli": {
         ".": set(),

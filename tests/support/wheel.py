@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 100
 
 
-def build(folder: Path, *, version: str = "standard") -> Path:
+def build(folder: Path, *, version: str = "standard", project: Path = ROOT) -> Path:
     """A wheel in *folder*; *version* is hatchling's name for the kind of it."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", f"wheel:{version}", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return next(folder.glob("*.whl"))
 

@@ -22,7 +22,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
-from ostiary.plugin.decorator import Program, await_result
+from ostiary.plugin.program import PluginProgram, await_result
 from ostiary.wire.codec.go_json import go_json
 from ostiary.wire.credential_provider import (
     V1,
@@ -140,17 +140,18 @@ def image_provider(function: Function) -> ImageProgram:
     return ImageProgram(function)
 
 
-class ImageProgram(Program):
+class ImageProgram(PluginProgram):
     """A provider, ready to be run once: ``main()``. `answer` is the same without touching the process."""
 
-    __wrapped__: Function  # type: ignore[assignment]
+    __name__: str
+    __wrapped__: Function
 
     def __init__(self, function: Function) -> None:
         self._provide = function
         functools.update_wrapper(self, function)
 
     def __call__(self, *, environ: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Answer one request, as `Program` does; with ``--help`` alone, say what this program is, and read nothing."""
+        """Answer one request; with ``--help`` alone, say what this program is, and read nothing."""
         if sys.argv[1:] in (["--help"], ["-h"]):
             print(self._help(), end="")  # noqa: T201
             return

@@ -87,6 +87,8 @@ class ProviderTrace:
         return any(verdict.matches for verdict in self.patterns)
 
 
+# How a conclusion ends that is about the kubelet.
+PULLS_WITHOUT = "; the kubelet pulls without one"
 OUTCOMES = {
     "no-match": "none of its patterns matches, so it is not run",
     "would-run": "it would be run",
@@ -327,7 +329,7 @@ def _conclusion(candidates: Sequence[CredentialCandidate], traces: Sequence[Prov
         count = "1 credential is" if len(candidates) == 1 else f"{len(candidates)} credentials are"
         return f"{count} tried, in this order{also}"
     if failed:
-        return f"no credential: {', '.join(failed)} failed; the kubelet pulls without one"
+        return f"no credential: {', '.join(failed)} failed{PULLS_WITHOUT}"
     if not any(trace.matches for trace in traces):
-        return "no credential: no provider matches this image; the kubelet pulls without one"
-    return "no credential: nothing that was answered has a key for this image; the kubelet pulls without one"
+        return f"no credential: no provider matches this image{PULLS_WITHOUT}"
+    return f"no credential: nothing that was answered has a key for this image{PULLS_WITHOUT}"

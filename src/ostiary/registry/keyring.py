@@ -96,7 +96,8 @@ class Lookup:
 class Keyring:
     """Everything that may have a credential for an image. Any number of threads and event loops share one.
 
-    The providers' executables are files of *bin_dir*. Without a *docker_config* the node's file is not looked
+    The providers' executables are files of *bin_dir*; with *search_path* also those of PATH, which the kubelet does
+    not search. Without a *docker_config* the node's file is not looked
     for. *docker_store* adds, after everything the kubelet knows, what docker and podman on this machine would
     use: their auth files and helpers. *tokens* is needed by providers that work with the tokens of service
     accounts.
@@ -107,6 +108,7 @@ class Keyring:
         config: ProvidersConfig,
         *,
         bin_dir: str | os.PathLike[str],
+        search_path: bool = False,
         docker_config: NodeDockerConfig | None = None,
         docker_store: DockerStore | None = None,
         tokens: TokenSource | None = None,
@@ -115,6 +117,7 @@ class Keyring:
         clock: Clock | None = None,
     ) -> None:
         self._bin_dir = os.path.abspath(os.fspath(bin_dir))
+        self._search_path = search_path
         self._docker_config = docker_config
         self._docker_store = docker_store
         self._tokens = tokens
@@ -199,6 +202,11 @@ class Keyring:
 
     def _provider(self, config: ProviderConfig) -> CachedProvider:
         executable = os.path.join(self._bin_dir, config.name)
+        if self._search_path:
+            # Imported only if it is asked for: see above.
+            from ostiary.registry.kubelet.executables import find_provider
+
+            executable = find_provider(config.name, self._bin_dir)
         provider = CredentialProvider(config, executable, limits=self._limits, metrics=self._metrics, clock=self._clock)
         return CachedProvider(provider, clock=self._clock, metrics=self._metrics)
 

@@ -1,7 +1,8 @@
 """Where this user's provider configuration is, for ``docker-credential-ostiary`` and ``ostiary registry`` alike.
 
 The file is $OSTIARY_REGISTRY_CONFIG, else ``~/.config/ostiary/registry.yaml``; the executables are in
-$OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the file. Imports nothing: the helper starts at every pull.
+$OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the file; with $OSTIARY_REGISTRY_SEARCH_PATH=1 also on PATH. Imports
+nothing: the helper starts at every pull.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 
 CONFIG_VARIABLE, BIN_DIR_VARIABLE = "OSTIARY_REGISTRY_CONFIG", "OSTIARY_REGISTRY_BIN_DIR"
+SEARCH_PATH_VARIABLE = "OSTIARY_REGISTRY_SEARCH_PATH"
 
 
 def config_path() -> str:
@@ -29,3 +31,19 @@ def bin_dir(path: str | None = None) -> str:
     """Where the executables of the providers are, for the configuration at *path*."""
     beside = os.path.join(os.path.dirname(os.path.abspath(path or config_path())), "bin")
     return os.environ.get(BIN_DIR_VARIABLE) or beside
+
+
+def search_path() -> bool:
+    """Whether executables that are not there are looked for on PATH; raises `ConfigurationError`."""
+    text = os.environ.get(SEARCH_PATH_VARIABLE, "")
+    if text in ("", "0", "1"):
+        return text == "1"
+    # Imported only now: see above.
+    from ostiary.errors import ConfigurationError
+
+    raise ConfigurationError(
+        f"{SEARCH_PATH_VARIABLE} is neither 0 nor 1",
+        cause="it says whether the executables of credential providers are looked for on PATH",
+        hint=f"{SEARCH_PATH_VARIABLE}=1, or leave it out",
+        code="config-invalid",
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ostiary.cli.arguments import UsageError
+from ostiary.cli.registry.mirrors import chosen_mirrors
 from ostiary.cli.registry.service_account import chosen_pod, token_source
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import RunLimits
@@ -19,6 +20,7 @@ from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import load
 from ostiary.registry.kubelet.model import ProvidersConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, TokenSource
+from ostiary.registry.mirrors.plan import Mirrors
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class RegistryChoice:
     pull_secrets: tuple[PullSecret, ...] = field(default=(), repr=False)
     pod: PodCoordinates | None = None
     tokens: TokenSource | None = None
+    mirrors: Mirrors | None = None
 
 
 def choice(arguments: argparse.Namespace) -> RegistryChoice:
@@ -39,7 +42,8 @@ def choice(arguments: argparse.Namespace) -> RegistryChoice:
     docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
     secrets = tuple(pull_secret(file) for file in arguments.pull_secret)
     pod, tokens = chosen_pod(arguments), token_source(arguments)
-    return RegistryChoice(_keyring(arguments, docker_config, tokens), docker_config, secrets, pod, tokens)
+    mirrors = chosen_mirrors(arguments) if hasattr(arguments, "hosts_dir") else None
+    return RegistryChoice(_keyring(arguments, docker_config, tokens), docker_config, secrets, pod, tokens, mirrors)
 
 
 def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
@@ -55,21 +59,31 @@ def _keyring(
 ) -> Keyring:
     limits = RunLimits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
-    path, bin_dir = _config_and_bin_dir(arguments)
+    search_path = arguments.search_path or user_config.search_path()
+    path, bin_dir = _config_and_bin_dir(arguments, search_path=search_path)
     config = ProvidersConfig(()) if path is None else load(path)
     return Keyring(
-        config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, tokens=tokens, limits=limits
+        config,
+        bin_dir=bin_dir,
+        search_path=search_path,
+        docker_config=docker_config,
+        docker_store=store,
+        tokens=tokens,
+        limits=limits,
     )
 
 
-def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:
+def _config_and_bin_dir(arguments: argparse.Namespace, *, search_path: bool) -> tuple[str | None, str]:
     """The configuration, if there is one, and where its executables are."""
     if arguments.config is None:
         path = user_config.existing_config_path()
         return path, arguments.bin_dir or user_config.bin_dir(path)
     bin_dir = arguments.bin_dir or os.environ.get(user_config.BIN_DIR_VARIABLE)
+    if not bin_dir and search_path:
+        bin_dir = user_config.bin_dir(arguments.config)
     if not bin_dir:
-        raise UsageError("--config needs --bin-dir", hint="name the directory that holds the providers' executables")
+        hint = "name the directory that holds the providers' executables, or --search-path"
+        raise UsageError("--config needs --bin-dir", hint=hint)
     return arguments.config, bin_dir
 
 
@@ -80,6 +94,11 @@ def config_file(arguments: argparse.Namespace) -> str:
         missing = f"there is no provider configuration at {user_config.config_path()}"
         raise UsageError(missing, hint="name one: --config FILE")
     return path
+
+
+def has_config(arguments: argparse.Namespace) -> bool:
+    """Whether there is a configuration: ``--config``, or this user's own."""
+    return bool(arguments.config or user_config.existing_config_path())
 
 
 def config_bin_dir(arguments: argparse.Namespace) -> str | None:

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 
 import yaml
 
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
 from ostiary.cli.authorities import authorities
 from ostiary.cli.output import print_json, print_note
-from ostiary.cli.registry.choice import RegistryChoice, choice, config_bin_dir, config_file, configured_provider
+from ostiary.cli.registry.choice import (
+    RegistryChoice,
+    choice,
+    config_bin_dir,
+    config_file,
+    configured_provider,
+    has_config,
+)
+from ostiary.cli.registry.mirrors import add_mirrors, explain_pull, print_pull_lookup
 from ostiary.cli.registry.output import as_json, print_explanation, print_lint, print_lookup, print_probe
 from ostiary.cli.registry.service_account import add_service_account
 from ostiary.cli.report import print_report
 from ostiary.registry.check.check import SAMPLE_IMAGE, check
 from ostiary.registry.check.check import SECONDS as CHECK_SECONDS
 from ostiary.registry.check.lint import lint
+from ostiary.registry.check.lint_mirrors import lint_mirrors
 from ostiary.registry.check.probe import SECONDS, ProbeSettings, probe
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Lookup
 from ostiary.registry.kubelet.config import load
 from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.matching.image_name import parse_image_name
-from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE
+from ostiary.registry.mirrors.endpoint_lookup import lookup_endpoints
+from ostiary.registry.mirrors.plan import Mirrors
+from ostiary.registry.user_config import BIN_DIR_VARIABLE, CONFIG_VARIABLE, SEARCH_PATH_VARIABLE
 from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, ProviderDialect
 
 GET_HELP = """\
@@ -32,6 +44,9 @@ Print the credentials for an image, in the order in which the kubelet would try 
 THE CREDENTIALS ARE SECRETS, and this prints them: keep them out of logs, tickets and shared screens.
 `ostiary registry explain` and `ostiary registry probe` never show a password.
 
+With --hosts-dir or --registries-conf: the hosts that a container runtime asks for the image, mirrors first, each
+with the credentials for the image's name there.
+
 Exit code 1 if there is none.
 """
 EXPLAIN_HELP = """\
@@ -39,11 +54,15 @@ Explain which credentials an image gets, and why: its normalised name, every pat
 with the first reason why it does not match, the cache, what was run and its result, the keys of each answer,
 and the order in which the credentials are tried. Passwords are not shown.
 
+With --hosts-dir or --registries-conf: in which order a container runtime asks which hosts, with which credentials,
+and why; and what becomes of the kubelet's own.
+
 Exit code 0 if a credential is found, or with --no-run if a provider matches; else 1.
 """
 LINT_HELP = """\
 Report errors and likely mistakes in a provider configuration, each with its line and its fix. A configuration that
-does not load is checked as well.
+does not load is checked as well. With --hosts-dir or --registries-conf the mirrors are checked, too, and whether the
+configuration has a provider for each.
 
 Exit code 1 if there are errors; warnings and hints alone give 0.
 """
@@ -92,6 +111,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _configure_get(parser: argparse.ArgumentParser) -> None:
     _add_sources(parser)
     _add_docker_logins(parser)
+    add_mirrors(parser, "for each host that is asked, with")
     add_output(parser)
     parser.add_argument("image", metavar="IMAGE")
     parser.set_defaults(run=get)
@@ -100,6 +120,7 @@ def _configure_get(parser: argparse.ArgumentParser) -> None:
 def _configure_explain(parser: argparse.ArgumentParser) -> None:
     _add_sources(parser)
     parser.add_argument("--no-run", action="store_true", help="start no provider; say which ones would run")
+    add_mirrors(parser, "for each host that is asked, with")
     add_output(parser)
     parser.add_argument("image", metavar="IMAGE")
     parser.set_defaults(run=explain_image)
@@ -107,12 +128,14 @@ def _configure_explain(parser: argparse.ArgumentParser) -> None:
 
 def _configure_lint(parser: argparse.ArgumentParser) -> None:
     _add_config(parser)
+    add_mirrors(parser, "also check")
     add_output(parser)
     parser.set_defaults(run=lint_config)
 
 
 def _configure_check(parser: argparse.ArgumentParser) -> None:
     _add_config(parser, default="none, and COMMAND is a program")
+    _add_search_path(parser)
     names = [version.rpartition("/")[2] for version in API_VERSIONS]
     parser.add_argument(
         "--api-version",
@@ -173,6 +196,15 @@ def _add_config(parser: argparse.ArgumentParser, *, default: str = CONFIG_DEFAUL
     parser.add_argument("--bin-dir", metavar="DIR", help=f"where the executables of the providers are{BIN_DIR_DEFAULT}")
 
 
+def _add_search_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--search-path",
+        action="store_true",
+        help="look for executables that are not in --bin-dir on PATH, which the kubelet does not do "
+        f"(default: ${SEARCH_PATH_VARIABLE}=1)",
+    )
+
+
 def _add_docker_logins(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--docker-logins",
@@ -183,6 +215,7 @@ def _add_docker_logins(parser: argparse.ArgumentParser) -> None:
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
     _add_config(parser)
+    _add_search_path(parser)
     parser.add_argument(
         "--docker-config", metavar="DIR", help="look for config.json here first, before the places of the kubelet"
     )
@@ -220,6 +253,8 @@ def _lookup(registry_choice: RegistryChoice, image: str) -> Lookup:
 
 def get(arguments: argparse.Namespace) -> int:
     registry_choice = choice(arguments)
+    if registry_choice.mirrors is not None:
+        return _get_at_endpoints(registry_choice, registry_choice.mirrors, arguments)
     lookup = _lookup(registry_choice, arguments.image)
     print_lookup(lookup, as_json=arguments.output == JSON)
     if not lookup.found:
@@ -227,17 +262,33 @@ def get(arguments: argparse.Namespace) -> int:
     return 0 if lookup.found else 1
 
 
+def _get_at_endpoints(registry_choice: RegistryChoice, mirrors: Mirrors, arguments: argparse.Namespace) -> int:
+    found = lookup_endpoints(
+        registry_choice.keyring,
+        mirrors,
+        arguments.image,
+        pod=registry_choice.pod,
+        pull_secrets=registry_choice.pull_secrets,
+    )
+    print_pull_lookup(found, in_json=arguments.output == JSON)
+    return 0 if found.has_credential else 1
+
+
 def explain_image(arguments: argparse.Namespace) -> int:
     registry_choice = choice(arguments)
-    explanation = explain(
+    explain_name = partial(
+        explain,
         registry_choice.keyring,
-        arguments.image,
         pod=registry_choice.pod,
         pull_secrets=registry_choice.pull_secrets,
         docker_config=registry_choice.docker_config,
         tokens=registry_choice.tokens,
         run=not arguments.no_run,
     )
+    if registry_choice.mirrors is not None:
+        in_json = arguments.output == JSON
+        return 0 if explain_pull(registry_choice.mirrors, arguments.image, explain_name, in_json=in_json) else 1
+    explanation = explain_name(arguments.image)
     if arguments.output == JSON:
         print_json(as_json(explanation))
     else:
@@ -266,7 +317,12 @@ def probe_image(arguments: argparse.Namespace) -> int:
 
 
 def lint_config(arguments: argparse.Namespace) -> int:
-    findings = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
+    hosts_dir, registries_conf = arguments.hosts_dir, arguments.registries_conf
+    if (hosts_dir or registries_conf) and not has_config(arguments):
+        findings = lint_mirrors(None, hosts_dir=hosts_dir, registries_conf=registries_conf)
+    else:
+        findings = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
+        findings = lint_mirrors(findings, hosts_dir=hosts_dir, registries_conf=registries_conf)
     if arguments.output == JSON:
         print_json(as_json(findings) | {"ok": findings.ok})
     else:

@@ -62,14 +62,14 @@ def _print_rows(parts: Iterable[tuple[str, str]]) -> None:
 def print_lookup(lookup: Lookup, *, as_json: bool) -> None:
     """Print the credentials, secrets included."""
     if as_json:
-        print_json({"image": lookup.repository, "credentials": [_found_json(credential) for credential in lookup]})
+        print_json({"image": lookup.repository, "credentials": [found_json(credential) for credential in lookup]})
         return
     for number, credential in enumerate(lookup, 1):
         print(f"{number}. {printable(credential.key)}, from {printable(str(credential.source))}")
-        _print_rows(_found_rows(credential))
+        _print_rows(found_rows(credential))
 
 
-def _found_rows(found: ImageCredential) -> Iterator[tuple[str, str]]:
+def found_rows(found: ImageCredential) -> Iterator[tuple[str, str]]:
     if found.username or found.password:
         yield _text_or_base64("username", found.username, " (base64)")
         yield _text_or_base64("password", found.password.reveal(), " (base64)")
@@ -87,7 +87,7 @@ def _text_or_base64(name: str, text: str, suffix: str) -> tuple[str, str]:
         return f"{name}{suffix}", b64encode(data).decode("ascii")
 
 
-def _found_json(found: ImageCredential) -> dict[str, object]:
+def found_json(found: ImageCredential) -> dict[str, object]:
     fields = {
         "username": found.username,
         "password": found.password.reveal(),
@@ -109,7 +109,12 @@ def print_explanation(told: ImageExplanation) -> None:
         _print_source(source)
     for provider in told.providers:
         _print_provider(provider)
-    print(f"\n{told.conclusion}")
+    print()
+    print_candidates(told)
+
+
+def print_candidates(told: ImageExplanation) -> None:
+    print(told.conclusion)
     for candidate in told.candidates:
         print(f"  {_candidate(candidate)}")
 

@@ -142,13 +142,13 @@ def _look_up(image: str) -> Iterator[Lookup]:
     import logging
 
     from ostiary.registry.keyring import Keyring
-    from ostiary.registry.user_config import bin_dir
+    from ostiary.registry.user_config import bin_dir, search_path
 
     # What the keyring would log is told by us.
     logging.getLogger("ostiary").addHandler(logging.NullHandler())
     # Without the docker configuration: that is who asks us.
     config = _config()
-    keyring = Keyring(config, bin_dir=bin_dir())
+    keyring = Keyring(config, bin_dir=bin_dir(), search_path=search_path())
     yield keyring.lookup(image)
     if image.endswith(f"/{ANY_IMAGE}"):
         for part in parts_of(image.removesuffix(f"/{ANY_IMAGE}"), config):

@@ -7,11 +7,13 @@ error, since "nothing" would be kept and the reason lost.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ostiary.core.go.text import is_text
-from ostiary.errors import AnswerInvalid
+from ostiary.core.text import printable
+from ostiary.errors import AnswerInvalid, ConfigurationError
 from ostiary.registry.docker.helper_protocol import HUB_SERVER
 from ostiary.registry.kubelet.sources.config import AuthFile, Command, Helper, LoginSource, TokenExchange
 from ostiary.registry.kubelet.sources.login_answer import identity_token_error, no_credential
@@ -31,7 +33,7 @@ def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
     for source in sources:
         if not any(matches(pattern, request.image) for pattern in source.match_images):
             continue
-        answer = _ask(source, request)
+        answer = _ask(source, _at_mirror(request, source.hosts_dir) if source.hosts_dir else request)
         if answer is not None:
             basic, lifetime = answer
             durations = [duration for duration in (source.cache_duration, lifetime) if duration is not None]
@@ -39,6 +41,22 @@ def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
             return Response(source.cache_key_type, min(durations, default=None), {key: basic})
     # Not kept: somebody who is given access should have it at once.
     return Response(CacheKeyType.IMAGE, timedelta(0))
+
+
+def _at_mirror(request: Request, hosts_dir: str) -> Request:
+    """*request* for the image's name at the host that containerd asks first."""
+    from ostiary.registry.mirrors.containerd import ContainerdHosts
+    from ostiary.registry.mirrors.plan import NO_NAME
+
+    endpoint = next(iter(ContainerdHosts(hosts_dir).plan(request.image).asked), None)
+    if endpoint is None or not endpoint.repository:
+        raise ConfigurationError(
+            no_credential(request.image),
+            cause="no host is asked for it" if endpoint is None else f"{printable(endpoint.host)}: {NO_NAME}",
+            where=hosts_dir,
+            code="mirrors-invalid",
+        )
+    return replace(request, image=endpoint.repository)
 
 
 def _ask(source: LoginSource, request: Request) -> tuple[BasicAuth, timedelta | None] | None:

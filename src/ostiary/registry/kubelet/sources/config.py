@@ -61,12 +61,17 @@ Origin = Helper | AuthFile | Command | TokenExchange
 
 @dataclass(frozen=True, slots=True)
 class LoginSource:
-    """Where the logins of some images come from, and how long the kubelet may keep them."""
+    """Where the logins of some images come from, and how long the kubelet may keep them.
+
+    With `hosts_dir`, containerd's directory of mirrors, it is asked for the login of the host that containerd asks
+    first, for containerd sends that host the credential of the image's own name.
+    """
 
     match_images: tuple[str, ...]
     origin: Origin
     cache_key_type: CacheKeyType
     cache_duration: timedelta | None = None
+    hosts_dir: str = ""
 
 
 def load(path: str | os.PathLike[str]) -> tuple[LoginSource, ...]:
@@ -106,13 +111,14 @@ def _source(fields: Fields, folder: str | None) -> LoginSource | None:
             fields.problem(f"a pattern cannot be parsed: {error}", "matchImages")
     origins = [origin for origin in (read_origin(fields, folder) for read_origin in _ORIGINS) if origin is not None]
     duration = _duration(fields)
+    hosts_dir = _path(fields, "hostsDir", folder) or ""
     if len(origins) != 1:
         message = "a source needs one of helper, authFile, command and tokenExchange"
         fields.problem(message if not origins else f"{message}, and not several", None)
         fields.ignore("cacheKeyType")
         return None
     (origin,) = origins
-    return LoginSource(patterns, origin, _cache_key_type(fields, origin), duration)
+    return LoginSource(patterns, origin, _cache_key_type(fields, origin), duration, hosts_dir)
 
 
 def _path(fields: Fields, key: str, folder: str | None) -> str | None:
