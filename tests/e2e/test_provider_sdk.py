@@ -59,6 +59,7 @@ def run(*command: str | Path, stdin: str = "") -> subprocess.CompletedProcess[st
 
 
 def test_the_environment_has_nothing_but_the_sdk(python: Path) -> None:
+    """I32."""
     code = "from importlib.metadata import distributions as d; print(sorted(x.name for x in d()))"
     assert run(python, "-c", code).stdout.strip() == "['ostiary-provider-sdk']"
     assert run(python, "-c", "import ostiary").returncode != 0

@@ -45,6 +45,7 @@ def test_a_name_that_is_a_path_stays_in_the_bin_dir(on_path: ProviderScript) -> 
 
 
 def test_a_keyring_finds_a_provider_on_path(on_path: ProviderScript, tmp_path: Path) -> None:
+    """I9."""
     config = providers_config(on_path.config("a.registry.io"))
     assert len(Keyring(config, bin_dir=tmp_path, search_path=True).lookup("a.registry.io/app")) == 1
     (failure,) = Keyring(config, bin_dir=tmp_path).lookup("a.registry.io/app").failures
