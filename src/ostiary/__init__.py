@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ostiary.client.connection import Connection, connect
     from ostiary.client.exec.policy import AllowAll, Allowlist, Confirm, DenyAll, Pinned, Plan, Trusted
     from ostiary.client.kubeconfig import Kubeconfig, Overrides
+    from ostiary.client.own_source import AsyncOwnSource, OwnSource
+    from ostiary.client.retry_on_401 import Rejection
+    from ostiary.client.signing.command import SigningCommand
+    from ostiary.client.signing.request import AsyncRequestSigner, RequestSigner, RequestToSign
     from ostiary.errors import (
         AnswerInvalid,
         BackingOff,
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
         PluginNotFound,
         PluginNotInteractive,
         PluginRefused,
+        RequestNotSigned,
+        SourceFailed,
         TransportError,
     )
     from ostiary.model import ClientCertificate, Credential, Secret
@@ -34,6 +40,10 @@ _HOME = {
     "ostiary.client.authenticator": ("Authenticator",),
     "ostiary.client.connection": ("Connection", "connect"),
     "ostiary.client.kubeconfig": ("Kubeconfig", "Overrides"),
+    "ostiary.client.own_source": ("AsyncOwnSource", "OwnSource"),
+    "ostiary.client.retry_on_401": ("Rejection",),
+    "ostiary.client.signing.command": ("SigningCommand",),
+    "ostiary.client.signing.request": ("AsyncRequestSigner", "RequestSigner", "RequestToSign"),
     "ostiary.client.exec.policy": ("AllowAll", "Allowlist", "Confirm", "DenyAll", "Pinned", "Plan", "Trusted"),
     "ostiary.errors": (
         "AnswerInvalid",
@@ -45,6 +55,8 @@ _HOME = {
         "PluginNotFound",
         "PluginNotInteractive",
         "PluginRefused",
+        "RequestNotSigned",
+        "SourceFailed",
         "TransportError",
     ),
     "ostiary.model": ("ClientCertificate", "Credential", "Secret"),
@@ -55,6 +67,8 @@ __all__ = [
     "AllowAll",
     "Allowlist",
     "AnswerInvalid",
+    "AsyncOwnSource",
+    "AsyncRequestSigner",
     "Authenticator",
     "BackingOff",
     "ClientCertificate",
@@ -67,13 +81,20 @@ __all__ = [
     "Kubeconfig",
     "OstiaryError",
     "Overrides",
+    "OwnSource",
     "Pinned",
     "Plan",
     "PluginFailed",
     "PluginNotFound",
     "PluginNotInteractive",
     "PluginRefused",
+    "Rejection",
+    "RequestNotSigned",
+    "RequestSigner",
+    "RequestToSign",
     "Secret",
+    "SigningCommand",
+    "SourceFailed",
     "TransportError",
     "Trusted",
     "connect",

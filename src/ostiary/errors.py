@@ -11,7 +11,9 @@
     │   ├── PluginNotInteractive it needs a person at a terminal, and there is none
     │   ├── PluginFailed         it ran and failed: exit code, signal, time limit
     │   ├── AnswerInvalid        it ran, and what it printed is not a credential
-    │   └── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
+    │   ├── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
+    │   ├── SourceFailed         the program's own source of credentials failed, or gave none that can be used
+    │   └── RequestNotSigned     a request signer failed, or cannot sign this request
     ├── TransportError           TLS or a proxy cannot be set up as configured
     ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
     ├── AccessRefused            a request to an API that checks itself is refused; `status` and `body` are the answer
@@ -54,6 +56,11 @@ CODES: dict[str, str] = {
     "exec-plugin-answer-invalid": "the exec plugin's answer holds no usable credential",
     "exec-plugin-answer-expired": "the exec plugin returned a credential that has already expired",
     "exec-plugin-backing-off": "the exec plugin failed a moment ago and is not retried yet",
+    "exec-env-unavailable": "a variable of the exec plugin cannot be read from where the kubeconfig says",
+    "own-source-failed": "the program's own source of credentials failed",
+    "own-source-invalid": "the program's own source gave no credential that can be used",
+    "request-signing-failed": "a request could not be signed, so it was not sent",
+    "request-body-streamed": "the signer needs a body that can be read only once",
     "auth-provider-unusable": "the auth-provider of the kubeconfig's user is unknown, was removed, or is incomplete",
     "oidc-token-unavailable": "the id-token of the oidc auth-provider has expired, and no new one can be obtained",
     "thread-limit-reached": "no thread could be started to run an exec plugin or a credential provider in",
@@ -243,6 +250,14 @@ class BackingOff(CredentialError):
     def __init__(self, summary: str, *, retry_after: float, **parts: object) -> None:
         self.retry_after = retry_after
         super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class SourceFailed(CredentialError):
+    default_code = "own-source-failed"
+
+
+class RequestNotSigned(CredentialError):
+    default_code = "request-signing-failed"
 
 
 class TransportError(OstiaryError):

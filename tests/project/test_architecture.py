@@ -35,6 +35,7 @@ MAY_IMPORT = {
     # The gateway's engine as a library, so it takes the steps of a request from there; of the plugins only what they
     # share: see `test_the_library_knows_no_plugin`.
     "backend": {"gateway", "plugins", "core", "wire", "interfaces", "model", "errors"},
+    "exec_info": {"plugin", "wire"},
     "asgi": {"backend"},
     "wsgi": {"backend"},
     "testing": {"core", "wire", "interfaces", "model", "errors"},
@@ -80,11 +81,12 @@ INSIDE = {
         "config": set(),
     },
     "client": {
-        ".": {"adapters", "auth_provider", "exec", "kubeconfig"},
-        "adapters": {"."},
+        ".": {"adapters", "auth_provider", "exec", "kubeconfig", "signing"},
+        "adapters": {".", "signing"},
         "auth_provider": {".", "kubeconfig"},
         "exec": {".", "kubeconfig"},
         "kubeconfig": {"."},
+        "signing": {"exec", "kubeconfig"},
     },
     "registry": {
         ".": {"check", "docker", "kubelet", "matching"},

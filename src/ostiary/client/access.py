@@ -10,22 +10,27 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
-from ostiary.client.credentials import LatestSource, has_credentials, source_for
+from ostiary.client.credentials import LatestSource, has_credentials, own_source_for, source_for
 from ostiary.client.exec.plugin import ExecSettings
 from ostiary.client.kubeconfig import Cluster, Selection, User
 from ostiary.client.metrics import ExecMetrics, default_metrics
 from ostiary.client.proxy import proxy_for
-from ostiary.client.retry_on_401 import Headers
+from ostiary.client.retry_on_401 import REJECTING, Headers, check_retry_on
 from ostiary.client.server_address import DEFAULT_PORTS, AddressError, ServerAddress, has_scheme, parse_server
+from ostiary.client.signing.choice import check_signer, signer_for
+from ostiary.client.signing.request import RequestSigner
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_header
 from ostiary.core.tls import SealedContext, TlsSettings, build_context
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.model import ClientCertificate, Secret
+
+if TYPE_CHECKING:
+    from ostiary.client.own_source import AsyncOwnSource, OwnSource
 
 log = logging.getLogger("ostiary.client")
 
@@ -45,6 +50,9 @@ class ClusterAccess:
         *,
         settings: ExecSettings | None = None,
         retry_on_401: bool = True,
+        retry_on: Sequence[int] = REJECTING,
+        source: OwnSource | AsyncOwnSource | None = None,
+        signer: RequestSigner | None = None,
         metrics: ExecMetrics | None = None,
         clock: Clock | None = None,
         environ: Mapping[str, str] | None = None,
@@ -53,6 +61,9 @@ class ClusterAccess:
         self.selection = selection
         self.namespace = selection.namespace
         self.retry_on_401 = retry_on_401
+        self.retry_on = check_retry_on(retry_on)
+        check_signer(signer)
+        settings = settings or ExecSettings()
         self._clock = clock or SYSTEM_CLOCK
         address = _address(cluster)
         if re.search(r"[?#]", cluster.server):
@@ -67,21 +78,25 @@ class ClusterAccess:
         self.verifies = not cluster.insecure_skip_tls_verify
         self.impersonation: Headers = _impersonation(selection.user)
         self.source: LatestSource | None = None
+        self.request_signer: RequestSigner | None = None
+        """What adds headers to each request, besides the credential."""
         self.authorization: Secret | None = None
         """The ``Authorization`` that the server's own address asks for, with ``user:password@`` in it."""
         if address.is_secure:
             self.authorization = address.authorization
-            if address.authorization is not None and _signs_with_a_header(selection.user):
+            if address.authorization is not None and (source is not None or _signs_with_a_header(selection.user)):
                 why = "the address of the server has a username and password, which take precedence"
                 log.warning("the credential of user %r is not sent: %s", selection.user.name, why)
-            self.source = source_for(
-                selection,
-                settings=settings or ExecSettings(),
-                metrics=metrics or default_metrics(),
-                clock=self._clock,
+            self.request_signer = signer_for(selection.user, signer, settings=settings)
+            self.source = (
+                source_for(selection, settings=settings, metrics=metrics or default_metrics(), clock=self._clock)
+                if source is None
+                else own_source_for(selection.user, source, settings=settings, clock=self._clock)
             )
         else:
-            _warn_of_plain_http(self.server, selection, has_authorization=address.authorization is not None)
+            is_signed = signer is not None or selection.user.signing is not None
+            has_own = source is not None or is_signed or address.authorization is not None
+            _warn_of_plain_http(self.server, selection, has_authorization=has_own)
         self._lock = threading.Lock()
         self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
         self._authorities: str | None = None

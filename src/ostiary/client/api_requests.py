@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, send_signed
+from ostiary.client.signing.request import RequestToSign
 from ostiary.core.net.outgoing import NO_REPLY, HttpReply, OutgoingHttp, reason_of
 from ostiary.core.secrets.redact import redact
 from ostiary.errors import ProviderError, TransportError
@@ -75,15 +76,22 @@ class _ApiRequest:
     def has(self, header: str) -> bool:
         return False
 
-    def send(self, headers: Headers) -> HttpReply:
+    def to_sign(self) -> RequestToSign:
+        url = self._access.server + self._path
+        return RequestToSign(self._method, url, tuple(self._own_headers().items()), self._body or b"")
+
+    def _own_headers(self) -> dict[str, str]:
         own_headers = {"Accept": "application/json", "User-Agent": "ostiary"}
         if self._body is not None:
             own_headers["Content-Type"] = "application/json"
+        return own_headers
+
+    def send(self, headers: Headers) -> HttpReply:
         return self._http().send(
             self._method,
             self._access.server + self._path,
             self._body,
-            headers={**own_headers, **_join_headers(headers)},
+            headers={**self._own_headers(), **_join_headers(headers)},
         )
 
     def _http(self) -> OutgoingHttp:

@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ostiary.client import kubeconfig as kubeconfigs
 from ostiary.client.access import ClusterAccess, Untyped
+from ostiary.client.exec.environment import ENVIRONMENT, PluginInput, check_plugin_input
 from ostiary.client.exec.kuberc import from_kuberc
 from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON, ExecSettings, Terminal
 from ostiary.client.exec.policy import PluginPolicy
 from ostiary.client.kubeconfig import Kubeconfig, Overrides
 from ostiary.client.metrics import ExecMetrics
+from ostiary.client.retry_on_401 import REJECTING
+from ostiary.client.signing.request import RequestSigner
 from ostiary.core.clock import Clock
 from ostiary.core.extras import needing
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from ostiary.client.adapters.kr8s import AsyncApi, SyncApi
     from ostiary.client.adapters.kubernetes import ApiClient
+    from ostiary.client.own_source import AsyncOwnSource, OwnSource
 
 
 def connect(
@@ -38,10 +43,16 @@ def connect(
     user: str | None = None,
     overrides: Overrides | None = None,
     policy: PluginPolicy | None = None,
+    source: OwnSource | AsyncOwnSource | None = None,
+    signer: RequestSigner | None = None,
     retry_on_401: bool = True,
+    retry_on: Sequence[int] = REJECTING,
     plugin_seconds: float = SECONDS_WITHOUT_A_PERSON,
     stdin_unavailable: bool | str = False,
     as_proposed: bool = False,
+    clean_environment: bool = False,
+    plugin_input: PluginInput = ENVIRONMENT,
+    value_from: bool = False,
     metrics: ExecMetrics | None = None,
     clock: Clock | None = None,
 ) -> Connection:
@@ -54,6 +65,12 @@ def connect(
     *plugin_seconds* limits a plugin that cannot ask a person. *stdin_unavailable* (True, or the reason)
     keeps plugins away from a stdin that the program reads itself. *as_proposed* speaks to v1alpha1
     plugins in the words of the 2018 proposal.
+
+    *source* fetches the credential in place of the kubeconfig's user; *signer* sees each request to the cluster and
+    adds headers. *retry_on* names the statuses after which the credential is replaced, 403 too if it is in there.
+    *clean_environment* gives plugins nothing of this program's environment. *plugin_input* "stdin" or "both" gives
+    them their input there. *value_from* lets the kubeconfig name files, keyring entries and commands for
+    their variables.
     """
     selection = kubeconfigs.choose(
         kubeconfig, context=context, cluster=cluster, user=user, overrides=overrides or Overrides()
@@ -64,8 +81,20 @@ def connect(
         terminal=Terminal(stdin_unavailable=bool(stdin_unavailable), message=message),
         seconds=plugin_seconds,
         as_proposed=as_proposed,
+        clean_environment=clean_environment,
+        plugin_input=check_plugin_input(plugin_input),
+        value_from=value_from,
     )
-    return Connection(selection, settings=settings, retry_on_401=retry_on_401, metrics=metrics, clock=clock)
+    return Connection(
+        selection,
+        settings=settings,
+        retry_on_401=retry_on_401,
+        retry_on=retry_on,
+        source=source,
+        signer=signer,
+        metrics=metrics,
+        clock=clock,
+    )
 
 
 class Connection(ClusterAccess):

@@ -8,7 +8,8 @@ checked, whether it takes effect or not.
 from __future__ import annotations
 
 import json
-from typing import Protocol, cast
+import logging
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ostiary.client.auth_provider.provider import OidcProvider, oidc_issuer
 from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared_authenticator
@@ -24,6 +25,11 @@ from ostiary.core.tls import parse_certificate
 from ostiary.errors import ConfigurationError
 from ostiary.model import ClientCertificate, Credential, Secret
 from ostiary.wire.client_authentication import V1, ClusterInfo, ExecCredentialSpec, encode_info
+
+if TYPE_CHECKING:
+    from ostiary.client.own_source import AsyncOwnSource, OwnSource
+
+log = logging.getLogger("ostiary.client")
 
 
 class LatestSource(CredentialSource, Protocol):
@@ -47,6 +53,19 @@ def source_for(
     if user.auth_provider is not None and not user.has_header:
         return _oidc_authenticator(user, user.auth_provider, clock)
     return _static_source(user, clock) if has_credentials(user) else None
+
+
+def own_source_for(
+    user: User, source: OwnSource | AsyncOwnSource, *, settings: ExecSettings, clock: Clock
+) -> LatestSource:
+    """The program's own source, in place of whatever the kubeconfig has for *user*."""
+    # Imported here: it needs asyncio, and few programs need it.
+    from ostiary.client.own_source import check_source, own_authenticator
+
+    check_source(source)
+    if has_credentials(user):
+        log.warning("the credential of user %r is not used: the program brings a source of its own", user.name)
+    return own_authenticator(source, user=user.name, seconds=settings.seconds, clock=clock)
 
 
 def has_credentials(user: User) -> bool:

@@ -5,8 +5,9 @@ Every adapter calls this for a request to the cluster.
     has Authorization already?  -> send as it is, whatever comes back
     user:password@ in server?   -> that signs, and of the credential only the certificate is used
     else                        -> obtain the credential, send
+    a request signer?           -> it sees the request and adds headers, each time the request is sent
     401?                        -> have the credential replaced, once per generation; send once more
-                                   if the body can be sent again
+                                   if the body can be sent again (`retry_on` may name 403 too)
     anything else below 500     -> the server took the credential, of the first request or of the second
 
 `Signing` holds these decisions and never waits. `send_signed` and `send_signed_async` are its two drivers; they differ
@@ -21,18 +22,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, cast
 
+from ostiary.client.signing.request import RequestSigner, RequestToSign
+from ostiary.client.signing.step import signed_headers, signed_headers_async
 from ostiary.core.caching.waiting import wait, wait_async
+from ostiary.errors import ConfigurationError
 from ostiary.model import Credential, Secret
 
 Headers = Sequence[tuple[str, str]]
 Answer = TypeVar("Answer")
-UNAUTHORIZED = 401
+UNAUTHORIZED, FORBIDDEN = 401, 403
 SERVER_ERROR = 500
+REJECTING = (UNAUTHORIZED,)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What the server said with its 401. Plugins of the v1alpha1 time are told this."""
+    """What the server said when it rejected a credential. Own sources and v1alpha1 plugins are told this."""
 
     status: int
     headers: Mapping[str, Sequence[str]]
@@ -61,6 +66,13 @@ class Signer(Protocol):
     def retry_on_401(self) -> bool: ...
 
     @property
+    def retry_on(self) -> tuple[int, ...]:
+        """The statuses that say that the credential was rejected: 401, and 403 for those who ask for it."""
+
+    @property
+    def request_signer(self) -> RequestSigner | None: ...
+
+    @property
     def authorization(self) -> Secret | None: ...
 
     @property
@@ -76,6 +88,9 @@ class Carrier(Protocol[Answer]):
 
     def has(self, header: str) -> bool:
         """Whether the caller set *header* on the request already."""
+
+    def to_sign(self) -> RequestToSign:
+        """The request without the headers of ours, for a signer."""
 
     def send(self, headers: Headers) -> Answer:
         """Send the request with *headers* added, replacing those an earlier `send` added."""
@@ -95,6 +110,8 @@ class AsyncCarrier(Protocol[Answer]):
     def replayable(self) -> bool: ...
 
     def has(self, header: str) -> bool: ...
+
+    async def to_sign(self) -> RequestToSign: ...
 
     async def send(self, headers: Headers) -> Answer: ...
 
@@ -134,21 +151,34 @@ class Signing:
     def replacement(
         self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
     ) -> Credential | Future[Credential | None] | None:
-        """What to sign with instead, now that the answer has come; None when the answer stands."""
+        """What to sign with instead, now that the server has rejected *credential*; None when its answer stands."""
         if credential is None or self._source is None or self._by_address is not None:
             return None
-        if status == UNAUTHORIZED:
-            return self._source.replacement(credential, Rejection(status, headers))
-        self.note(credential, status)
-        return None
+        return self._source.replacement(credential, Rejection(status, headers))
 
     def note(self, credential: Credential | None, status: int) -> None:
         """Tell the source if the server took *credential*. A re-sent request counts like the first."""
-        if credential is not None and self._source is not None and status < SERVER_ERROR and status != UNAUTHORIZED:
+        if credential is None or self._source is None or self._by_address is not None:
+            return
+        # A 401 is none, whether or not it has the credential replaced.
+        if status < SERVER_ERROR and status != UNAUTHORIZED:
             self._source.note_accepted(credential)
 
     def sends_again(self, newer: Credential | None, *, replayable: bool) -> bool:
         return newer is not None and replayable and self._signer.retry_on_401
+
+
+def check_retry_on(statuses: object) -> tuple[int, ...]:
+    """The statuses that say that a credential was rejected; raises `ConfigurationError` for others than 401 and 403."""
+    if isinstance(statuses, (tuple, list, set, frozenset)) and all(
+        type(status) is int and status in (UNAUTHORIZED, FORBIDDEN) for status in statuses
+    ):
+        return tuple(sorted(set(statuses)))
+    raise ConfigurationError(
+        "retry_on cannot be used",
+        cause="it is not a list of 401 and 403",
+        hint="retry_on=(401,) as client-go, or retry_on=(401, 403) as the 2019 draft of KEP-541",
+    )
 
 
 def authorization_header(credential: Credential) -> str | None:
@@ -166,9 +196,15 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     signing = Signing(signer, carrier)
     current = signing.credential()
     credential = wait(current) if isinstance(current, Future) else current
-    answer = carrier.send(signing.headers(credential))
+    headers, request_signer = signing.headers(credential), signer.request_signer
+    if request_signer is not None:
+        headers = signed_headers(request_signer, carrier, headers)
+    answer = carrier.send(headers)
     status = carrier.status(answer)
-    replacement = signing.replacement(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if status not in signer.retry_on:
+        signing.note(credential, status)
+        return answer
+    replacement = signing.replacement(credential, status, carrier.headers(answer))
     if replacement is None:
         return answer
     try:
@@ -180,8 +216,12 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     carrier.discard(answer)
-    answer = carrier.send(signing.headers(newer))
-    signing.note(newer, carrier.status(answer))
+    headers = signing.headers(newer)
+    if request_signer is not None:
+        headers = signed_headers(request_signer, carrier, headers)
+    answer = carrier.send(headers)
+    if (status := carrier.status(answer)) not in signer.retry_on:
+        signing.note(newer, status)
     return answer
 
 
@@ -190,9 +230,15 @@ async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> An
     signing = Signing(signer, carrier)
     current = signing.credential()
     credential = await wait_async(_as_optional(current)) if isinstance(current, Future) else current
-    answer = await carrier.send(signing.headers(credential))
+    headers, request_signer = signing.headers(credential), signer.request_signer
+    if request_signer is not None:
+        headers = await signed_headers_async(request_signer, carrier, headers)
+    answer = await carrier.send(headers)
     status = carrier.status(answer)
-    replacement = signing.replacement(credential, status, carrier.headers(answer) if status == UNAUTHORIZED else {})
+    if status not in signer.retry_on:
+        signing.note(credential, status)
+        return answer
+    replacement = signing.replacement(credential, status, carrier.headers(answer))
     if replacement is None:
         return answer
     try:
@@ -203,8 +249,12 @@ async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> An
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     await carrier.discard(answer)
-    answer = await carrier.send(signing.headers(newer))
-    signing.note(newer, carrier.status(answer))
+    headers = signing.headers(newer)
+    if request_signer is not None:
+        headers = await signed_headers_async(request_signer, carrier, headers)
+    answer = await carrier.send(headers)
+    if (status := carrier.status(answer)) not in signer.retry_on:
+        signing.note(newer, status)
     return answer
 
 

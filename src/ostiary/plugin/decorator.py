@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.plugin.exec_info import ExecInfo, read_info
+from ostiary.plugin.exec_info import ExecInfo, load_from_env
 from ostiary.plugin.outcome import Result, answer_of, unusable
 from ostiary.plugin.program import PluginProgram, await_result
 from ostiary.wire.client_authentication import AnswerRefused, decode_answer, encode_answer
@@ -35,7 +35,7 @@ class Program(PluginProgram):
 
     def answer(self, environ: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> str:
         """What a client that sets *environ* would be answered; raises what went wrong. For tests of plugins."""
-        info = read_info(environ)
+        info = load_from_env(environ)
         answer = answer_of(await_result(self._function(info)), now=clock.now())
         text = encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed)
         if not _is_utf8(text):

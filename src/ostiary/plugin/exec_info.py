@@ -1,12 +1,14 @@
-"""What a plugin is told by the client that started it, and an HTTP client for the cluster it is told of.
+"""What a plugin is told by the client that started it, and the way to the cluster that it is told of.
 
-Read once per run by the decorator and handed to the plugin's function.
+Read once per run by the decorator and handed to the plugin's function. Plugins that do without the decorator call
+`load_from_env`; its public name is `ostiary.exec_info`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +18,29 @@ from ostiary.wire import client_authentication as wire
 from ostiary.wire.client_authentication import INFO_VARIABLE, ClusterInfo
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
     from ostiary.core.tls import SealedContext
 
 PROXY_SCHEMES = ("http", "https", "socks5")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEndpoint:
+    """How to reach the cluster with any HTTP client; anonymously, since the credential is what the plugin is to fetch.
+
+    `ssl_context` trusts the cluster's authority (the system's, if it names none) and expects its TLS server name,
+    whatever the client is told to expect. `proxy` is the kubeconfig's; None leaves it to the environment. `headers`
+    belong to every request.
+    """
+
+    base_url: str
+    ssl_context: ssl.SSLContext
+    # A proxy's address may hold a password.
+    proxy: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExecInfo(wire.ExecCredentialSpec):
@@ -52,7 +72,8 @@ class ExecInfo(wire.ExecCredentialSpec):
 
         return httpx.AsyncClient(**{**self._defaults(), **options})
 
-    def _defaults(self) -> dict[str, Any]:
+    def endpoint(self) -> ClusterEndpoint:
+        """The way to the cluster for any HTTP client; raises `ConfigurationError` if the plugin is not told of it."""
         cluster = self.cluster
         if cluster is None or not cluster.server:
             raise ConfigurationError(
@@ -61,18 +82,27 @@ class ExecInfo(wire.ExecCredentialSpec):
                 hint="set provideClusterInfo: true beside the plugin's command in the kubeconfig",
                 code="exec-info-without-cluster",
             )
+        return ClusterEndpoint(
+            base_url=cluster.server,
+            ssl_context=_context(cluster),
+            proxy=_proxy(cluster),
+            headers={"Accept-Encoding": "identity"} if cluster.disable_compression else {},
+        )
+
+    def _defaults(self) -> dict[str, Any]:
+        endpoint = self.endpoint()
         return {
-            "base_url": cluster.server,
-            "verify": _context(cluster),
+            "base_url": endpoint.base_url,
+            "verify": endpoint.ssl_context,
             # Without one, httpx asks the environment, as kubectl does.
-            "proxy": _proxy(cluster),
-            "headers": {"Accept-Encoding": "identity"} if cluster.disable_compression else None,
+            "proxy": endpoint.proxy,
+            "headers": endpoint.headers,
         }
 
 
-def read_info(environ: Mapping[str, str]) -> ExecInfo:
+def load_from_env(environ: Mapping[str, str] | None = None) -> ExecInfo:
     """What the client told this run; raises `ConfigurationError` if that is nothing, or not understood."""
-    text = environ.get(INFO_VARIABLE)
+    text = (os.environ if environ is None else environ).get(INFO_VARIABLE)
     if not text:
         raise ConfigurationError(
             "this program is an exec credential plugin, and no Kubernetes client started it",
@@ -80,8 +110,16 @@ def read_info(environ: Mapping[str, str]) -> ExecInfo:
             hint="name it in a kubeconfig (users[].user.exec.command), or try it: ostiary exec check COMMAND",
             code="exec-info-missing",
         )
-    info = wire.decode_info(text)
-    return ExecInfo(**{field.name: getattr(info, field.name) for field in fields(info)})
+    return load(text)
+
+
+def load(data: str | bytes) -> ExecInfo:
+    """The same from *data*, such as what a client that gives the input on stdin wrote there.
+
+    Any version is read. Without cluster info `cluster` is None, and `endpoint` says so when it is asked.
+    """
+    info = wire.decode_info(data if isinstance(data, str) else data.decode("utf-8", "replace"))
+    return ExecInfo(**{entry.name: getattr(info, entry.name) for entry in fields(info)})
 
 
 def _context(cluster: ClusterInfo) -> SealedContext:

@@ -25,9 +25,12 @@ class ExecServer:
     tokens: set[str]
     seen: list[CIMultiDictProxy[str]] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    """Path and query of each request, as they arrived."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request.headers)
+        self.targets.append(request.raw_path)
         admitted = request.headers.get("Authorization", "").removeprefix("Bearer ") in self.tokens
         self.statuses.append(101 if admitted else 401)
         if not admitted:

@@ -12,7 +12,7 @@ import trustme
 
 from ostiary.errors import ConfigurationError, OstiaryError, TransportError
 from ostiary.plugin import ExecInfo
-from ostiary.plugin.exec_info import read_info
+from ostiary.plugin.exec_info import load_from_env
 from ostiary.wire import client_authentication as wire
 from ostiary.wire.client_authentication import V1, V1BETA1, ClusterInfo, encode_info
 from tests.support.apiserver import ApiServer
@@ -30,7 +30,7 @@ def info_for(api: ApiServer, ca: trustme.CA, **cluster: Any) -> ExecInfo:
 def test_the_info_is_read_from_the_environment(version: str) -> None:
     """TestLoadExecCredential: happy. E37."""
     cluster = ClusterInfo("https://c", config={"audience": "x"})
-    info = read_info({"KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(version, True, cluster))})
+    info = load_from_env({"KUBERNETES_EXEC_INFO": encode_info(wire.ExecCredentialSpec(version, True, cluster))})
     assert (info.api_version, info.interactive, info.cluster) == (version, True, cluster)
     assert info.config == {"audience": "x"}
 
@@ -45,7 +45,7 @@ def test_without_a_cluster_there_is_no_config() -> None:
 def test_a_missing_or_broken_info_has_its_code(environ: dict[str, str]) -> None:
     """TestLoadExecCredential: bad data. E37."""
     with pytest.raises(ConfigurationError) as caught:
-        read_info(environ)
+        load_from_env(environ)
     assert caught.value.code == "exec-info-missing"
     assert "ostiary exec check" in str(caught.value.hint)
 

@@ -62,12 +62,19 @@ def wrong_dialect(cause: str) -> ConfigurationError:
 
 
 def choice(arguments: argparse.Namespace) -> ExecChoice:
-    """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster``, ``--dialect`` and ``--timeout`` choose."""
+    """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster`` and the switches for plugins choose."""
     as_proposed = arguments.dialect == PROPOSAL
     config = kubeconfigs.load(arguments.kubeconfig)
     selection = kubeconfigs.select(config, context=arguments.context, cluster=arguments.cluster, user=arguments.user)
     exec_config = selection.user.exec
     if as_proposed and exec_config is not None and exec_config.api_version != V1ALPHA1:
         raise wrong_dialect(f"the kubeconfig says {exec_config.api_version!r} in {exec_config.place}")
-    settings = ExecSettings(policy=from_kuberc(), seconds=arguments.timeout, as_proposed=as_proposed)
+    settings = ExecSettings(
+        policy=from_kuberc(),
+        seconds=arguments.timeout,
+        as_proposed=as_proposed,
+        clean_environment=arguments.clean_environment,
+        plugin_input=arguments.input,
+        value_from=arguments.value_from,
+    )
     return ExecChoice(config, selection, settings)

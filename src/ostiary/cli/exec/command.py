@@ -12,6 +12,7 @@ from ostiary.cli.exec.explanation import explanation, static_credential
 from ostiary.cli.output import print_json, print_note, rows
 from ostiary.cli.report import print_report
 from ostiary.client.exec.check import SECONDS, check
+from ostiary.client.exec.environment import ENVIRONMENT, PLUGIN_INPUTS
 from ostiary.client.exec.plugin import SECONDS_WITHOUT_A_PERSON
 from ostiary.client.retry_on_401 import authorization_header
 from ostiary.errors import AnswerInvalid
@@ -108,6 +109,22 @@ def _add_choice(parser: argparse.ArgumentParser) -> None:
         default=SECONDS_WITHOUT_A_PERSON,
         metavar="SECONDS",
         help="time limit for a non-interactive plugin (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--clean-environment",
+        action="store_true",
+        help="give the plugin only the variables of the kubeconfig, and none of yours",
+    )
+    parser.add_argument(
+        "--input",
+        choices=PLUGIN_INPUTS,
+        default=ENVIRONMENT,
+        help="where the plugin finds its input: KUBERNETES_EXEC_INFO, stdin, or both (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--value-from",
+        action="store_true",
+        help="let the kubeconfig name files, keyring entries and commands for the plugin's variables",
     )
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ostiary.cli.exec.choice import ExecChoice
-from ostiary.client.exec.plugin import ExecPlugin
+from ostiary.client.exec.environment import ENVIRONMENT
+from ostiary.client.exec.plugin import ExecPlugin, ExecSettings
 from ostiary.client.exec.policy import Plan, PluginPolicy
 from ostiary.client.kubeconfig import ExecConfig, Selection, User
 from ostiary.core.secrets.redact import redact
@@ -32,6 +33,8 @@ class ExecExplanation:
     config: ExecConfig
     executable: str | None
     environment: tuple[str, ...]
+    inherited: str
+    values_from: tuple[str, ...]
     interactive: bool | None
     interactive_why: str
     policy: str
@@ -48,7 +51,9 @@ class ExecExplanation:
         yield "command", self.config.command
         yield "path", self.executable or "not found on PATH"
         yield "arguments", shlex.join(self.config.args) or "none"
-        yield "environment", "yours, and: " + ", ".join(self.environment)
+        yield "environment", f"{self.inherited}: " + (", ".join(self.environment) or "none")
+        for value in self.values_from:
+            yield "value from", value
         yield "exec info", json.dumps(self.info, indent=2, ensure_ascii=False)
         yield "interactive", f"{_yes_or_no(self.interactive)}: {self.interactive_why}"
         yield "policy", f"{self.policy} {'allows it' if self.allowed else f'refuses it: {self.policy_why}'}"
@@ -67,6 +72,7 @@ class ExecExplanation:
             "executable": self.executable,
             "arguments": list(self.config.args),
             "environment": list(self.environment),
+            "valuesFrom": list(self.values_from),
             "info": self.info,
             "interactive": self.interactive,
             "interactiveReason": self.interactive_why,
@@ -80,7 +86,7 @@ class ExecExplanation:
 def explanation(choice: ExecChoice) -> ExecExplanation:
     """Everything about a run of the chosen plugin, now; and nothing is run."""
     selection, policy, plugin = choice.selection, choice.settings.policy, choice.plugin()
-    interactive, why = _interactive(plugin)
+    interactive, why = _interactive(plugin, choice.settings)
     # Where it would not come to a run, show the plan that a plugin without a person would have.
     plan = plugin.plan() if interactive is not None else choice.without_a_person().plugin().plan()
     allowed, policy_why = _verdict(policy, plan)
@@ -90,7 +96,9 @@ def explanation(choice: ExecChoice) -> ExecExplanation:
         cluster=selection.cluster.name,
         config=plugin.config,
         executable=plan.executable,
-        environment=(*dict.fromkeys(name for name in plan.env_names if name != INFO_VARIABLE), INFO_VARIABLE),
+        environment=_environment(plan, choice.settings),
+        inherited="only these" if choice.settings.clean_environment else "yours, and",
+        values_from=plan.values_from,
         interactive=interactive,
         interactive_why=why,
         policy=type(policy).__name__,
@@ -100,6 +108,11 @@ def explanation(choice: ExecChoice) -> ExecExplanation:
         notes=tuple(_notes(selection, plugin.config, plan)),
         unknown_fields=tuple(map(str, choice.config.unknown_fields)),
     )
+
+
+def _environment(plan: Plan, settings: ExecSettings) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name for name in plan.env_names if name != INFO_VARIABLE))
+    return names if settings.plugin_input == "stdin" else (*names, INFO_VARIABLE)
 
 
 def static_credential(user: User) -> str | None:
@@ -120,7 +133,7 @@ def _yes_or_no(value: bool | None) -> str:
     return {True: "yes", False: "no", None: "impossible"}[value]
 
 
-def _interactive(plugin: ExecPlugin) -> tuple[bool | None, str]:
+def _interactive(plugin: ExecPlugin, settings: ExecSettings) -> tuple[bool | None, str]:
     mode = f"interactiveMode is {plugin.config.interactive_mode}"
     try:
         interactive = plugin.is_interactive()
@@ -128,6 +141,8 @@ def _interactive(plugin: ExecPlugin) -> tuple[bool | None, str]:
         return None, str(error.cause)
     if plugin.config.interactive_mode == "Never":
         return False, mode
+    if settings.plugin_input != ENVIRONMENT:
+        return interactive, f"{mode}, and stdin carries its input"
     return interactive, f"{mode}, and stdin is {'a terminal' if interactive else 'not a terminal'}"
 
 
@@ -145,6 +160,8 @@ def _notes(selection: Selection, config: ExecConfig, plan: Plan) -> Iterator[str
         yield f"{beaten_by} in the kubeconfig takes precedence: this plugin is never run. Remove it to use the plugin"
     if selection.cluster.server.startswith("http://"):
         yield "the server is not https, so no credential is sent to it and this plugin is never run"
+    if selection.user.signing is not None:
+        yield f"each request is also signed by the command {selection.user.signing.command!r}"
     if plan.executable is None and config.install_hint:
         yield f"installHint of the kubeconfig: {config.install_hint}"
     if os.path.dirname(config.command) and not os.access(config.command, os.X_OK):

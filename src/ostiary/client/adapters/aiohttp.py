@@ -24,6 +24,7 @@ from yarl import URL
 
 from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, send_signed_async
+from ostiary.client.signing.request import RequestToSign
 from ostiary.core.tls import SealedContext
 from ostiary.errors import ConfigurationError, TransportError
 
@@ -172,10 +173,25 @@ class _AiohttpCarrier:
     def has(self, header: str) -> bool:
         return header in self._own
 
+    async def to_sign(self) -> RequestToSign:
+        request = self._request
+        url = request.url.with_scheme(SECURE.get(request.url.scheme, request.url.scheme)).with_fragment(None)
+        return RequestToSign(request.method, str(url), tuple(self._own.items()), await self._content())
+
+    async def _content(self) -> bytes | None:
+        body = self._request.body
+        if self._request.compress:
+            # What is sent is not what stands here.
+            return None
+        if isinstance(body, (bytes, bytearray, memoryview)):
+            return bytes(body)
+        # Of the other payloads some can be read once, and none says for sure that it is not one of them.
+        return await body.as_bytes() if isinstance(body, aiohttp.BytesPayload) else None
+
     async def send(self, headers: Headers) -> ClientResponse:
         signed = self._own.copy()
         for name, value in headers:
-            signed.add(name, _Hidden(value) if name == "Authorization" else value)
+            signed.add(name, value if name.startswith("Impersonate-") else _Hidden(value))
         self._request.headers = signed
         return await self._handler(self._request)
 

@@ -176,6 +176,14 @@ class _SignedTransport(Generic[T, C]):
         spellings = (url.host, url.raw_host.decode("ascii"))
         return any(self.connection.is_server(scheme, host, url.port) for host in spellings)
 
+    def own_headers(self, request: httpx.Request) -> Headers:
+        """The headers that a request has before it is signed."""
+        headers = request.headers
+        if not self.connection.compression:
+            headers = self.library.Headers(headers)
+            headers["Accept-Encoding"] = "identity"
+        return [(name.decode("ascii"), value.decode("latin-1")) for name, value in headers.raw]
+
     def sign(self, request: httpx.Request, headers: Headers) -> httpx.Request:
         # A copy: redirects are made from the request that the client gave us, with the headers it had.
         signed = self.library.Headers(request.headers)

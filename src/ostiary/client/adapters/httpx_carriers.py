@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from ostiary.client.retry_on_401 import Headers
+from ostiary.client.signing.request import RequestToSign
 
 if TYPE_CHECKING:
     # The types of httpx2 have the same shape.
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
 
 # An answer nobody reads is read to its end, so that its connection can be used again; but not for ever.
 DRAINED_BYTES = 64 * 1024
+OF_WEBSOCKETS = {b"wss": b"https", b"ws": b"http"}
 
 
 class _SigningTransport(Protocol):
     """What both of our transports can do."""
 
     library: ModuleType
+
+    def own_headers(self, request: Request) -> Headers: ...
 
     def sign(self, request: Request, headers: Headers) -> Request: ...
 
@@ -53,6 +57,14 @@ class _HttpxRequest(Generic[S]):
     def has(self, header: str) -> bool:
         return header in self._request.headers
 
+    def describe(self) -> RequestToSign:
+        request, url = self._request, self._request.url
+        # What is read here stays in memory and can be read again; any other stream is spent by that.
+        content = b"".join(request.stream) if self.replayable else None  # type: ignore[arg-type]
+        address = OF_WEBSOCKETS.get(url.raw_scheme, url.raw_scheme) + b"://" + url.netloc + url.raw_path
+        headers = tuple(self._transport.own_headers(request))
+        return RequestToSign(request.method, address.decode("ascii"), headers, content)
+
     def status(self, answer: Response) -> int:
         return answer.status_code
 
@@ -64,6 +76,9 @@ class _HttpxRequest(Generic[S]):
 
 
 class HttpxCarrier(_HttpxRequest[SyncSender]):
+    def to_sign(self) -> RequestToSign:
+        return self.describe()
+
     def send(self, headers: Headers) -> Response:
         return self._transport.deliver(self._transport.sign(self._request, headers))
 
@@ -78,6 +93,9 @@ class HttpxCarrier(_HttpxRequest[SyncSender]):
 
 
 class AsyncHttpxCarrier(_HttpxRequest[AsyncSender]):
+    async def to_sign(self) -> RequestToSign:
+        return self.describe()
+
     async def send(self, headers: Headers) -> Response:
         return await self._transport.deliver(self._transport.sign(self._request, headers))
 

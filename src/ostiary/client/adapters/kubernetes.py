@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 import kubernetes.client
 from kubernetes.client.exceptions import ApiException
@@ -19,6 +21,7 @@ from ostiary.client.access import ClusterAccess, Untyped
 from ostiary.client.adapters.kubernetes_websockets import DIALLING, dial_for
 from ostiary.client.adapters.urllib3 import pool_manager
 from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, send_signed
+from ostiary.client.signing.request import RequestToSign
 
 SWITCHING_PROTOCOLS = 101
 PROTOCOLS = {"sec-websocket-protocol": f"{ws_client.V5_CHANNEL_PROTOCOL},{ws_client.V4_CHANNEL_PROTOCOL}"}
@@ -67,7 +70,7 @@ class ApiClient(kubernetes.client.ApiClient):
             return transport(method, url, *args, **options)
         headers = args[0] if args else options.get("header_params")
         call = partial(transport, method, url, *args, **options)
-        answer = send_signed(self._connection, _StreamCall(self._connection, headers or {}, call))
+        answer = send_signed(self._connection, _StreamCall(self._connection, url, headers or {}, call))
         if isinstance(answer, ApiException):
             raise answer
         return answer
@@ -79,16 +82,35 @@ class _StreamCall:
     # A command that is rejected at the handshake has not begun.
     replayable = True
 
-    def __init__(self, connection: ClusterAccess, headers: Mapping[str, str], call: Transport) -> None:
-        self._connection, self._call = connection, call
+    def __init__(self, connection: ClusterAccess, url: str, headers: Mapping[str, str], call: Transport) -> None:
+        self._connection, self._url, self._call = connection, url, call
         self._headers = {name.lower(): value for name, value in headers.items()}
 
     def has(self, header: str) -> bool:
         return header.lower() in self._headers
 
+    def to_sign(self) -> RequestToSign:
+        scheme, _, rest = self._dialled_url().partition("://")
+        url = f"{scheme.replace('ws', 'http')}://{rest}"
+        return RequestToSign("GET", url, tuple(self._own_headers().items()))
+
+    def _dialled_url(self) -> str:
+        """The URL that the library would dial: it writes the query anew for some calls, so it is asked."""
+        urls: list[str] = []
+
+        def note(url: str) -> NoReturn:
+            urls.append(url)
+            raise _NotDialled
+
+        with DIALLING.through(note), suppress(ApiException):
+            self._call()
+        return urls[0] if urls else self._url
+
+    def _own_headers(self) -> dict[str, str]:
+        return {**PROTOCOLS, **{name: text for name, text in self._headers.items() if _is_of_the_handshake(name)}}
+
     def send(self, headers: Headers) -> object:
-        own = {name: value for name, value in self._headers.items() if _is_of_the_handshake(name)}
-        lines = [*{**PROTOCOLS, **own}.items(), *headers]
+        lines = [*self._own_headers().items(), *headers]
         with DIALLING.through(dial_for(self._connection, lines)):
             try:
                 return self._call()
@@ -108,6 +130,10 @@ class _StreamCall:
 
     def discard(self, answer: object) -> None:
         """The library has closed the connection."""
+
+
+class _NotDialled(Exception):
+    """The URL was all that was wanted."""
 
 
 def _is_of_the_handshake(header: str) -> bool:

@@ -16,14 +16,18 @@ from urllib.parse import unquote, urlsplit
 import urllib3
 from urllib3 import BaseHTTPResponse, HTTPConnectionPool, HTTPHeaderDict
 from urllib3.poolmanager import SSL_KEYWORDS
+from urllib3.util import parse_url
 
 from ostiary.client.access import ClusterAccess
 from ostiary.client.retry_on_401 import Headers, send_signed
+from ostiary.client.signing.request import RequestToSign
 from ostiary.errors import ConfigurationError, TransportError
 
 # urllib3 keeps one connection open per host; a client that threads share would dial all the time.
 CONNECTIONS_KEPT = 10
 SOCKS_PORT = 1080
+# A file of more than this is not read into memory to be signed.
+SIGNED_FILE_BYTES = 64 * 1024 * 1024
 
 
 def pool_manager(connection: ClusterAccess, **options: Any) -> PoolManager:
@@ -89,6 +93,7 @@ class ServerPool(HTTPConnectionPool):
         super().__init__(host, address.port)
         self.scheme = address.scheme
         self._address = (host, address.port, address.scheme)
+        self.address = f"{address.scheme}://{host}" + (f":{address.port}" if address.port else "")
         self._connection, self._manager = connection, manager
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
@@ -192,6 +197,30 @@ class _Urllib3Carrier:
 
     def has(self, header: str) -> bool:
         return any(name.lower() == header.lower() for name in self._headers)
+
+    def to_sign(self) -> RequestToSign:
+        url = self._url if not self._url.startswith("/") else self._pool.address + self._url
+        # As urllib3 itself encodes it before it is sent.
+        encoded = parse_url(url)._replace(fragment=None).url
+        headers = tuple((name, value) for name, value in HTTPHeaderDict(self._headers).iteritems())
+        return RequestToSign(self._method.upper(), encoded, headers, self._content())
+
+    def _content(self) -> bytes | None:
+        body = self._body
+        if isinstance(body, (list, tuple)):
+            body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
+        elif isinstance(self._position, int):
+            # Read to its end, and put back where it was: urllib3, or the caller if signing fails, reads it again.
+            body.seek(self._position)
+            body = body.read(SIGNED_FILE_BYTES + 1)
+            self._body.seek(self._position)
+            if len(body) > SIGNED_FILE_BYTES:
+                return None
+        if isinstance(body, str):
+            return body.encode()
+        if isinstance(body, (bytes, bytearray, memoryview)):
+            return bytes(body)
+        return b"" if body is None else None
 
     def send(self, headers: Headers) -> BaseHTTPResponse:
         signed = HTTPHeaderDict(self._headers)

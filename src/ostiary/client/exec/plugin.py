@@ -9,10 +9,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict
 
+from ostiary.client.exec.environment import (
+    ENVIRONMENT,
+    PluginInput,
+    ValueReader,
+    check_values_allowed,
+    plugin_environment,
+)
+from ostiary.client.exec.hint_throttle import HintThrottle
 from ostiary.client.exec.policy import AllowAll, Plan, PluginPolicy
 from ostiary.client.kubeconfig import ExecConfig
 from ostiary.client.metrics import (
@@ -39,7 +47,6 @@ from ostiary.errors import (
 from ostiary.model import ClientCertificate, Credential, Place
 from ostiary.wire.client_authentication import (
     API_VERSIONS,
-    INFO_VARIABLE,
     V1ALPHA1,
     AnswerRefused,
     ClusterInfo,
@@ -52,8 +59,6 @@ from ostiary.wire.client_authentication import (
 SECONDS_WITHOUT_A_PERSON = 60.0
 STDERR_SHOWN = 2048
 SHORTEST_SECRET = 6
-HINTS_PER_WINDOW = 10
-HINT_WINDOW_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,12 @@ class ExecSettings:
     seconds: float = SECONDS_WITHOUT_A_PERSON
     as_proposed: bool = False
     """Speak to v1alpha1 plugins in the words of the 2018 proposal (``ExecInfo``)."""
+    clean_environment: bool = False
+    """Give plugins only what the kubeconfig says, and nothing of this program's own environment (2019 draft)."""
+    plugin_input: PluginInput = ENVIRONMENT
+    """Where plugins find their input. With "stdin" or "both" they cannot ask a person (2019 draft)."""
+    value_from: bool = False
+    """Whether a kubeconfig may name files, keyring entries and commands for the variables of its plugin."""
 
 
 class _ErrorParts(TypedDict):
@@ -111,6 +122,8 @@ class ExecPlugin:
         self._metrics = metrics or NoMetrics()
         self._hints = HintThrottle(clock or SYSTEM_CLOCK)
         check_api_version(config, user=user)
+        check_values_allowed(config, user=user, allowed=self._settings.value_from)
+        self._values = ValueReader(config, user=user, policy=self._settings.policy, seconds=self._settings.seconds)
 
     def is_interactive(self) -> bool:
         """Whether a run now may ask a person; raises when it must and cannot."""
@@ -118,19 +131,23 @@ class ExecPlugin:
         if mode == "Never":
             return False
         if mode == "IfAvailable":
-            return not terminal.stdin_unavailable and terminal.has_person()
+            return self._has_free_stdin() and terminal.has_person()
         if mode != "Always":
             raise self._not_interactive(f"unknown interactiveMode: {mode!r}", hint="use Never, IfAvailable or Always")
         if not terminal.has_person():
             raise self._not_interactive(
                 "standard input is not a terminal", hint="run this in a terminal, or sign in there first"
             )
-        if terminal.stdin_unavailable:
-            reason = f": {terminal.message}" if terminal.message else ""
+        if not self._has_free_stdin():
+            message = terminal.message if terminal.stdin_unavailable else "it carries the plugin's input"
+            reason = f": {message}" if message else ""
             raise self._not_interactive(
                 f"standard input is unavailable{reason}", hint="sign in with another command first"
             )
         return True
+
+    def _has_free_stdin(self) -> bool:
+        return not self._settings.terminal.stdin_unavailable and self._settings.plugin_input == ENVIRONMENT
 
     def plan(self, rejection: Rejection | None = None) -> Plan:
         """What a run would start. Runs nothing."""
@@ -141,12 +158,17 @@ class ExecPlugin:
         interactive = self.is_interactive()
         plan = self._plan(interactive, rejection)
         executable = self._permit(plan)
-        outcome = self._start(executable, plan, interactive=interactive)
+        values = self._values.read() if self.config.env_from else {}
+        outcome = self._start(executable, plan, values, interactive=interactive)
         return self._credential(outcome)
 
-    def environment(self, info: str) -> dict[str, str]:
-        """The plugin's environment: ours, then the kubeconfig's, then the info; the last one wins."""
-        return {**os.environ, **dict(self.config.env), INFO_VARIABLE: info}
+    def environment(self, info: str, values: Mapping[str, str]) -> dict[str, str]:
+        """The plugin's environment; *values* are those of its variables that stand elsewhere."""
+        settings = self._settings
+        tells_info = settings.plugin_input != "stdin"
+        return plugin_environment(
+            self.config, values, info=info, clean=settings.clean_environment, tells_info=tells_info
+        )
 
     # --- the steps of a run ---
 
@@ -160,9 +182,10 @@ class ExecPlugin:
             command=self.config.command,
             executable=find_executable(self.config.command),
             args=self.config.args,
-            env_names=tuple(name for name, _ in self.config.env),
+            env_names=(*(name for name, _ in self.config.env), *(value.name for value in self.config.env_from)),
             info=info,
             place=self.config.place,
+            values_from=tuple(f"{value.name}: {value}" for value in self.config.env_from),
         )
 
     def _permit(self, plan: Plan) -> str:
@@ -174,7 +197,7 @@ class ExecPlugin:
         self._metrics.policy(allowed=True)
         return executable
 
-    def _start(self, executable: str, plan: Plan, *, interactive: bool) -> Outcome:
+    def _start(self, executable: str, plan: Plan, values: Mapping[str, str], *, interactive: bool) -> Outcome:
         limits = RunLimits(seconds=None if interactive else self._settings.seconds)
         if plan.executable is None:
             raise self._could_not_start(FileNotFoundError(errno.ENOENT, "not on PATH"))
@@ -182,8 +205,8 @@ class ExecPlugin:
             outcome = run(
                 executable,
                 (self.config.command, *self.config.args),
-                env=self.environment(plan.info),
-                stdin=Stdin.INHERIT if interactive else Stdin.NOTHING,
+                env=self.environment(plan.info, values),
+                stdin=self._stdin(plan.info, interactive=interactive),
                 stderr=Stderr.INHERIT if interactive else Stderr.TEE,
                 limits=limits,
                 # It must stay in the terminal's foreground group, or it could not read what is typed.
@@ -198,7 +221,12 @@ class ExecPlugin:
         if outcome.ending is Ending.EXITED and outcome.exit_code == 0:
             self._metrics.record_call(code=0, call_status=NO_ERROR)
             return outcome
-        raise self._failure(outcome)
+        raise self._failure(outcome, values)
+
+    def _stdin(self, info: str, *, interactive: bool) -> Stdin | bytes:
+        if self._settings.plugin_input != ENVIRONMENT:
+            return info.encode()
+        return Stdin.INHERIT if interactive else Stdin.NOTHING
 
     def _credential(self, outcome: Outcome) -> Credential:
         try:
@@ -253,11 +281,11 @@ class ExecPlugin:
             return "it is neither a program of this system nor a script that begins with #!"
         return "install it, or correct exec.command in the kubeconfig"
 
-    def _failure(self, outcome: Outcome) -> PluginFailed:
+    def _failure(self, outcome: Outcome, values: Mapping[str, str]) -> PluginFailed:
         code, what, hint = self._ending(outcome)
         exit_code = outcome.exit_code if outcome.ending is Ending.EXITED else -1
         self._metrics.record_call(code=exit_code, call_status=PLUGIN_EXECUTION_ERROR)
-        parts = self._parts(f"{self._name} {what}{self._stderr_of(outcome)}", hint=hint)
+        parts = self._parts(f"{self._name} {what}{self._stderr_of(outcome, values)}", hint=hint)
         return PluginFailed(**parts, exit_code=exit_code, code=code)
 
     def _ending(self, outcome: Outcome) -> tuple[str, str, str]:
@@ -279,9 +307,9 @@ class ExecPlugin:
             return "exec-plugin-killed", f"was ended by signal {-outcome.exit_code}", run_by_hand
         return "exec-plugin-failed", f"failed with exit code {outcome.exit_code}", run_by_hand
 
-    def _stderr_of(self, outcome: Outcome) -> str:
+    def _stderr_of(self, outcome: Outcome, values: Mapping[str, str]) -> str:
         """The end of its stderr, without anything that also stood on stdout or in its environment."""
-        secrets = [value for _, value in self.config.env]
+        secrets = [*(value for _, value in self.config.env), *values.values()]
         secrets += outcome.stdout.decode("utf-8", "replace").split()
         # Shorter ones are braces and numbers; taking those out would leave nothing to read.
         secrets = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
@@ -305,24 +333,6 @@ def check_api_version(config: ExecConfig, *, user: str) -> None:
             where=config.place,
             hint=f"use one of {', '.join(API_VERSIONS)}",
         )
-
-
-class HintThrottle:
-    """Lets an installHint through ten times an hour: a controller would fill its log with it."""
-
-    def __init__(self, clock: Clock, *, times: int = HINTS_PER_WINDOW, seconds: float = HINT_WINDOW_SECONDS) -> None:
-        self._clock, self._times, self._seconds = clock, times, seconds
-        self._lock = threading.Lock()
-        self._started = float("-inf")
-        self._count = 0
-
-    def allows(self) -> bool:
-        with self._lock:
-            now = self._clock.monotonic()
-            if now - self._started > self._seconds:
-                self._started, self._count = now, 0
-            self._count += 1
-            return self._count <= self._times
 
 
 def _certificate(answer: ExecAnswer) -> ClientCertificate | None:

@@ -44,6 +44,8 @@ class Plan:
     env_names: tuple[str, ...] = ()
     info: str = field(default="", repr=False)
     place: Place | None = None
+    values_from: tuple[str, ...] = ()
+    """Variables that are read from elsewhere on this machine: ``NAME: file /path``."""
 
 
 class PluginPolicy(Protocol):

@@ -14,7 +14,9 @@ from ostiary.client.kubeconfig.model import (
     Kubeconfig,
     Overrides,
     Selection,
+    SigningConfig,
     User,
+    ValueFrom,
 )
 from ostiary.client.kubeconfig.selection import choose, select
 from ostiary.client.kubeconfig.service_account import in_cluster
@@ -31,7 +33,9 @@ __all__ = [
     "Kubeconfig",
     "Overrides",
     "Selection",
+    "SigningConfig",
     "User",
+    "ValueFrom",
     "choose",
     "in_cluster",
     "load",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from ostiary.client.kubeconfig.model import (
@@ -20,6 +21,7 @@ from ostiary.client.kubeconfig.model import (
     Kubeconfig,
     User,
 )
+from ostiary.client.kubeconfig.user_extensions import ENV_HINT, signing_of, values_from
 from ostiary.core.config import Document, Fields, Json, Reading
 from ostiary.core.text import printable
 from ostiary.model import Problem, Secret
@@ -105,6 +107,10 @@ def _cluster(name: str, fields: Fields, base: str | None) -> Cluster:
 def _user(name: str, fields: Fields, base: str | None) -> User:
     _extensions(fields)
     exec_fields = fields.optional_section("exec")
+    exec_config = None if exec_fields is None else _exec(exec_fields, base)
+    env_from = values_from(fields, partial(_resolve, base=base))
+    if env_from and exec_config is None:
+        fields.problem("there are variables for an exec plugin, and no exec plugin", "extensions")
     return User(
         name,
         client_certificate=_path(fields, "client-certificate", base),
@@ -116,8 +122,9 @@ def _user(name: str, fields: Fields, base: str | None) -> User:
         username=fields.string("username"),
         password=_secret(fields, "password"),
         impersonate=_impersonation(fields),
-        exec=None if exec_fields is None else _exec(exec_fields, base),
+        exec=None if exec_config is None else replace(exec_config, env_from=env_from),
         auth_provider=_auth_provider(fields),
+        signing=signing_of(fields, partial(_resolve, base=base)),
         place=fields.place(),
     )
 
@@ -129,7 +136,7 @@ def _exec(fields: Fields, base: str | None) -> ExecConfig:
         # A bare name is looked up in PATH; anything else is a path, relative to the kubeconfig.
         command=_resolve(command, base) if os.sep in command else command,
         args=fields.strings("args"),
-        env=tuple(_variable(item.string("name"), item.string("value")) for item in fields.sections("env")),
+        env=tuple(map(_variable, fields.sections("env"))),
         install_hint=printable(fields.string("installHint")),
         provide_cluster_info=fields.boolean("provideClusterInfo"),
         interactive_mode=fields.string("interactiveMode") or ("IfAvailable" if version in _MODE_OPTIONAL else ""),
@@ -138,7 +145,10 @@ def _exec(fields: Fields, base: str | None) -> ExecConfig:
     )
 
 
-def _variable(name: str, value: str) -> tuple[str, str]:
+def _variable(item: Fields) -> tuple[str, str]:
+    name, value = item.string("name"), item.string("value")
+    if "valueFrom" in item:
+        item.problem("valueFrom takes no effect here", "valueFrom", ENV_HINT)
     # To a process, the name ends at the first equals sign. A policy must judge the name that takes effect.
     name, equals, more = name.partition("=")
     return name, more + equals + value if equals else value

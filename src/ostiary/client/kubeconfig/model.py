@@ -16,6 +16,32 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
+class ValueFrom:
+    """A variable of an exec plugin whose value stands elsewhere: `kind` says where, `words` which one it is."""
+
+    name: str
+    kind: str
+    words: tuple[str, ...]
+    place: Place = field(default=Place(), compare=False)
+
+    def __str__(self) -> str:
+        # Of a command only its name: an argument may be a secret.
+        shown = self.words[:1] if self.kind == "command" else self.words
+        return f"{self.kind} {' '.join(map(repr, shown))}"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningConfig:
+    """A command that signs requests, as configured. `streamed` says that it signs those without their body too."""
+
+    command: str
+    args: tuple[str, ...] = field(default=(), repr=False)
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    streamed: bool = False
+    place: Place = field(default=Place(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ExecConfig:
     """An exec plugin as configured. Two are equal if they run the same, wherever they stand."""
 
@@ -28,6 +54,7 @@ class ExecConfig:
     interactive_mode: str = ""
     place: Place = field(default=Place(), compare=False)
     command_place: Place = field(default=Place(), compare=False)
+    env_from: tuple[ValueFrom, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +108,7 @@ class User:
     impersonate: Impersonation = Impersonation()
     exec: ExecConfig | None = None
     auth_provider: AuthProvider | None = None
+    signing: SigningConfig | None = None
     place: Place = field(default=Place(), compare=False)
 
     @property

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, HintThrottle, Terminal
+from ostiary.client.exec.hint_throttle import HintThrottle
+from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, Terminal
 from ostiary.client.exec.policy import Allowlist, DenyAll
 from ostiary.client.kubeconfig import ExecConfig
 from ostiary.client.retry_on_401 import Rejection

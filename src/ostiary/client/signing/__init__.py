@@ -1,0 +1,1 @@
+"""Signs whole requests: a signer sees method, URL, headers and body, and adds headers."""

@@ -1,0 +1,120 @@
+"""A `RequestSigner` that runs a command for each request: for programs in any language, and for kubeconfigs.
+
+The request goes to its stdin and the headers come from its stdout, in the form of `wire.ostiary_dev.request_signature`.
+So neither the body nor the credential is ever among the arguments or in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+
+from ostiary.client.exec.policy import AllowAll, Plan, PluginPolicy
+from ostiary.client.kubeconfig import SigningConfig
+from ostiary.client.signing.request import RequestToSign
+from ostiary.core.process import Ending, Outcome, RunLimits, find_executable, run
+from ostiary.core.secrets.redact import redact, tail
+from ostiary.errors import RequestNotSigned
+from ostiary.model import Place
+from ostiary.wire.ostiary_dev.request_signature import SignatureRefused, decode_signature, encode_request
+
+SECONDS = 30.0
+AT_ONCE = 16
+STDERR_SHOWN = 2048
+
+
+class SigningCommand:
+    """Runs ``command args...`` for each request. *streamed* says that it can sign a request without its body.
+
+    *policy* is asked before each run, as for an exec plugin. At most 16 run at a time.
+    """
+
+    def __init__(
+        self,
+        command: str,
+        args: Sequence[str] = (),
+        *,
+        env: Mapping[str, str] | None = None,
+        streamed: bool = False,
+        policy: PluginPolicy | None = None,
+        seconds: float = SECONDS,
+        place: Place | None = None,
+    ) -> None:
+        self._command, self._args, self._env = command, tuple(args), dict(env or {})
+        self._streamed, self._policy, self._seconds, self._place = streamed, policy or AllowAll(), seconds, place
+        self._slots = threading.BoundedSemaphore(AT_ONCE)
+
+    @classmethod
+    def from_config(cls, config: SigningConfig, *, policy: PluginPolicy, seconds: float) -> SigningCommand:
+        return cls(
+            config.command,
+            config.args,
+            env=dict(config.env),
+            streamed=config.streamed,
+            policy=policy,
+            seconds=seconds,
+            place=config.place,
+        )
+
+    def __repr__(self) -> str:
+        return f"SigningCommand({self._command!r})"
+
+    def sign(self, request: RequestToSign) -> list[tuple[str, str]]:
+        # Without leave to do otherwise, a body that cannot be shown is an error: `body` raises it.
+        content = request.content if self._streamed else request.body
+        request_json = encode_request(request.method, request.url, request.headers, content)
+        executable = self._permit()
+        with self._slots:
+            outcome = self._run(executable, request_json)
+        if outcome.ending is not Ending.EXITED or outcome.exit_code != 0:
+            raise self._error(self._ending(outcome) + self._stderr(outcome, request), hint="run it by hand to see why")
+        try:
+            return decode_signature(outcome.stdout)
+        except SignatureRefused as refused:
+            raise self._error(str(refused), hint="print one RequestSignature; write messages to stderr") from None
+
+    def _permit(self) -> str:
+        plan = Plan(self._command, find_executable(self._command), self._args, tuple(self._env), place=self._place)
+        executable = self._policy.check(plan)
+        if plan.executable is None:
+            raise self._error("there is no such command", hint="install it, or correct the command")
+        return executable
+
+    def _run(self, executable: str, request_json: bytes) -> Outcome:
+        try:
+            return run(
+                executable,
+                (self._command, *self._args),
+                env={**os.environ, **self._env},
+                stdin=request_json,
+                limits=RunLimits(seconds=self._seconds),
+            )
+        except (OSError, ValueError) as error:
+            why = os.strerror(error.errno or 0) if isinstance(error, OSError) else "an argument holds a NUL"
+            raise self._error(f"it cannot be started: {why}", hint="check that it can be executed") from None
+
+    def _ending(self, outcome: Outcome) -> str:
+        if outcome.ending is Ending.TIMED_OUT:
+            return f"it did not end within {self._seconds:g} s"
+        if outcome.ending is Ending.TOO_MUCH_OUTPUT:
+            return "it printed more than a signature can be"
+        return f"it failed with exit code {outcome.exit_code}"
+
+    def _stderr(self, outcome: Outcome, request: RequestToSign) -> str:
+        header_words = [word for _, value in request.headers for word in value.split()]
+        secrets = [*self._env.values(), *header_words, *_words(outcome.stdout)]
+        text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=[word for word in secrets if len(word) > 5])
+        return f"; it said:\n{text.strip()}" if text.strip() else ""
+
+    def _error(self, cause: str, *, hint: str) -> RequestNotSigned:
+        return RequestNotSigned(
+            "the request was not sent: it could not be signed",
+            cause=f"signing command {self._command!r}: {cause}",
+            where=self._place,
+            hint=hint,
+        )
+
+
+def _words(stdout: bytes) -> list[str]:
+    return stdout.decode("utf-8", "replace").replace('"', " ").split()
