@@ -14,6 +14,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ from tests.support import image, offline_pip
 from tests.support.apiserver import ApiServer
 from tests.support.cluster import Cluster
 from tests.support.collector import collecting
+from tests.support.connect_desk import certificate_user
 from tests.support.google import Google
 from tests.support.issuer import ec_key, public
 from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
@@ -99,6 +101,20 @@ def cluster_behind_the_gateway(world: World) -> None:
         cluster={"certificate-authority-data": b64encode(world.authority.cert_pem.bytes()).decode()},
     )
     world.environment["KUBECONFIG"] = str(kubeconfig)
+
+
+def cluster_with_a_key(world: World) -> None:
+    """A context ``prod`` with a client certificate, and a folder for sockets whose path is short."""
+    cluster = world.stack.enter_context(Cluster(world.authority))
+    cluster.add_pod("default", "web")
+    folder = world.folder.parent / "key"
+    folder.mkdir()
+    kubeconfig = cluster.kubeconfig(folder / "config", certificate_user(cluster, folder))
+    kubeconfig.write_text(kubeconfig.read_text().replace('"test"', '"prod"'))
+    world.environment["KUBECONFIG"] = str(kubeconfig)
+    runtime = tempfile.mkdtemp(prefix="ostiary-")
+    world.stack.callback(shutil.rmtree, runtime)
+    world.environment["XDG_RUNTIME_DIR"] = runtime
 
 
 def credential_for_a_cluster(world: World) -> None:
@@ -226,6 +242,7 @@ def machine_with_nginx(world: World) -> None:
 
 WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/check-your-proxy.md": machine_with_nginx,
+    "docs/how-to/use-kubectl-with-a-hardware-key.md": cluster_with_a_key,
     "README.md: Door 1": cluster_of_a_kubeconfig,
     "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
     "docs/how-to/accept-kubeconfigs-from-others.md": cluster_of_a_kubeconfig,

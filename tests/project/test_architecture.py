@@ -101,10 +101,12 @@ INSIDE = {
         "mirrors": {".", "docker", "kubelet", "matching"},
     },
     "cli": {
-        ".": set(),
+        # The dispatcher prints the token of ``connect token`` before anything else is imported.
+        ".": {"connect"},
         "accounts": {".", "gateway"},
         "agent": {".", "accounts", "gateway", "signin"},
         "completion": {"."},
+        "connect": {".", "kubeconfig", "signin"},
         "doctor": {".", "signin"},
         "door": {".", "gateway"},
         "exec": {"."},

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.upstream.proxied import Proxied
-from ostiary.gateway.upstream.upstreams import Upstream as ConfiguredUpstream
 from tests.support.http1 import (
     Client,
     Listener,
@@ -34,12 +33,19 @@ UPGRADE = get("/exec", "Connection: Upgrade", "Upgrade: websocket")
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\nX-Own: 1\r\n\r\n"
 
 
+Renewal = bytes | asyncio.Future[bytes | None] | None
+
+
 @dataclass
 class OnlyPool:
     """All that a `Proxied` asks of its upstream."""
 
     pool: Pool
     refuses_redirects: bool = False
+    renewal: Renewal = None
+
+    def renewed_credential(self, rejected: bytes) -> Renewal:
+        return self.renewal
 
 
 class Gate:
@@ -48,8 +54,12 @@ class Gate:
     def __init__(self, pool: Pool, timeout: float = 60.0) -> None:
         self.pool, self.timeout = pool, timeout
         self.refuses_redirects = False
+        # The line by which the upstream knows us, and what there is in its place once it was rejected.
+        self.credential: bytes | None = None
+        self.renewal: Renewal = None
         self.proxied: list[Proxied[Exchange]] = []
         self.finished: list[tuple[int, str]] = []
+        self.failed: list[int] = []
         self.streams_left = 1000
 
     def __call__(self, exchange: Exchange) -> None:
@@ -62,19 +72,21 @@ class Gate:
             lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
         proxied = Proxied(
             exchange,
-            cast("ConfiguredUpstream", OnlyPool(self.pool, self.refuses_redirects)),
-            b"\r\n".join([*lines, b"", b""]),
+            OnlyPool(self.pool, self.refuses_redirects, self.renewal),
+            b"\r\n".join([*lines, b""]) + (self.credential or b"") + b"\r\n",
             b"Audit-Id: 1",
             self.timeout,
             self,
             exchange,
         )
+        proxied.credential = self.credential
         self.proxied.append(proxied)
         proxied.start()
 
     def proxied_started(self, proxied: Proxied[Exchange], status: int) -> None: ...
 
     def proxied_failed(self, proxied: Proxied[Exchange], status: int, kind: FailureKind) -> None:
+        self.failed.append(status)
         proxied.context.respond(status, [], b"failed")
 
     def proxied_streams(self, proxied: Proxied[Exchange]) -> bool:

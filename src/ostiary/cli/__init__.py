@@ -1,7 +1,7 @@
 """The program ``ostiary``: finds the module of the command and passes it the rest of the command line.
 
-A command is a module and a line in `COMMANDS`; only the module of the command that runs is imported. ``get-token`` runs
-before every kubectl command, so this module imports nothing but `sys`, not even for types.
+A command is a module and a line in `COMMANDS`; only the module of the command that runs is imported. ``get-token`` and
+``connect token`` run before every kubectl command, so this module imports nothing but `sys`, not even for types.
 """
 
 import sys
@@ -48,6 +48,10 @@ COMMANDS = {
     "kubeconfig": ("ostiary.cli.kubeconfig.command", "make a kubectl context whose user signs in at a gateway"),
     "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
     "agent": ("ostiary.cli.agent.command", "keep a token fresh for programs beside it: in a file, on a socket"),
+    "connect": (
+        "ostiary.cli.connect.command",
+        "let kubectl use a hardware key, or any credential, through a proxy on this machine",
+    ),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
     "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
     "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
@@ -75,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code. Without *argv* it is the program's own."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        if words[:1] == ["get-token"] and _print_cached(words[1:]):
+        if _print_quickly(words):
             if argv is None:
                 # All is written. Taking the interpreter apart would take longer than all that was done.
                 _leave_at_once()
@@ -111,6 +115,17 @@ def _run(argv: list[str]) -> int:
     from ostiary.cli.arguments import run_command
 
     return run_command(f"{program()} {name}", COMMANDS[name][1], module.configure, rest)
+
+
+def _print_quickly(words: list[str]) -> bool:
+    """Print the credential that an exec plugin of ours has ready; False if there is none, or it is another command."""
+    if words[:1] == ["get-token"]:
+        return _print_cached(words[1:])
+    if words[:2] == ["connect", "token"]:
+        from ostiary.cli.connect import quick_token
+
+        return quick_token.print_token(words[2:])
+    return False
 
 
 def _print_cached(argv: list[str]) -> bool:

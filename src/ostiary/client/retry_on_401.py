@@ -122,12 +122,18 @@ class AsyncCarrier(Protocol[Answer]):
     async def discard(self, answer: Answer) -> None: ...
 
 
+class RequestHeaders(Protocol):
+    """All that the decisions ask of a request."""
+
+    def has(self, header: str) -> bool: ...
+
+
 class Signing:
     """The decisions about one request."""
 
     __slots__ = ("_by_address", "_signer", "_source", "impersonation")
 
-    def __init__(self, signer: Signer, carrier: Carrier[Answer] | AsyncCarrier[Answer]) -> None:
+    def __init__(self, signer: Signer, carrier: RequestHeaders) -> None:
         self._signer = signer
         # As with client-go, a request that the caller has signed is sent as it is.
         is_signed = carrier.has("Authorization")

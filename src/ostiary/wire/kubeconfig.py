@@ -1,5 +1,7 @@
 """The kubeconfig of somebody who signs in with ``ostiary get-token``: one context, or one for each cluster.
 
+The context of ``ostiary connect``, which has its own exec plugin, is made here too.
+
 Made here and nowhere else, for ``ostiary kubeconfig`` and for the gateway's own page: what a person downloads, what
 the command writes, and what kubectl is told to write are the same. It holds no secret, but for the one with a token
 that ``ostiary token`` writes. Pure.
@@ -7,6 +9,7 @@ that ``ostiary token`` writes. Pure.
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +20,8 @@ from urllib.parse import urlsplit
 from ostiary.wire.client_authentication import V1
 
 PROGRAM, COMMAND = "ostiary", "get-token"
+# The words of the exec plugin that asks the proxy of ``ostiary connect``; the name of the context follows them.
+CONNECT, TOKEN = "connect", "token"
 # The extension of a context that says which upstream of which gateway it is for.
 MARK = "ostiary.dev/upstream"
 # The extension of a cluster that clients hand to exec plugins (``spec.cluster.config``).
@@ -26,6 +31,11 @@ INSTALL_HINT = """\
 This cluster is behind an ostiary gateway, and kubectl needs the program ostiary to sign in:
 
   pip install ostiary
+"""
+CONNECT_HINT = """\
+This context goes through ostiary connect, a proxy on this machine that holds the key:
+
+  pip install 'ostiary[connect]'
 """
 
 
@@ -64,6 +74,26 @@ def gateway_kubeconfig(
             "provideClusterInfo": True,
         }
     }
+    return _one_context(name, cluster, user, namespace)
+
+
+def connect_kubeconfig(server: str, *, name: str, authorities_pem: str, namespace: str | None = None) -> dict[str, Any]:
+    """The same for the proxy of ``ostiary connect`` at *server*. It is of use on one machine, to one user."""
+    cluster = {"server": server, "certificate-authority-data": authorities_data(authorities_pem)}
+    user = {
+        "exec": {
+            "apiVersion": V1,
+            "command": PROGRAM,
+            "args": [CONNECT, TOKEN, name],
+            "installHint": CONNECT_HINT,
+            # It asks nobody: the proxy in the background has no terminal.
+            "interactiveMode": "Never",
+        }
+    }
+    return _one_context(name, cluster, user, namespace)
+
+
+def _one_context(name: str, cluster: dict[str, Any], user: dict[str, Any], namespace: str | None) -> dict[str, Any]:
     context = {"cluster": name, "user": name, **({"namespace": namespace} if namespace else {})}
     return {
         "apiVersion": "v1",
@@ -149,6 +179,11 @@ def context_name(gateway: str, account: str | None = None) -> str:
     """What a context is called unless somebody says otherwise."""
     host = urlsplit(gateway).hostname or "gateway"
     return f"{account}@{host}" if account else host
+
+
+def is_our_program(command: object) -> bool:
+    """Whether the *command* of an exec plugin is this program, wherever it is installed."""
+    return os.path.basename(str(command)) in (PROGRAM, f"kubectl-{PROGRAM}")
 
 
 def authorities_data(authorities_pem: str) -> str:

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.support.gateway_site import GatewayFolder, role
+from tests.support.plugins import write_kubeconfig
 
 # None of the libraries that extras bring.
 PLAIN = """
@@ -51,6 +53,19 @@ def test_the_workload_api_is_told_with_its_extra(site: GatewayFolder, monkeypatc
     done = ostiary(site, "get-token", "--server", "https://gateway.example", "--from", "spiffe")
     assert (done.returncode, done.stdout) == (1, "")
     assert "hint   pip install 'ostiary[spiffe]'\n" in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--foreground"]])
+def test_the_proxy_on_loopback_is_told_with_its_extra(
+    site: GatewayFolder, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    kubeconfig = write_kubeconfig(site.folder / "config", server="https://one.example", user={"token": "t"})
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    with TemporaryDirectory(prefix="ostiary-") as runtime:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        done = ostiary(site, "connect", "test", *more)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "hint   pip install 'ostiary[connect]'\n" in done.stderr
 
 
 def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:

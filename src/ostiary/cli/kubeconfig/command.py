@@ -11,17 +11,9 @@ from ostiary.cli.authorities import authorities, checked_authorities
 from ostiary.cli.cached_token import DEFAULT_ACCOUNT
 from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.kubeconfig.clusters import offered_clusters
-from ostiary.cli.kubeconfig.kubeconfig_file import (
-    back_up,
-    check_regular,
-    content_of,
-    hold_lock,
-    kubeconfig_files,
-    replace,
-    text_of,
-    write_new,
-)
-from ostiary.cli.kubeconfig.merge import Conflict, Entry, conflicts, gone_contexts, merge, without_contexts
+from ostiary.cli.kubeconfig.kubeconfig_file import write_new
+from ostiary.cli.kubeconfig.merge import Entry
+from ostiary.cli.kubeconfig.merged_file import merge_into_file, tell_merged
 from ostiary.cli.output import print_note
 from ostiary.cli.signin.options import add_account, chosen_account
 from ostiary.cli.signin.platforms.options import add_platform, chosen_platform, platform_words
@@ -182,51 +174,12 @@ def _own_name(account: GatewayAccount) -> str | None:
 
 
 def _merge(kubeconfig: Entry, *, force: bool, prune: bool, look_for_gone: bool) -> None:
-    path, *others = kubeconfig_files()
-    check_regular(path)
-    with hold_lock(path):
-        old = content_of(path)
-        own_conflicts = conflicts(text_of(old, path), kubeconfig, file=path)
-        # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
-        other_conflicts = [
-            (other, conflicts(text_of(content_of(other), other), kubeconfig, file=other)) for other in others
-        ]
-        if not force:
-            for file, file_conflicts in ((path, own_conflicts), *other_conflicts):
-                if file_conflicts:
-                    raise _conflict_error(file, file_conflicts)
-        text = text_of(old, path)
-        gone = gone_contexts(text, kubeconfig, file=path) if look_for_gone else []
-        if prune:
-            text = without_contexts(text, gone, file=path)
-        new = merge(text, kubeconfig, file=path, force=force).encode()
-        backup = back_up(path, old) if old and new != old else None
-        if new != old:
-            replace(path, new)
-    _tell_merged(kubeconfig, path, backup, gone, pruned=prune)
-
-
-def _tell_merged(kubeconfig: Entry, path: str, backup: str | None, gone: list[str], *, pruned: bool) -> None:
-    names = [context["name"] for context in kubeconfig["contexts"]]
-    backup_note = "" if backup is None else f"; backup: {backup}"
-    if len(names) == 1:
-        print_note(f"context {names[0]} is in {path}: kubectl --context {names[0]} get pods{backup_note}")
-    else:
-        print_note(f"{len(names)} contexts are in {path}: {', '.join(names) or 'none'}{backup_note}")
-    if gone and pruned:
-        print_note(f"removed, since not offered to you any more: {', '.join(gone)}")
-    elif gone:
-        print_note(f"not offered to you any more: {', '.join(gone)}; --prune removes them")
-
-
-def _conflict_error(file: str, found: list[Conflict]) -> ConfigurationError:
-    return ConfigurationError(
-        "the kubeconfig has an entry of this name for another server or user",
-        cause="; ".join(map(str, found)),
-        where=file,
-        hint="choose another name with --name, or replace it with --force",
-        code="kubeconfig-name-taken",
-    )
+    merged = merge_into_file(kubeconfig, force=force, prune=prune, look_for_gone=look_for_gone)
+    tell_merged(kubeconfig, merged)
+    if merged.gone and prune:
+        print_note(f"removed, since not offered to you any more: {', '.join(merged.gone)}")
+    elif merged.gone:
+        print_note(f"not offered to you any more: {', '.join(merged.gone)}; --prune removes them")
 
 
 def _known_authorities(account: GatewayAccount) -> str | None:

@@ -10,7 +10,6 @@ gone can be found, and taken out. Pure.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +18,7 @@ from typing import Any
 from ostiary.core.config import parse
 from ostiary.core.config.edit import EditRefused, append_item, remove_item, set_value
 from ostiary.errors import ConfigurationError
-from ostiary.wire.kubeconfig import COMMAND, GATEWAY, PROGRAM, mark_of
+from ostiary.wire.kubeconfig import COMMAND, CONNECT, GATEWAY, TOKEN, is_our_program, mark_of
 
 # The section of a kubeconfig, and the field of its entries that has the content.
 SECTIONS = {"clusters": "cluster", "users": "user", "contexts": "context"}
@@ -188,13 +187,16 @@ def _address(server: object) -> str:
 
 def _is_ours(command: Entry) -> bool:
     args = command.get("args")
-    program = os.path.basename(str(command.get("command")))
-    return program in (PROGRAM, f"kubectl-{PROGRAM}") and isinstance(args, list) and args[:1] == [COMMAND]
+    is_plugin = isinstance(args, list) and (args[:1] == [COMMAND] or args[:2] == [CONNECT, TOKEN])
+    return is_plugin and is_our_program(command.get("command"))
 
 
 def _account(args: object) -> tuple[str | None, ...]:
     """Where and as whom the plugin signs in: two entries with the same are the same user."""
     words = [str(word) for word in args] if isinstance(args, list) else []
+    if words[:1] == [CONNECT]:
+        # It has no account. The name of its context tells it from others.
+        return tuple(words)
     options = dict(pairwise(words)) | dict(
         word.split("=", 1) for word in words if word.startswith("--") and "=" in word
     )

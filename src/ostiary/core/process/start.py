@@ -95,6 +95,26 @@ def start_child(command: Sequence[str], *, keep_open: Sequence[int]) -> ChildPro
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=tuple(keep_open))
 
 
+def start_detached(command: Sequence[str], *, keep_open: Sequence[int], without: Sequence[str] = ()) -> None:
+    """Start a program of our own that outlives this one: in a session of its own, and with no terminal.
+
+    Its environment is ours *without* these variables.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: text for name, text in os.environ.items() if name not in without},
+        pass_fds=tuple(keep_open),
+        start_new_session=True,
+        # The folder that somebody works in must not be held by it.
+        cwd="/",
+    )
+    # Nobody minds it: it ends by itself, and whoever adopts it reaps it.
+    process.returncode = 0
+
+
 def _copy_of_our_stderr(at_end: ExitStack) -> int | None:
     """Taken before there are pipes: if descriptor 2 is closed, one of them may get that number."""
     try:

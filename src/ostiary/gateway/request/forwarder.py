@@ -10,7 +10,7 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.authenticate.tokens_in_use import TokensInUse
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
-from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.http1.request_framing import framing_lines
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
 from ostiary.gateway.request.object_admission import ObjectAdmission, answer_recorder, outcome_of
@@ -25,7 +25,6 @@ from ostiary.wire.ostiary_dev.action_token import AllowedAction
 from ostiary.wire.request.request_info import PROXY
 
 _MISSING = object()
-_UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
 
 
 class Forwarder:
@@ -82,7 +81,7 @@ class Forwarder:
                 passage.scanned.lines,
                 exchange.connection.forwarded_lines,
                 audit_line,
-                b"\r\n\r\n" if exchange.request.bare else _framing(exchange.request),
+                b"\r\n\r\n" if exchange.request.bare else framing_lines(exchange.request),
             )
         )
         audit = plan.audit
@@ -143,7 +142,8 @@ class Forwarder:
         self._tokens_in_use.remove_stream(passage.token, proxied)
         if self._seated.pop(proxied, _MISSING) is _MISSING:
             self._open.streams.pop(proxied, None)
-        upstream = proxied.upstream
+        upstream = passage.plan.upstream
+        assert upstream is not None
         if error is not None:
             self._report_failure(upstream, error, passage)
         elif upstream.failures:
@@ -166,15 +166,3 @@ class Forwarder:
 
     def proxied_refused(self, proxied: Proxied[Passage]) -> None:
         self._answers.send_too_many_streams(proxied.context)
-
-
-def _framing(request: RequestHead) -> bytes:
-    """The end of a head: it says how the body is found, or which protocol comes next."""
-    lines = b"\r\n"
-    if request.chunked:
-        lines += b"Transfer-Encoding: chunked\r\n"
-    elif request.content_length is not None:
-        lines += b"Content-Length: %d\r\n" % request.content_length
-    if request.upgrade:
-        lines += b"Connection: Upgrade\r\nUpgrade: " + _UPGRADE_NAMES[request.upgrade] + b"\r\n"
-    return lines + b"\r\n"

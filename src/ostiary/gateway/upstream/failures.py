@@ -8,6 +8,7 @@ from __future__ import annotations
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.request_head import RequestHead
 
+REJECTED = "it rejects the gateway's own credential"
 # Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 

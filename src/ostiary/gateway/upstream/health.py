@@ -13,7 +13,7 @@ from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.headers import Headers
-from ostiary.gateway.upstream.identity.own_credential import REJECTED
+from ostiary.gateway.upstream.failures import REJECTED
 from ostiary.gateway.upstream.upstreams import Upstream
 
 EVERY_SECONDS = 10.0

@@ -10,27 +10,37 @@ sent once more, or the client gets a 503: its own credential has nothing to do w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+import asyncio
+from typing import Generic, Protocol, TypeVar
 
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
+from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, Exchange, status_line
 from ostiary.gateway.http1.headers import Headers
-from ostiary.gateway.upstream.failures import failure_status, may_repeat
-from ostiary.gateway.upstream.identity.own_credential import REJECTED
+from ostiary.gateway.upstream.failures import REJECTED, failure_status, may_repeat
 from ostiary.gateway.upstream.kept_body import KeptBody
 from ostiary.gateway.upstream.recorder import Recorder
 from ostiary.gateway.upstream.relayed_answer import RelayedAnswer, is_event_stream
 from ostiary.gateway.upstream.tunnel import UpstreamTunnel
 from ostiary.wire.status import is_unauthorized
 
-if TYPE_CHECKING:
-    from ostiary.gateway.upstream.upstreams import Upstream
-
-
 Context = TypeVar("Context")
 REDIRECTED = "it answered with a redirect, which clients would follow with their token"
+
+
+class Destination(Protocol):
+    """The upstream, as each request to it sees it."""
+
+    @property
+    def pool(self) -> Pool: ...
+
+    @property
+    def refuses_redirects(self) -> bool: ...
+
+    def renewed_credential(self, rejected: bytes) -> bytes | asyncio.Future[bytes | None] | None:
+        """Another credential than the one that was *rejected*, at once or later; None if there is no other."""
 
 
 class Owner(Protocol[Context]):
@@ -87,7 +97,7 @@ class Proxied(Generic[Context]):
     def __init__(
         self,
         exchange: Exchange,
-        upstream: Upstream,
+        upstream: Destination,
         head: bytes,
         audit_line: bytes,
         timeout: float,
@@ -347,10 +357,21 @@ class Proxied(Generic[Context]):
         self.upstream.pool.acquire(self._take_connection, fresh=True)
 
     def _send_with_another_credential(self) -> None:
-        """The upstream rejected ours. The file may hold a newer one; if not, that is no fault of the client's."""
+        """The upstream rejected ours. There may be a newer one; if not, that is no fault of the client's."""
         assert self.credential is not None
         self._answer, self.status = None, 0
         renewed = self.upstream.renewed_credential(self.credential)
+        if isinstance(renewed, asyncio.Future):
+            if not self._exchange.request.bare:
+                # The rest of the body waits, too.
+                self._exchange.pause_body()
+            renewed.add_done_callback(lambda future: self._send_with(future.result()))
+        else:
+            self._send_with(renewed)
+
+    def _send_with(self, renewed: bytes | None) -> None:
+        if self._done:
+            return
         has_whole_body = self._kept is None or self._kept.is_complete
         if renewed is None or self._resent or not has_whole_body or self._exchange.gone:
             self._fail(UpstreamLost(REJECTED, answered=True, kind=FailureKind.CREDENTIAL, relayed=self.relayed))

@@ -20,9 +20,10 @@ from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
 from ostiary.gateway.observe.repeated_log import RepeatedLog
+from ostiary.gateway.upstream.failures import REJECTED
 from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
-from ostiary.gateway.upstream.identity.own_credential import REJECTED, UNREADABLE, TlsFiles, TokenFile
+from ostiary.gateway.upstream.identity.own_credential import UNREADABLE, TlsFiles, TokenFile
 from ostiary.gateway.upstream.redirects import Redirects
 from ostiary.interfaces.attributes import ReadsCapabilities, RequiresMore
 from ostiary.model import RequestInfo, UserInfo

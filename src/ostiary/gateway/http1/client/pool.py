@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
@@ -19,6 +19,10 @@ from ostiary.gateway.http1.outbox import Outbox
 
 # Gets the connection, or why there is none; answers whether it is still wanted.
 Ready = Callable[[UpstreamConnection | None, UpstreamLost | None], bool]
+# Opens a connection: `dial`, or what goes through a proxy.
+Dial = Callable[
+    [UpstreamAddress, asyncio.AbstractEventLoop, Callable[[], UpstreamConnection]], Awaitable[UpstreamConnection]
+]
 
 
 class Pool:
@@ -33,8 +37,10 @@ class Pool:
         queue: int = 4096,
         idle_timeout: float = 60.0,
         connect_timeout: float = 5.0,
+        dial: Dial = dial,
     ) -> None:
         self.address = address
+        self._dial = dial
         self._loop = loop
         self._limit = limit
         self._queue = queue
@@ -143,7 +149,7 @@ class Pool:
         connection, failure = None, None
         try:
             address = self.address
-            dialing = dial(address, self._loop, lambda: UpstreamConnection(self))
+            dialing = self._dial(address, self._loop, lambda: UpstreamConnection(self))
             connection = await asyncio.wait_for(dialing, self._connect_timeout)
             connection.address = address
             if connection.transport.is_closing():

@@ -16,7 +16,6 @@ from ostiary.gateway.config import settings
 # How long a token that was read from a file is used before the file is read again: the kubelet rotates such files.
 TOKEN_FILE_SECONDS = 60.0
 
-REJECTED = "it rejects the gateway's own credential"
 UNREADABLE = "the gateway's own credential cannot be read"
 
 

@@ -1,0 +1,180 @@
+"""One cluster as the user of a kubeconfig: the credential, the TLS context and the connections of its requests.
+
+Everything about the user is `ostiary.client`'s: where the credential comes from, when it is refreshed, which proxy is
+used, whom it impersonates. Here the connections of the gateway's engine are given that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from concurrent.futures import Future
+from urllib.parse import urlsplit
+
+from ostiary.cli.connect.own_context import check_not_own
+from ostiary.cli.connect.proxy.dial_through import through
+from ostiary.cli.connect.record import ConnectRecord
+from ostiary.client import kubeconfig as kubeconfigs
+from ostiary.client.access import ClusterAccess
+from ostiary.client.connection import connect
+from ostiary.client.retry_on_401 import RequestHeaders, Signing
+from ostiary.core.caching.waiting import wait_async
+from ostiary.core.clock import Clock
+from ostiary.core.watched_file import Fingerprint, fingerprint
+from ostiary.errors import PluginNotInteractive
+from ostiary.gateway.http1.client.address import UpstreamAddress
+from ostiary.gateway.http1.client.dial import dial
+from ostiary.gateway.http1.client.pool import Pool
+from ostiary.model import Credential
+
+NO_TERMINAL = "let it ask in a terminal: ostiary connect --stop, then ostiary connect CONTEXT --foreground"
+# For a whole connection with its handshake. A key in hardware, or a cluster behind a VPN, may take its time.
+CONNECT_SECONDS = 30.0
+MOST_CONNECTIONS, MOST_WAITING = 256, 1024
+# The context is asked for again after this, because the file of the authorities may have changed.
+CONTEXT_SECONDS = 60.0
+_PORTS = {"http": 80, "https": 443}
+
+
+class Route:
+    """The way to the cluster as one version of the kubeconfig describes it."""
+
+    def __init__(self, access: ClusterAccess, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        server = urlsplit(access.server)
+        assert server.hostname is not None, "the kubeconfig was checked"
+        self.access = access
+        self.path = server.path.rstrip("/").encode()
+        self.host_line = b"Host: " + server.netloc.encode() + b"\r\n"
+        self._clock = clock
+        self._place = server.hostname, server.port or _PORTS[server.scheme]
+        self.pool = Pool(
+            UpstreamAddress(*self._place),
+            loop,
+            limit=MOST_CONNECTIONS,
+            queue=MOST_WAITING,
+            connect_timeout=CONNECT_SECONDS,
+            dial=dial if access.proxy is None else through(access.proxy),
+        )
+        self._made_for: Credential | None = None
+        self._context_again_at = float("-inf")
+
+    async def take_up(self, credential: Credential | None) -> None:
+        """Use the client certificate of *credential* from the next connection on; raises `OstiaryError`."""
+        now = self._clock.monotonic()
+        if credential is self._made_for and now < self._context_again_at:
+            return
+        # In a thread: a key in hardware may have to be found first.
+        context: ssl.SSLContext | None = await asyncio.to_thread(self.access.ssl_context)
+        self._made_for, self._context_again_at = credential, now + CONTEXT_SECONDS
+        if context is not self.pool.address.tls:
+            self.pool.move(UpstreamAddress(*self._place, tls=context))
+
+
+class SignedRequest:
+    """One request's way to the cluster, with the credential that it has. It is what a `Proxied` calls its upstream."""
+
+    refuses_redirects = True
+
+    def __init__(self, route: Route, headers: RequestHeaders) -> None:
+        self.route = route
+        self.pool = route.pool
+        self.error = ""
+        self._signing = Signing(route.access, headers)
+        self._credential: Credential | None = None
+        self._is_renewed = False
+
+    async def sign(self) -> bytes:
+        """The lines of the head that say where it goes and who asks; raises `OstiaryError` if that is not known."""
+        current = self._signing.credential()
+        if isinstance(current, Future):
+            self._credential = await wait_async(current)
+        else:
+            self._credential = current
+        await self.route.take_up(self._credential)
+        return self._lines()
+
+    def renewed_credential(self, rejected: bytes) -> asyncio.Future[bytes | None] | None:
+        """The client's rule for a 401: one refresh for all whose credential was rejected, and one more attempt."""
+        if self._is_renewed:
+            return None
+        replacement = self._signing.replacement(self._credential, 401, {})
+        if replacement is None:
+            return None
+        self._is_renewed = True
+        return asyncio.ensure_future(self._renew(replacement))
+
+    async def _renew(self, replacement: Credential | Future[Credential | None]) -> bytes | None:
+        try:
+            newer = await wait_async(replacement) if isinstance(replacement, Future) else replacement
+            if not self._signing.sends_again(newer, replayable=True):
+                return None
+            await self.route.take_up(newer)
+        except Exception as error:
+            self.error = str(getattr(error, "summary", type(error).__name__))
+            return None
+        self._credential = newer
+        return self._lines()
+
+    def note(self, status: int) -> None:
+        """The cluster has answered with *status*."""
+        self._signing.note(self._credential, status)
+
+    def _lines(self) -> bytes:
+        lines = [f"{name}: {value}\r\n".encode() for name, value in self._signing.headers(self._credential)]
+        return b"".join([self.route.host_line, *lines])
+
+
+class ConnectedCluster:
+    """The cluster of one record. The kubeconfig is read again when it has changed."""
+
+    def __init__(
+        self, record: ConnectRecord, loop: asyncio.AbstractEventLoop, clock: Clock, *, has_terminal: bool
+    ) -> None:
+        self._record = record
+        self._loop = loop
+        self._clock = clock
+        self._has_terminal = has_terminal
+        self._seen: dict[str, Fingerprint | None] = {}
+        self._routes: list[Route] = []
+
+    def route(self) -> Route:
+        """Raises `ConfigurationError` if the kubeconfig cannot be used."""
+        if not self._routes or any(fingerprint(path) != seen for path, seen in self._seen.items()):
+            config = kubeconfigs.load(environ={"KUBECONFIG": self._record.kubeconfig})
+            seen = {path: fingerprint(path) for path in (*config.files, *config.missing_files)}
+            unavailable = not self._has_terminal
+            access = connect(config, context=self._record.context, stdin_unavailable=unavailable, clock=self._clock)
+            check_not_own(access.selection)
+            for old in self._routes:
+                old.pool.close()
+            self._routes.append(Route(access, self._loop, self._clock))
+            self._seen = seen
+        return self._routes[-1]
+
+    async def check(self) -> None:
+        """Raise the `OstiaryError` for which a request could not be sent now, if there is one."""
+        try:
+            await SignedRequest(self.route(), _NoHeaders()).sign()
+        except PluginNotInteractive as error:
+            error.hint = error.hint if self._has_terminal else NO_TERMINAL
+            raise
+
+    @property
+    def server(self) -> str:
+        return self._routes[-1].access.server if self._routes else ""
+
+    def tick(self, now: float) -> None:
+        for route in self._routes:
+            route.pool.tick(now)
+        self._routes = [route for route in self._routes[:-1] if route.pool.connections] + self._routes[-1:]
+
+    def close(self) -> None:
+        for route in self._routes:
+            route.pool.close()
+            for connection in list(route.pool.connections):
+                connection.abandon()
+
+
+class _NoHeaders:
+    def has(self, header: str) -> bool:
+        return False

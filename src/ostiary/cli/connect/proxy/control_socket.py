@@ -1,0 +1,94 @@
+"""The Unix socket of the proxy: who may have a token asks here.
+
+The folder is the user's alone, and so is the socket; and the kernel tells whose process is at the other end, so that
+neither a folder with other permissions nor a descriptor that was passed on lets anybody else in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from ostiary.cli.connect.quick_token import ERROR, OK, peer_user
+from ostiary.errors import OstiaryError
+
+log = logging.getLogger("ostiary.connect")
+
+LONGEST_LINE = 1024
+# One question; the answer may take as long as a plugin does.
+QUESTION_SECONDS = 5.0
+MOST_CLIENTS = 64
+LAST_SECONDS = 1.0
+
+Answer = Callable[[str], Awaitable[bytes]]
+
+
+def bind_socket(path: str) -> socket.socket:
+    """A new socket at *path*, in the place of one that a process has left behind. The caller holds the lock."""
+    if os.path.lexists(path):
+        os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # Nobody else may connect in the moment before the mode is set.
+    before = os.umask(0o177)
+    try:
+        listener.bind(path)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.umask(before)
+    listener.listen(MOST_CLIENTS)
+    listener.setblocking(False)
+    return listener
+
+
+class ControlSocket:
+    """Answers the questions of this user's processes with *answer*, which may raise `OstiaryError`."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._clients = 0
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+
+    async def answer_rest(self) -> None:
+        """Wait a moment for the replies that are under way: the process is ending."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._all_answered.wait(), LAST_SECONDS)
+
+    async def serve(self, listener: socket.socket) -> asyncio.Server:
+        return await asyncio.start_unix_server(self._serve_client, sock=listener, limit=LONGEST_LINE)
+
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            user = peer_user(writer.get_extra_info("socket"))
+            if user != os.geteuid():
+                log.warning("a process of the user %s was refused at the socket", user)
+            elif self._clients < MOST_CLIENTS:
+                self._clients += 1
+                self._all_answered.clear()
+                try:
+                    await self._reply(reader, writer)
+                finally:
+                    self._clients -= 1
+                    if not self._clients:
+                        self._all_answered.set()
+        except (OSError, TimeoutError, ValueError):
+            # It went away, or said nothing that is a question.
+            pass
+        finally:
+            writer.close()
+
+    async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await asyncio.wait_for(reader.readline(), QUESTION_SECONDS)
+        try:
+            reply = OK + await self._answer(line.decode().rstrip("\n"))
+        except OstiaryError as error:
+            reply = ERROR + json.dumps({"summary": error.summary, **dict(error.lines())}).encode()
+        writer.write(reply)
+        await writer.drain()

@@ -1,0 +1,49 @@
+"""The tokens by which clients prove themselves to one listener. They live in memory, for minutes, and nowhere else.
+
+Who asks at the Unix socket gets one; a request must present it. A token is good at the listener of one context only,
+and of this process only: whoever kept one finds the next process closed to it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ostiary.core.clock import Clock
+from ostiary.model import Secret
+
+LIFETIME = timedelta(minutes=5)
+# With less than this left the next one who asks gets a new token.
+LEAST_LEFT = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopbackToken:
+    token: Secret
+    expires_at: datetime
+    ends_at: float
+
+
+class LoopbackTokens:
+    """Those of one listener: the current one and the one before it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._tokens: list[LoopbackToken] = []
+
+    def current(self) -> LoopbackToken:
+        """One that is good for a while."""
+        now = self._clock.monotonic()
+        if not self._tokens or self._tokens[-1].ends_at - now < LEAST_LEFT.total_seconds():
+            token = Secret(secrets.token_urlsafe(32))
+            expires_at, ends_at = self._clock.now() + LIFETIME, now + LIFETIME.total_seconds()
+            self._tokens = [*self._tokens[-1:], LoopbackToken(token, expires_at, ends_at)]
+        return self._tokens[-1]
+
+    def accepts(self, presented: bytes) -> bool:
+        """Whether *presented* is one of ours. In constant time, and by a clock that nobody can set back."""
+        now = self._clock.monotonic()
+        matches = [hmac.compare_digest(each.token.reveal().encode(), presented) for each in self._tokens]
+        return any(match and now < each.ends_at for match, each in zip(matches, self._tokens, strict=True))

@@ -1,0 +1,54 @@
+"""The Unix socket: one question, one reply; whoever says nothing sensible gets none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ostiary.cli.connect.proxy.control_socket import ControlSocket, bind_socket
+from ostiary.errors import ConfigurationError
+
+
+async def answer(line: str) -> bytes:
+    if line == "fail":
+        raise ConfigurationError("it failed", cause="because", hint="mend it", code="connect-unavailable")
+    return line.encode()
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> AsyncIterator[str]:
+    path = str(tmp_path / "s")
+    server = await ControlSocket(answer).serve(bind_socket(path))
+    yield path
+    server.close()
+
+
+async def ask(path: str, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(data)
+    writer.write_eof()
+    reply = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    return reply
+
+
+async def test_a_question_gets_its_reply_or_its_error(path: str) -> None:
+    assert await ask(path, b"hello\n") == b"ok\nhello"
+    kind, _, content = (await ask(path, b"fail\n")).partition(b"\n")
+    assert kind == b"error"
+    assert json.loads(content) == {
+        "summary": "it failed",
+        "cause": "because",
+        "hint": "mend it",
+        "code": "connect-unavailable",
+    }
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\n", b"x" * 5000 + b"\n"])
+async def test_what_is_no_question_gets_nothing_and_the_next_one_its_reply(path: str, data: bytes) -> None:
+    assert await ask(path, data) == b""
+    assert await ask(path, b"hello\n") == b"ok\nhello"
