@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ostiary.cli.connect import record as records
 from ostiary.cli.connect.certificate import ADDRESS, make_certificate
-from ostiary.cli.connect.own_context import check_not_own
+from ostiary.cli.connect.connectable import check_connectable
 from ostiary.cli.connect.quick_token import is_name
 from ostiary.cli.connect.record import DEFAULT_IDLE_SECONDS, ConnectRecord
 from ostiary.cli.connect.start import ask_or_start, ask_running
@@ -82,7 +82,7 @@ def _checked_namespace(context: str, paths: list[str]) -> str | None:
     """The namespace that the context has; raises `ConfigurationError` if it cannot be connected."""
     config = kubeconfigs.load(environ={"KUBECONFIG": os.pathsep.join(paths)})
     selection = kubeconfigs.select(config, context=context)
-    check_not_own(selection)
+    check_connectable(selection)
     return config.contexts[context].namespace or None
 
 

@@ -104,6 +104,16 @@ def test_its_own_contexts_and_unknown_ones_are_refused(kubeconfig: Path) -> None
     assert raised.value.code == "config-not-found"
 
 
+def test_a_user_whose_requests_must_be_signed_is_refused(tmp_path: Path) -> None:
+    signing = {"name": "ostiary.dev/request-signing", "extension": {"command": "acme-sign"}}
+    signed = write_kubeconfig(
+        tmp_path / "signed", server="https://one.example", user={**TOKEN, "extensions": [signing]}
+    )
+    with pytest.raises(ConfigurationError) as raised:
+        make("test", options(kubeconfig=str(signed)))
+    assert "have to be signed" in (raised.value.cause or "")
+
+
 def test_printed_it_leaves_the_kubeconfig_alone(kubeconfig: Path) -> None:
     text = kubeconfig.read_text()
     made = make("test", options(merges=False))

@@ -11,7 +11,7 @@ import ssl
 from concurrent.futures import Future
 from urllib.parse import urlsplit
 
-from ostiary.cli.connect.own_context import check_not_own
+from ostiary.cli.connect.connectable import check_connectable
 from ostiary.cli.connect.proxy.dial_through import through
 from ostiary.cli.connect.record import ConnectRecord
 from ostiary.client import kubeconfig as kubeconfigs
@@ -144,7 +144,7 @@ class ConnectedCluster:
             seen = {path: fingerprint(path) for path in (*config.files, *config.missing_files)}
             unavailable = not self._has_terminal
             access = connect(config, context=self._record.context, stdin_unavailable=unavailable, clock=self._clock)
-            check_not_own(access.selection)
+            check_connectable(access.selection)
             for old in self._routes:
                 old.pool.close()
             self._routes.append(Route(access, self._loop, self._clock))
