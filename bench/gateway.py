@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.kube_rbac_proxy import kube_rbac_proxy, warm_up
-from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started
+from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started, uvicorn_command
 from bench.table import Row
 from ostiary.core.tokens import Tokens
 from ostiary.interfaces.token_store import RevocationKind
@@ -356,8 +356,7 @@ def _uvicorn(folder: Path, answers: dict[str, str]) -> Iterator[Peer]:
     port = free_port()
     (home / "reviews.py").write_text(_UVICORN)
     (home / "answers.json").write_text(json.dumps(answers))
-    command = [sys.executable, "-m", "uvicorn", "reviews:app", "--port", str(port), "--log-level", "error"]
-    with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
+    with started(uvicorn_command("reviews:app", port), core=MEASURED_CORE, port=port, cwd=home) as process:
         yield Peer("uvicorn", port, process.pid)
 
 

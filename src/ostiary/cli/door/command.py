@@ -79,6 +79,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 help="the module that hashes the token for --cache; set-misc is quicker (default: %(default)s)",
             )
             verb.add_argument(
+                "--pass-header",
+                dest="passed_headers",
+                action="append",
+                default=[],
+                metavar="NAME",
+                help="with --cache: a header of the client that the upstream gets, and no others; may be repeated"
+                " (default: those of most programs and browsers; each costs a little time)",
+            )
+            verb.add_argument(
                 "--key-script", action="store_true", help="print the script of njs that --cache needs, and nothing else"
             )
         if proxy == "haproxy":
@@ -100,9 +109,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 # What only some kinds have.
-_ABSENT = {
+_ABSENT: dict[str, object] = {
     "cache": None,
     "hash_module": "njs",
+    "passed_headers": [],
     "key_script": False,
     "spoe": False,
     "spoe_file": SPOE_FILE,

@@ -3,13 +3,16 @@
 With ``decisions`` in the door, HAProxy first looks a request up in its map, and asks only about what is not there. What
 must be asked about goes to a backend of its own: the SPOE filter costs time with every request of its section. The last
 rule of that backend refuses: whatever did not get a pass before it ends there.
+
+Rules cost time, too, so those about unusual headers are only for requests that are not plain. What is plain is listed,
+and not what is unusual: of a header that nobody thought of, all rules are applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.cli.door.claim_patterns import prefixes
+from ostiary.cli.door.claim_patterns import plain_names, prefixes
 from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
 from ostiary.gateway.doors.forward.handler import NO_DOOR
 from ostiary.gateway.doors.forward.identity import answer_names
@@ -69,16 +72,18 @@ frontend ostiary
 
     # Where a request goes. The gateway is told, and refuses what its own routes would send elsewhere.
 {routes}
-    # Only WebSocket passes: any other protocol would open a way behind the decision.
-    http-request del-header Upgrade if {{ req.fhdr_cnt(upgrade) gt 0 }} !{{ req.fhdr(upgrade) -m str -i websocket }}
+    # Most requests are plain: they have one Authorization, and other headers only of these names, none of which claims
+    # to be somebody or says anything about the connection. The rules about such headers are for the others.
+    acl ostiary_plain_names req.hdr_names -m reg ^(({plain}),)*authorization(,({plain}))*$
+    acl ostiary_plain var(txn.ostiary.plain) -m bool
+    http-request set-var(txn.ostiary.plain) bool(1) if ostiary_plain_names
     # A whole URL is passed on as a path, which is what is decided on.
     http-request set-uri %[pathq] if !{{ url_beg / }}
     # Before HAProxy 3.2 trailers cannot be dropped, so the length of a body must be announced.
     .if !version_atleast(3.2)
-    http-request return status 411 if {{ req.fhdr_cnt(transfer-encoding) gt 0 }}
+    http-request return status 411 if !ostiary_plain {{ req.fhdr_cnt(transfer-encoding) gt 0 }}
     http-request return status 411 if {{ req.ver 2.0 }} {{ req.fhdr_cnt(content-length) 0 }} {{ method POST PUT PATCH }}
     .endif
-    http-request set-var(txn.ostiary.names) req.hdr_names
     option forwardfor
 
 {lookup}    # Whatever has no pass yet is asked about there, or refused.
@@ -87,8 +92,12 @@ frontend ostiary
 # The gateway is asked. Only its answer makes a pass good.
 backend ostiary-asked
     filter spoe engine ostiary config {spoe_file}
+    acl ostiary_plain var(txn.ostiary.plain) -m bool
+    # Only WebSocket passes: any other protocol would open a way behind the decision.
+    http-request del-header Upgrade if !ostiary_plain !{{ req.fhdr(upgrade) -m str -i websocket }}
 {questions}
-{passing}    http-request allow if {{ var(txn.ostiary.good) -m bool }}
+{passing}    http-request add-header Connection upgrade if !ostiary_plain {{ req.fhdr_cnt(upgrade) gt 0 }}
+    http-request allow if {{ var(txn.ostiary.good) -m bool }}
 
     # Refusals, as the gateway has said them.
 {refusals}
@@ -104,28 +113,31 @@ _PASSING = """\
     # What a client could claim to be, however it is spelled; its token; and what it says about its connection, which
     # could make the next program drop headers.
     http-request del-header Authorization
-    acl ostiary_claims var(txn.ostiary.names) -m reg (^|,)({beginnings})
-    http-request del-header ^({claims})$ -m reg if ostiary_claims or !{{ var(txn.ostiary.names) -m found }}
+    http-request del-header ^({claims})$ -m reg if !ostiary_plain
     # Who the user is. Each header is always there, and nothing is left of the client's.
 {identity}
-{scheme}    http-request add-header Connection upgrade if {{ req.fhdr_cnt(upgrade) gt 0 }}
-"""
+{scheme}"""
 _LOOKUP = """\
     # What was allowed before. A pass has the form EXPIRY|LEASE|USER|UID|GROUPS; it is good until it expires, and while
-    # the gateway renews the lease, which it does as long as it knows of every revocation.
+    # the gateway renews the lease, which it does as long as it knows of every revocation. There is none for what
+    # switches the protocol, or is asked in another's name.
     acl ostiary_one_token req.fhdr_cnt(authorization) eq 1
-    acl ostiary_named var(txn.ostiary.names) -m found
-    acl ostiary_once var(txn.ostiary.names) -m reg (^|,)(impersonate|upgrade(,|$))
+    acl ostiary_named req.hdr_names -m found
+    acl ostiary_once req.hdr_names -m reg (^|,)(impersonate|upgrade(,|$))
     acl ostiary_current var(txn.ostiary.pass),field(1,|),sub(txn.ostiary.now) -m int gt 0
     acl ostiary_leased var(txn.ostiary.pass),field(2,|),map_str_int({leases}),sub(txn.ostiary.now) -m int 1:{seconds}
-    acl ostiary_good var(txn.ostiary.good) -m bool
-    http-request set-var-fmt(txn.ostiary.key) "{key}" if ostiary_one_token ostiary_named !ostiary_once
+    http-request set-var-fmt(txn.ostiary.key) "{key}" if ostiary_plain or ostiary_one_token ostiary_named !ostiary_once
     http-request set-var(txn.ostiary.pass) var(txn.ostiary.key),sha2(256),hex,map_str({decisions})
     http-request set-var(txn.ostiary.now) date
-    http-request set-var(txn.ostiary.good) bool(1) if ostiary_leased ostiary_current
-    # The rest of these rules is for what has a good pass.
-    http-request allow if !ostiary_good
-{passing}    use_backend ostiary-to-{chosen} if ostiary_good
+    use_backend ostiary-passed if ostiary_leased ostiary_current
+"""
+# Where that leads.
+_PASSED = """\
+# What was allowed before.
+backend ostiary-passed
+    acl ostiary_plain var(txn.ostiary.plain) -m bool
+{passing}
+{servers}
 """
 _SPOE = """\
 # {title}.
@@ -163,6 +175,7 @@ def configuration(layout: Layout) -> str:
             listen=_listen(layout),
             spoe_file=layout.spoe_file,
             routes="".join(f"    {line}\n" for line in _routes(layout)),
+            plain="|".join(plain_names(f"^({_one_of(_claims(layout))})$")),
             lookup=_lookup(layout),
             questions=_questions(layout),
             passing=_passing(layout),
@@ -234,15 +247,12 @@ def _lookup(layout: Layout) -> str:
         decisions=maps.decisions,
         leases=maps.leases,
         seconds=LEASE_SECONDS + 1,
-        passing=_passing(layout),
-        chosen=_chosen(layout),
     )
 
 
 def _passing(layout: Layout) -> str:
     return _PASSING.format(
         claims=_one_of(_claims(layout)),
-        beginnings="|".join(sorted({claim.partition("-")[0].partition(".")[0] for claim in _claims(layout)})),
         identity="".join(f"    {line}\n" for line in _identity(layout)).rstrip("\n"),
         scheme="    http-request add-header X-Forwarded-Proto https\n" if layout.listen_certificate else "",
     )
@@ -306,9 +316,10 @@ def _servers(layout: Layout) -> str:
 
 def _backends(layout: Layout) -> str:
     """Where passes lead that were good before; and the gateway."""
-    with_passes = [] if layout.door.decisions is None else layout.backends
-    lines = [f"backend ostiary-to-{each.name}\n{_server(each)}" for each in with_passes]
-    lines.append(
+    has_passes = layout.door.decisions is not None
+    passed = _PASSED.format(passing=_passing(layout), servers=_servers(layout)) if has_passes else ""
+    return (
+        f"{passed}"
         "# The gateway, which is asked.\n"
         "backend ostiary-agents\n"
         "    mode tcp\n"
@@ -316,7 +327,6 @@ def _backends(layout: Layout) -> str:
         "    retries 1\n"
         f"    server gateway {layout.gateway_address}{_tls(layout)}\n"
     )
-    return "\n".join(lines)
 
 
 def _server(backend: Backend) -> str:

@@ -62,6 +62,8 @@ class Layout:
     key: str | None = None
     cache: str | None = None
     hash_module: str = "njs"
+    # Of nginx with a cache: the headers of the client that pass; empty: the usual ones.
+    passed_headers: tuple[str, ...] = ()
     drop_headers: tuple[str, ...] = ()
     browser_port: str = ""
     cleans_cookies: bool = False

@@ -13,6 +13,7 @@ from ostiary.cli.door.nginx_texts import (
     BACKEND,
     BROWSERS,
     CACHE,
+    CACHE_KEY,
     COOKIES,
     HEAD,
     LOCATION,
@@ -89,7 +90,9 @@ def _sign_in(layout: Layout, path: str, host: str) -> str:
 
 
 def _question(layout: Layout, backend: Backend) -> str:
-    cache = QUESTION_CACHE.format(zone=_zone(layout.door.name), cache=layout.cache) if layout.cache else ""
+    cache = (
+        QUESTION_CACHE.format(zone=_zone(layout.door.name), key=CACHE_KEY, cache=layout.cache) if layout.cache else ""
+    )
     return QUESTION.format(
         name=backend.name,
         scheme=layout.gateway.scheme,
@@ -150,7 +153,9 @@ def _passed(layout: Layout) -> str:
     if not layout.cache:
         cleared = "".join(f'        proxy_set_header {name.title()} "";\n' for name in layout.cleared)
         return f"        # What a client could claim to be. The gateway refuses requests with other claims.\n{cleared}"
-    passed = "".join(f"        proxy_set_header {name} $http_{_zone(name)};\n" for name in PASSED_WITH_CACHE)
+    passed = "".join(
+        f"        proxy_set_header {name} $http_{_zone(name)};\n" for name in layout.passed_headers or PASSED_WITH_CACHE
+    )
     return (
         "        # The gateway does not see each request, so only these headers of the client pass; add your own.\n"
         f"        proxy_pass_request_headers off;\n{passed}"

@@ -43,8 +43,9 @@ map $ostiary_upgrade $ostiary_connection {{
 }}
 # A body without an announced length, as in chunks or in HTTP/2, may have any.
 map $server_protocol:$http_transfer_encoding $ostiary_no_length {{
-    default        unknown;
-    ~^HTTP/1\\.[01]:$ 0;
+    default   unknown;
+    HTTP/1.0: 0;
+    HTTP/1.1: 0;
 }}
 map $content_length $ostiary_length {{
     default $content_length;
@@ -124,9 +125,16 @@ QUESTION = """\
         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
 {cache}    }}
 """
+# What an answer depends on. Of these only the host can hold a colon, and the target after it begins with a slash.
+CACHE_KEY = ":".join(
+    (
+        *("$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length", "$ostiary_upgrade"),
+        *("$ostiary_token", "$http_host$request_uri"),
+    )
+)
 QUESTION_CACHE = """\
         proxy_cache ostiary_{zone};
-        proxy_cache_key $request_method:$http_host:$ostiary_upgrade:$ostiary_length:$request_uri:$ostiary_token;
+        proxy_cache_key {key};
         # Keeps the files of the answers open: a third of the time otherwise goes into opening them. Each takes a
         # descriptor of a worker: raise max and worker_rlimit_nofile together.
         open_file_cache max=256 inactive=60s;

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.door import caddy, envoy, envoy_grpc, gateway_api, haproxy, nginx, nginx_texts, traefik
+from ostiary.cli.door.claim_patterns import is_kept_back
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, load
@@ -34,6 +35,7 @@ WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
 }
 # What has no other meaning in any of their languages.
 _SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m)")
 
 
@@ -87,6 +89,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         # The answer holds the cookies of one browser, and would be used for another.
         hint = "leave it out, or give the web applications a gateway of their own"
         raise UsageError("--cache cannot be used beside web applications (auth: browser)", hint=hint)
+    passed_headers = _passed_headers(arguments, headers_dropped(config))
     if door.callers.token_file is None and arguments.certificate is None:
         raise UsageError("this door takes client certificates only", hint="say where they are: --certificate, --key")
     return Layout(
@@ -102,12 +105,26 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         key=arguments.key,
         cache=arguments.cache,
         hash_module=arguments.hash_module,
+        passed_headers=passed_headers,
         drop_headers=headers_dropped(config),
         browser_port=browser_port(config.external_url, door.port),
         cleans_cookies=cleans_cookies,
         spoe_file=arguments.spoe_file,
         listen_certificate=arguments.listen_certificate,
     )
+
+
+def _passed_headers(arguments: argparse.Namespace, drop: Sequence[str]) -> tuple[str, ...]:
+    names: list[str] = arguments.passed_headers
+    if names and arguments.cache is None:
+        raise UsageError("--pass-header is for --cache", hint="without a cache, all headers but claims pass")
+    for name in names:
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError(f'"{name}" is not the name of a header', where="--pass-header")
+        if is_kept_back(name, drop):
+            cause = "it could claim to be somebody, holds a credential, or is about the connection"
+            raise UsageError(f'the header "{name}" must not pass', cause=cause, where="--pass-header")
+    return tuple(names)
 
 
 def _listen(text: str) -> Address:

@@ -86,6 +86,16 @@ class Limits:
             self.check_rate(share.name)
         return self.seats.try_enter(share)
 
+    def pass_through(self, share: UserShare) -> bool:
+        """Count a request that is over as soon as it is let in, and needs a seat for no time.
+
+        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        """
+        if share.exempt:
+            return True
+        # The rate comes last: what takes from it is let in.
+        return self.seats.is_free_for(share) and not (self._has_rate and self._rate.take(share.name))
+
     async def wait(self, share: UserShare) -> Leave:
         return await self.seats.wait(share)
 

@@ -62,6 +62,10 @@ class FairSeats:
         share.seats += 1
         return share.leave_seat
 
+    def is_free_for(self, share: UserShare) -> bool:
+        """Whether `try_enter` would give a seat."""
+        return self.in_flight < self._seats and share.seats < self._per_user
+
     async def wait(self, share: UserShare) -> Leave:
         """A seat, when it is this user's turn; raises `TooManyRequests` if the queue is full or the wait too long."""
         leave = self.try_enter(share)

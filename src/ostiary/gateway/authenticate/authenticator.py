@@ -61,8 +61,8 @@ class TokenAuthenticator:
             ask_again=self.revoked_streams.ask_about_all,
         )
 
-    def recall(self, token_digest: bytes) -> TokenInUse | None:
-        """The token, if it is in memory and good this very moment."""
+    def recall(self, token_digest: bytes, at: float | None = None) -> TokenInUse | None:
+        """The token, if it is in memory and good this very moment, which is *at* by the monotonic clock."""
         token = self._by_digest.get(token_digest)
         if token is None or token.revoked:
             return None
@@ -70,7 +70,7 @@ class TokenAuthenticator:
             # For good, also if the clock is set back: the store knows how late it was.
             self.in_use.forget(token)
             return None
-        return token if self._monotonic() < self.feed.fresh_until else None
+        return token if (self._monotonic() if at is None else at) < self.feed.fresh_until else None
 
     async def find(self, token_digest: bytes) -> TokenInUse | None:
         """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here.

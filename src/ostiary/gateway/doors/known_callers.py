@@ -27,9 +27,12 @@ class CallerToken:
         self._digest = NO_DIGEST
         self._until = float("-inf")
 
-    def digest(self) -> bytes:
-        """The digest of the token in the file; raises `OSError` if the file cannot be read or is empty."""
-        now = self._clock.monotonic()
+    def digest(self, at: float | None = None) -> bytes:
+        """The digest of the token in the file; raises `OSError` if the file cannot be read or is empty.
+
+        *at* is the time by the monotonic clock, if the caller knows it.
+        """
+        now = self._clock.monotonic() if at is None else at
         if now >= self._until:
             token = self._file.read_bytes().strip()
             if not token:

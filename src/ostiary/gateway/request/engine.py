@@ -63,6 +63,7 @@ from ostiary.gateway.request.own.token_review import OwnTokenReviews
 from ostiary.gateway.request.questions import NoRoute, Questions
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.records import RequestRecords
+from ostiary.gateway.request.remembered.allowing import AllowAgain, AllowedAgain, never_again
 from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeads
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
@@ -114,6 +115,8 @@ class EngineParts:
     step_up: StepUpParts | None = None
     # Done with an allowed request in the place of forwarding it, where another proxy carries it (`doors.forward`).
     answer_allowed: AnswerAllowed | None = None
+    # Whether that answer is the `identity` of the plan and nothing else.
+    answers_identity: bool = False
     # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
     leads_to_sign_in: bool = True
 
@@ -162,6 +165,14 @@ class Engine:
             step_up=None if parts.step_up is None else parts.step_up.rules,
         )
         self._heads = RememberedHeads()
+        # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
+        self.allow_again: AllowAgain = (
+            AllowedAgain(
+                self._heads, parts.authenticator, self._planner, parts.limits, self._records, parts.recent
+            ).identity_of
+            if parts.answers_identity
+            else never_again
+        )
         self._tasks = self.tasks_type(loop, self._answers, self._records)
         self._recheck = RecheckAfterWait(self._judge, self._planner, self._answers)
         self._open_paths = self.open_paths_type(parts.open_paths, self._heads, self._tasks, self._records)

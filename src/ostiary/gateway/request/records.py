@@ -17,6 +17,7 @@ from ostiary.gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.ruling import BeyondScope
+from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.stages import Passage, RequestPlan
@@ -63,6 +64,22 @@ class RequestRecords:
             self.record_completion(plan.audit, passage, code, now, message=message)
         if self._recent.is_watched and not plan.public:
             self.record_decision(passage, plan, code, seconds=now - passage.received_at)
+
+    def conclude_at_once(
+        self, plan: RequestPlan, scanned: Scanned, address: str, code: int, *, received_at: float
+    ) -> None:
+        """The same for a request from *address* that took no place, nor anything else that must be given back."""
+        now = self._monotonic()
+        upstream = plan.upstream
+        self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
+        if plan.audit is not None:
+            known_address, origin = scanned.origin
+            if known_address != address:
+                origin = self.origin_of(scanned, address)
+            try:
+                plan.audit.complete(self._auditor.audit_id(), origin, code, received_at=received_at, at=now)
+            except AuditUnavailable as error:
+                _log_lost_event(error)
 
     def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
@@ -151,18 +168,20 @@ class RequestRecords:
 
     def origin(self, passage: Passage) -> str:
         """Where the request comes from, as its audit events say it. It is worked out once for each head."""
-        scanned = passage.scanned
-        connection = passage.exchange.connection
+        return self.origin_of(passage.scanned, passage.exchange.connection.remote_address)
+
+    def origin_of(self, scanned: Scanned, remote_address: str) -> str:
+        """The same of a request with these headers."""
         address, origin = scanned.origin
-        if address == connection.remote_address:
+        if address == remote_address:
             return origin
         if scanned.forwarded_for and self._trusted_proxies:
             lines = [line.decode("latin-1") for line in scanned.forwarded_for]
-            ips = source_ips(connection.remote_address, forwarded_for=lines, trusted=self._trusted_proxies)
+            ips = source_ips(remote_address, forwarded_for=lines, trusted=self._trusted_proxies)
         else:
-            ips = (connection.remote_address,)
+            ips = (remote_address,)
         origin = self._auditor.origin(ips, scanned.user_agent.decode("latin-1"))
-        scanned.origin = (connection.remote_address, origin)
+        scanned.origin = (remote_address, origin)
         return origin
 
     # --- what was decided, while somebody watches ---

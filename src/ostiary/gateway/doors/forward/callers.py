@@ -22,14 +22,15 @@ class DoorCallers:
         self._names = CertificateNames(configured.names)
         self._secret = None if configured.token_file is None else CallerToken(configured.token_file, clock)
 
-    def include(self, certificate: bytes | None, presented: bytes) -> bool:
+    def include(self, certificate: bytes | None, presented: bytes, at: float | None = None) -> bool:
         """Whether the sender is one of them; raises `OSError` if the file of the secret cannot be read.
 
         *certificate* is the peer's, in DER, and *presented* what `presented_secret` says of the question.
+        *at* is the time by the monotonic clock, if the caller knows it.
         """
-        if self._names.include(certificate):
+        if certificate is not None and self._names.include(certificate):
             return True
-        return self._secret is not None and hmac.compare_digest(presented, self._secret.digest())
+        return self._secret is not None and hmac.compare_digest(presented, self._secret.digest(at))
 
 
 def presented_secret(headers: Headers) -> bytes:

@@ -136,6 +136,11 @@ class AllowedAnswers:
         self._upstream = upstream
         self._cleans_cookies = cleans_cookies
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether an answer is `RequestPlan.identity` and nothing else, so that it can be given again."""
+        return self._upstream.assertions is None and not self._cleans_cookies
+
     def answer(self, records: RequestRecords, answers: Answers, passage: Passage) -> None:
         plan, exchange = passage.plan, passage.exchange
         assert isinstance(exchange, CarriedExchange)

@@ -18,12 +18,12 @@ from ostiary.core.clock import Clock
 from ostiary.gateway.config.settings import DoorSettings
 from ostiary.gateway.config.settings.kinds import DOORS_PREFIX
 from ostiary.gateway.doors.forward.callers import DoorCallers, presented_secret
-from ostiary.gateway.doors.forward.carried import ForwardAuthExchange
+from ostiary.gateway.doors.forward.carried import ALLOWED, ForwardAuthExchange
 from ostiary.gateway.doors.forward.dialects import DIALECTS, ProxyDialect
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest, carried_request
 from ostiary.gateway.doors.forward.sign_in_paths import is_sign_in_path
 from ostiary.gateway.doors.forward.vain_questions import VainQuestions
-from ostiary.gateway.http1.exchange import Exchange
+from ostiary.gateway.http1.exchange import STATUS_LINES, ClientConnection, Exchange
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import Engine
@@ -37,6 +37,8 @@ Handle = Callable[[Exchange], None]
 ASKED, REFUSED, UNKNOWN_CALLER, BAD_QUESTION = "asked", "refused", "unknown_caller", "bad_question"
 _BELOW_DOORS = DOORS_PREFIX.encode() + b"/"
 _DOOR_PATH = re.compile(_BELOW_DOORS + rb"([^/?]*)/([^/?]*)")
+# What is before and after the identity, as `Exchange.respond_lines` writes it.
+_ALLOWED_LINE, _NO_BODY = STATUS_LINES[ALLOWED], b"Content-Length: 0\r\n\r\n"
 NO_DOOR = status.failure(503, "ServiceUnavailable", "the permission cannot be asked for here")
 
 
@@ -57,12 +59,12 @@ class Door:
         self.name = settings.name
         self.dialect: ProxyDialect = DIALECTS[settings.proxy]
         self.engines = engines
-        self._callers = DoorCallers(settings.callers, clock)
+        self.callers = DoorCallers(settings.callers, clock)
 
     def objection_to(self, certificate: bytes | None, presented: bytes) -> str:
         """Why whoever presents these is not the proxy of this door, for the operator; empty if they are."""
         try:
-            is_proxy = self._callers.include(certificate, presented)
+            is_proxy = self.callers.include(certificate, presented)
         except OSError as error:
             return f"callers.tokenFile cannot be read: {error.strerror}"
         return "" if is_proxy else "the question has not the secret of the door, nor one of its client certificates"
@@ -87,6 +89,7 @@ class DoorHandler:
         self._doors = doors
         self._otherwise = otherwise
         self._metrics = metrics
+        self._monotonic = clock.monotonic
         self._vain = VainQuestions(metrics, clock)
 
     def handle(self, exchange: Exchange) -> None:
@@ -104,6 +107,29 @@ class DoorHandler:
                 self._reject(exchange, "", BAD_QUESTION, "the gateway failed")
         else:
             self._otherwise(exchange)
+
+    def answer_known(self, connection: ClientConnection, request: RequestHead) -> bytes:
+        """The whole answer to a question that came before, if that is a simple yes; else empty, and `handle` answers.
+
+        It never raises. Whatever is unusual here is left to `handle`, which tells the operator.
+        """
+        question = request.known
+        if type(question) is not _RememberedQuestion or question.made_by is not self:
+            return b""
+        door = question.door
+        try:
+            now = self._monotonic()
+            if not door.callers.include(connection.peer_certificate, question.secret, now):
+                return b""
+            address = question.address or connection.remote_address
+            identity = question.engine.allow_again(question.request, address, now)
+        except Exception as error:
+            log.error("a question failed inside the gateway", extra={"cause": type(error).__name__}, exc_info=error)
+            return b""
+        if not identity:
+            return b""
+        self._metrics.door_questions.inc(door.name, ASKED)
+        return _ALLOWED_LINE + identity + _NO_BODY
 
     def _receive(self, exchange: Exchange) -> None:
         request = exchange.request

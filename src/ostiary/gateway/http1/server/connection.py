@@ -123,14 +123,22 @@ class ServerConnection(asyncio.Protocol):
 
     def _begin_known(self, data: bytes) -> bool:
         """Begin the request without parsing it, if it is a whole one whose head is known."""
-        end = data.find(b"\r\n\r\n") + 4
-        rest = len(data) - end
-        request = self._find_known(sha256(data[:end] if rest else data).digest())
+        # What ends like a head, and as a whole is a known one, has no body; looking for the end would take longer.
+        rest, head = 0, data
+        if not data.endswith(b"\r\n\r\n"):
+            end = data.find(b"\r\n\r\n") + 4
+            rest, head = len(data) - end, data[:end]
+        request = self._find_known(sha256(head).digest())
         if request is None or (request.content_length or 0) != rest or rest > self._limits.body_bytes:
             return False
+        answer_known = self._server.answer_known
+        if answer_known is not None and not rest and not self.draining and (answer := answer_known(self, request)):
+            self.transport.write(answer)
+            self.deadline = self.loop.time() + self._limits.idle_timeout
+            return True
         exchange = Exchange(self, request)
         if rest:
-            exchange.receive(data[end:])
+            exchange.receive(data[-rest:])
         exchange.body_complete = True
         self._begin(exchange)
         return True
@@ -416,15 +424,30 @@ class ServerConnection(asyncio.Protocol):
 
 
 OnRefused = Callable[[ServerConnection, Exchange | None, RequestRefused], bytes]
+AnswerKnown = Callable[[ServerConnection, RequestHead], bytes]
 
 
 class Server:
-    """What the connections of one listener share. A reload changes `handle`, and `limits` for new connections."""
+    """What the connections of one listener share. A reload changes `handle`, `answer_known`, and `limits`."""
 
-    __slots__ = ("connections", "find_known", "handle", "known", "limits", "loop", "now", "on_refused", "outbox")
+    __slots__ = (
+        "answer_known",
+        "connections",
+        "find_known",
+        "handle",
+        "known",
+        "limits",
+        "loop",
+        "now",
+        "on_refused",
+        "outbox",
+    )
 
     def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.handle = handle
+        # Called with a head that is known and that nothing follows: the bytes of the whole answer, if that can be given
+        # without an exchange. Empty: `handle` gets the request, as if nobody had been asked.
+        self.answer_known: AnswerKnown | None = None
         self.limits = limits
         self.loop = loop
         self.connections: set[ServerConnection] = set()

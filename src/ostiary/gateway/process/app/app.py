@@ -113,7 +113,9 @@ class App:
         self.engine = self._engine(parts)
         self.api_groups.plugins.on_change = self.engine.forget_routes
         self.api_groups.plugins.on_removed = self.engine.withdraw
-        self.handle = self.doors.handle_before(self.engine)
+        questions = self.doors.handler_before(self.engine)
+        self.handle = self.engine.handle if questions is None else questions.handle
+        self.answer_known = None if questions is None else questions.answer_known
         self.check = self.doors.check_handler().handle
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TypedDict
 
 from ostiary.core.clock import Clock
 from ostiary.gateway.config.doors import headers_dropped, upstreams_of
@@ -17,7 +18,7 @@ from ostiary.gateway.doors.check.handler import CheckHandler
 from ostiary.gateway.doors.forward.carried import AllowedAnswers
 from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
 from ostiary.gateway.doors.forward.dialects import DIALECTS
-from ostiary.gateway.doors.forward.handler import Door, DoorHandler, Handle
+from ostiary.gateway.doors.forward.handler import Door, DoorHandler
 from ostiary.gateway.doors.forward.identity import answer_names
 from ostiary.gateway.doors.haproxy.agent import HandleQuestion
 from ostiary.gateway.doors.haproxy.answers import HaproxyAnswers
@@ -29,6 +30,13 @@ from ostiary.gateway.request.engine import AnswerAllowed, Engine, EngineParts
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes, RoutesTo
 from ostiary.gateway.upstream.upstreams import Upstream
+
+
+class _AnswerParts(TypedDict):
+    """The `EngineParts` that say how an allowed request is answered."""
+
+    answer_allowed: AnswerAllowed
+    answers_identity: bool
 
 
 class Doors:
@@ -61,11 +69,9 @@ class Doors:
         names = {each.name for each in upstreams_of(door, self._config.upstreams)}
         return [upstream for upstream in self._upstreams if upstream.name in names]
 
-    def handle_before(self, engine: Engine) -> Handle:
-        """What answers the requests of the listener: the doors those that are for them, *engine* the others."""
-        if not self._doors:
-            return engine.handle
-        return DoorHandler(self._doors, engine.handle, self._metrics, self._clock).handle
+    def handler_before(self, engine: Engine) -> DoorHandler | None:
+        """What answers the questions that come to the listener, and gives all else to *engine*; None without doors."""
+        return DoorHandler(self._doors, engine.handle, self._metrics, self._clock) if self._doors else None
 
     def check_handler(self) -> CheckHandler:
         """What answers the calls of the gRPC listener."""
@@ -131,15 +137,17 @@ class Doors:
         return replace(
             common,
             headers=ClaimsRefused(told, drop=drop) if dialect.shows_claims else CarriedHeaders(drop=drop),
-            answer_allowed=self._answer_for(door, upstream),
+            **self._answers_of(door, upstream),
         )
 
-    def _answer_for(self, door: DoorSettings, upstream: Upstream) -> AnswerAllowed:
+    def _answers_of(self, door: DoorSettings, upstream: Upstream) -> _AnswerParts:
         if door.proxy is ProxyKind.HAPROXY:
             pusher = self.pushers.get(door.name)
-            return HaproxyAnswers(door.extra, None if pusher is None else pusher.offer).answer
+            by_spoe = HaproxyAnswers(door.extra, None if pusher is None else pusher.offer)
+            return {"answer_allowed": by_spoe.answer, "answers_identity": False}
         dialect = DIALECTS[door.proxy]
-        return AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies).answer
+        allowed = AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies)
+        return {"answer_allowed": allowed.answer, "answers_identity": allowed.is_identity}
 
     @property
     def busy(self) -> bool:

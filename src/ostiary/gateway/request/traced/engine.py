@@ -17,6 +17,7 @@ from ostiary.gateway.observe.tracing.trace_context import TraceContext, read_con
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis, first_segment
 from ostiary.gateway.request.records import RequestRecords
+from ostiary.gateway.request.remembered.allowing import never_again
 from ostiary.gateway.request.remembered.heads import RememberedHead
 from ostiary.gateway.request.request_tasks import RequestTasks, Work
 from ostiary.gateway.request.stages import Handler, OpenPath, Passage, Question, RequestPlan
@@ -86,6 +87,8 @@ class TracedEngine(Engine):
         super().__init__(parts, loop)
         self._traces = traces
         self._forward_plain, self._forward = self._forward, self._forward_traced
+        # A request that is allowed in one step would have no trace.
+        self.allow_again = never_again
 
     def handle(self, exchange: Exchange) -> None:
         request = exchange.request
