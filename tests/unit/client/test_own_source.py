@@ -148,6 +148,7 @@ def test_a_coroutine_that_does_not_end_and_a_loop_that_is_blocked_are_told(conne
 def test_a_certificate_of_the_source_is_presented(
     connect_to: Connect, api: ApiServer, client_certificate: Callable[[str], tuple[str, str]]
 ) -> None:
+    """F23."""
     chain, key = client_certificate("robot")
     api.rules.certificates = {"robot"}
     source = Returning(Credential(certificate=ClientCertificate(chain, Secret(key))))

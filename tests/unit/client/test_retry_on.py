@@ -15,7 +15,7 @@ from tests.support.plugins import PluginScript, exec_user
 def test_a_403_replaces_the_credential_only_for_those_who_ask_for_it(
     connect_to: Connect, api: ApiServer, plugin: PluginScript
 ) -> None:
-    """Draft of 2019: "In case client gets `401 Unauthorized` or `403 Forbidden`"."""
+    """D5. Draft of 2019: "In case client gets `401 Unauthorized` or `403 Forbidden`"."""
     user = exec_user(plugin.path, version="v1alpha1")
     plugin.answer(token="token-1", version="v1alpha1")
     with connect_to(user=user, retry_on=(401, 403)).httpx() as client:

@@ -73,6 +73,7 @@ clients = pytest.mark.parametrize("ask", [with_the_standard_library, with_urllib
 
 @clients
 def test_any_client_reaches_a_cluster_by_its_authority_name_and_proxy(ask: Ask, ca: trustme.CA) -> None:
+    """E40."""
     with ApiServer(ca, hostname="internal.test").running() as api, ConnectProxy().running() as proxy:
         server = f"https://localhost:{api.port}"
         text = info_text(server, ca, tls_server_name="internal.test", proxy_url=proxy.url, disable_compression=True)

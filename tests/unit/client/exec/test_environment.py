@@ -61,7 +61,7 @@ def test_by_default_the_environment_is_ours_and_stdin_is_empty(connect_to: Conne
 def test_a_clean_environment_has_only_what_the_kubeconfig_says(
     connect_to: Connect, plugin: PluginScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Draft of 2019: "The environment variables set in the client process are not passed."."""
+    """D2. Draft of 2019: "The environment variables set in the client process are not passed."."""
     monkeypatch.setenv("ACME_OF_THE_PROGRAM", "1")
     plugin.before(DUMP)
     run(connect_to(user=user(plugin, env=[{"name": "FOO", "value": "bar"}]), clean_environment=True))
@@ -73,7 +73,7 @@ def test_a_clean_environment_has_only_what_the_kubeconfig_says(
 def test_the_input_on_stdin_instead_of_or_beside_the_variable(
     where: Any, has_variable: bool, connect_to: Connect, plugin: PluginScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Draft of 2019: "passing request/response over `stdin`/`stdout`"."""
+    """D3. Draft of 2019: "passing request/response over `stdin`/`stdout`"."""
     monkeypatch.setenv("KUBERNETES_EXEC_INFO", "that of somebody else")
     plugin.before(DUMP)
     run(connect_to(user=user(plugin, mode="IfAvailable"), plugin_input=where))
@@ -145,6 +145,7 @@ def test_a_variable_is_read_from_a_file_beside_the_kubeconfig_anew_for_each_run(
 def test_a_variable_is_read_from_a_command_a_keyring_or_another_variable(
     source: dict[str, Any], connect_to: Connect, plugin: PluginScript, monkeypatch: pytest.MonkeyPatch, ring: None
 ) -> None:
+    """F19."""
     monkeypatch.setenv("ACME_HERE", SECRET)
     plugin.before(DUMP)
     run(connect_to(user=user(plugin, env_from=variable(**source)), value_from=True, clean_environment="env" in source))

@@ -56,6 +56,7 @@ def printing(answer: str) -> str:
 def test_it_is_told_the_request_on_stdin_and_nothing_in_its_arguments_or_environment(
     write: Write, tmp_path: Path
 ) -> None:
+    """F10."""
     command = write("env > environment; tr '\\0' ' ' < /proc/$$/cmdline > arguments\n" + printing(GOOD))
     signer = SigningCommand(str(command), ["--key", "7"], env={"ACME_PROFILE": "prod"})
     assert signer.sign(REQUEST) == [("X-Signature", "s1gn3d")]
