@@ -89,10 +89,12 @@ INSIDE = {
     "registry": {
         ".": {"check", "docker", "kubelet", "matching"},
         "check": {".", "kubelet", "matching"},
+        # It answers for both programs, which ask it before they do anything themselves.
+        "daemon": {".", "docker", "kubelet", "matching"},
         # Each has a program that serves one side with what the other configures: docker's helper asks the kubelet's
         # providers, and the kubelet's provider asks docker's stores.
-        "docker": {".", "kubelet", "matching"},
-        "kubelet": {".", "docker", "matching"},
+        "docker": {".", "daemon", "kubelet", "matching"},
+        "kubelet": {".", "daemon", "docker", "matching"},
         "matching": set(),
     },
     "cli": {

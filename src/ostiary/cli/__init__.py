@@ -49,7 +49,10 @@ COMMANDS = {
     "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
     "agent": ("ostiary.cli.agent.command", "keep a token fresh for programs beside it: in a file, on a socket"),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
-    "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
+    "registry": (
+        "ostiary.cli.registry.command",
+        "credentials for an image: get, explain, lint, check, probe; a daemon that keeps them: serve; disable, enable",
+    ),
     "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
 }
 

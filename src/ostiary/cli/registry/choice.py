@@ -11,6 +11,7 @@ from ostiary.cli.arguments import UsageError
 from ostiary.cli.registry.service_account import chosen_pod, token_source
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import RunLimits
+from ostiary.core.provider_switches import Switches
 from ostiary.registry import user_config
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
@@ -55,14 +56,20 @@ def _keyring(
 ) -> Keyring:
     limits = RunLimits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
-    path, bin_dir = _config_and_bin_dir(arguments)
+    path, bin_dir = config_and_bin_dir(arguments)
     config = ProvidersConfig(()) if path is None else load(path)
     return Keyring(
-        config, bin_dir=bin_dir, docker_config=docker_config, docker_store=store, tokens=tokens, limits=limits
+        config,
+        bin_dir=bin_dir,
+        docker_config=docker_config,
+        docker_store=store,
+        tokens=tokens,
+        switches=Switches(),
+        limits=limits,
     )
 
 
-def _config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:
+def config_and_bin_dir(arguments: argparse.Namespace) -> tuple[str | None, str]:
     """The configuration, if there is one, and where its executables are."""
     if arguments.config is None:
         path = user_config.existing_config_path()
