@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import statistics
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from bench.client import rig, write_kubeconfig
+from bench.processes import alternating
 from bench.table import Row
 from ostiary.cli.signin.platforms.cache import cache_for
 from ostiary.cli.signin.platforms.exchange import WorkloadToken
@@ -29,18 +26,10 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl
 
-WARM_UP, TURNS, KUBECTL_TURNS = 3, 60, 25
+TURNS, KUBECTL_TURNS = 60, 25
 SERVER = "https://gateway.example"
 # As it is installed: what starts it is a part of what it costs.
 PROGRAM = Path(sys.executable).with_name("ostiary")
-
-
-@dataclass(frozen=True)
-class Took:
-    """Medians of a process, in seconds."""
-
-    wall: float
-    cpu: float
 
 
 def run() -> Iterator[Row]:
@@ -58,7 +47,7 @@ def _against_the_interpreter(env: Mapping[str, str]) -> Iterator[Row]:
         "bare": [sys.executable, "-I", "-c", "pass"],
         "ours": [str(PROGRAM), "get-token", "--server", SERVER],
     }
-    took = _alternating(commands, env, TURNS)
+    took = alternating(commands, env, TURNS)
     bare, ours = took["bare"], took["ours"]
     yield Row("bare interpreter, `python -I -c pass`", f"{bare.wall * 1000:.1f} ms")
     yield Row("cached get-token / bare interpreter", f"{ours.wall / bare.wall:.2f}", "<= 1.2")
@@ -76,7 +65,7 @@ def _of_a_pod(folder: Path, env: Mapping[str, str]) -> Iterator[Row]:
     end = SYSTEM_CLOCK.now() + timedelta(hours=1)
     cache.save(WorkloadToken(Secret("t0ken-" + "x" * 40), end, "kubernetes", "robot", str(token_file)))
     commands = {"bare": [sys.executable, "-I", "-c", "pass"], "ours": [str(PROGRAM), "get-token", *words]}
-    took = _alternating(commands, env, TURNS)
+    took = alternating(commands, env, TURNS)
     bare, ours = took["bare"], took["ours"]
     yield Row("cached get-token --from kubernetes / bare interpreter", f"{ours.wall / bare.wall:.2f}", "<= 1.2")
     yield Row("the same in CPU time, --from kubernetes", f"{ours.cpu / bare.cpu:.2f}", "<= 1.2")
@@ -100,7 +89,7 @@ def _within_kubectl(folder: Path, env: Mapping[str, str]) -> Iterator[Row]:
         for name, user in users.items():
             config = write_kubeconfig(folder / name, made.url, made.authority, user)
             commands[name] = [kubectl, "--kubeconfig", str(config), "get", "--raw", "/version"]
-        took = _alternating(commands, env, KUBECTL_TURNS)
+        took = alternating(commands, env, KUBECTL_TURNS)
     yield Row("kubectl, static token", f"{took['static'].wall * 1000:.0f} ms")
     yield Row("kubectl with get-token / static token", f"{took['plugin'].wall / took['static'].wall:.2f}", "<= 1.4")
 
@@ -126,31 +115,6 @@ def _sign_in(server: str) -> str:
     grant = SignInGrant(Secret("t0ken-" + "x" * 40), end, Secret("renewal"), "s1", end, "ann")
     Sessions(GatewayAccount(server)).save(grant, store=FILE, authorities_pem=None)
     return grant.token.reveal()
-
-
-def _alternating(commands: Mapping[str, Sequence[str]], env: Mapping[str, str], turns: int) -> dict[str, Took]:
-    took: dict[str, list[Took]] = {name: [] for name in commands}
-    for turn in range(WARM_UP + turns):
-        # Now in this order, now in the other.
-        for name in sorted(commands, reverse=bool(turn % 2)):
-            one = _once(commands[name], env)
-            if turn >= WARM_UP:
-                took[name].append(one)
-    return {
-        name: Took(statistics.median(each.wall for each in found), statistics.median(each.cpu for each in found))
-        for name, found in took.items()
-    }
-
-
-def _once(command: Sequence[str], env: Mapping[str, str]) -> Took:
-    started = time.perf_counter()
-    null = subprocess.DEVNULL
-    process = subprocess.Popen(command, env=env, stdin=null, stdout=null, stderr=null)
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - started
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
-    return Took(wall, usage.ru_utime + usage.ru_stime)
 
 
 if __name__ == "__main__":

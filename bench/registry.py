@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench.processes import alternating
 from bench.table import Row
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import loads
+from ostiary.wire.credential_provider import Request, encode_request
+from tests.support.registry_daemon import DaemonSite
 
-LOOKUPS, TURNS, CALLERS = 2000, 40, 200
+LOOKUPS, TURNS, CALLERS, PROCESS_TURNS = 2000, 40, 200, 60
 IMAGE = "wanted.registry.test/team/app:v1"
 ANSWER = {
     "kind": "CredentialProviderResponse",
@@ -40,6 +45,41 @@ def run() -> Iterator[Row]:
         yield Row("cached look-up, 10,000 patterns", f"{1 / took[many]:,.0f} / s", ">= 50,000 / s")
         yield Row("10,000 patterns / 10 patterns", f"{took[many] / took[few]:.2f}", "<= 2")
         yield Row(f"{CALLERS} look-ups of one registry at once", f"{_runs_together(folder)} runs", "1 run")
+        yield from _whole_processes(folder)
+
+
+def _whole_processes(folder: Path) -> Iterator[Row]:
+    """The programs that pull, with an answer that the daemon has, against the bare interpreter."""
+    site = DaemonSite(folder / "daemon", "wanted.registry.test")
+    site.provider.print_exactly(json.dumps(ANSWER).encode())
+    login = json.dumps({"Username": "robot", "Secret": "word"})
+    source = {"matchImages": ["wanted.registry.test"], "command": ["echo", login], "cacheDuration": "1h"}
+    sources = site.folder / "sources.yaml"
+    sources.write_text(json.dumps({"apiVersion": "ostiary/v1", "kind": "ImageCredentialSources", "sources": [source]}))
+    (site.folder / "server").write_text("wanted.registry.test")
+    (site.folder / "request").write_bytes(encode_request(Request("wanted.registry.test/team/app")))
+    commands = {
+        "bare": ([sys.executable, "-I", "-c", "pass"], "server"),
+        "docker-credential-ostiary get": (["docker-credential-ostiary", "get"], "server"),
+        "ostiary-credential-provider": (["ostiary-credential-provider", "--config", str(sources)], "request"),
+    }
+    environment = site.environment
+    found = {name: [_found(words[0], environment), *words[1:]] for name, (words, _) in commands.items()}
+    inputs = {name: site.folder / file for name, (_, file) in commands.items()}
+    with site.serving():
+        took = alternating(found, environment, PROCESS_TURNS, stdin=inputs)
+        runs = site.provider.runs
+    bare = took.pop("bare")
+    for name, ours in took.items():
+        yield Row(f"{name}, cached / bare interpreter", f"{ours.wall / bare.wall:.2f}", "<= 1.3")
+        yield Row(f"the same in CPU time, {name}", f"{ours.cpu / bare.cpu:.2f}", "<= 1.3")
+    yield Row(f"{PROCESS_TURNS} pulls through the docker helper", f"{runs} runs", "1 run")
+
+
+def _found(program: str, environment: Mapping[str, str]) -> str:
+    path = shutil.which(program, path=environment["PATH"])
+    assert path, program
+    return path
 
 
 def _keyring(folder: Path, patterns: int) -> Keyring:

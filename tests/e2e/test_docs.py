@@ -235,6 +235,16 @@ def _end_process(pid_file: Path) -> None:
         os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
 
+def daemon_of_ones_own(world: World) -> None:
+    """Not root's: the tests may run as root, as others do."""
+    world.environment["OSTIARY_REGISTRY_SOCKET"] = str(world.folder / "run/registry.sock")
+
+
+def switches_of_ones_own(world: World) -> None:
+    """Not the machine's."""
+    world.environment["OSTIARY_REGISTRY_SWITCHES"] = str(world.folder / "switched-off")
+
+
 def machine_with_nginx(world: World) -> None:
     if shutil.which("nginx") is None:
         missing("nginx")
@@ -243,6 +253,8 @@ def machine_with_nginx(world: World) -> None:
 WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/check-your-proxy.md": machine_with_nginx,
     "docs/how-to/use-kubectl-with-a-hardware-key.md": cluster_with_a_key,
+    "docs/how-to/keep-registry-credentials-in-memory.md": daemon_of_ones_own,
+    "docs/how-to/roll-back-credential-providers.md": switches_of_ones_own,
     "README.md: Door 1": cluster_of_a_kubeconfig,
     "docs/tutorial/first-steps.md": cluster_of_a_kubeconfig,
     "docs/how-to/accept-kubeconfigs-from-others.md": cluster_of_a_kubeconfig,

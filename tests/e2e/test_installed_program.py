@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from datetime import timedelta
@@ -39,8 +40,14 @@ def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedPro
 @pytest.mark.parametrize("kind", ["standard", "editable"])
 @pytest.mark.parametrize("name", ["plain", "with spaces"])
 def test_it_runs_wherever_it_is_installed(wheels: Mapping[str, Path], kind: str, name: str, tmp_path: Path) -> None:
-    done = run(install(wheels[kind], tmp_path / name) / "ostiary", "--version")
+    programs = install(wheels[kind], tmp_path / name)
+    done = run(programs / "ostiary", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ostiary {__version__}\n", "")
+    helper = run(programs / "docker-credential-ostiary", "version")
+    assert (helper.returncode, helper.stderr) == (0, "")
+    assert helper.stdout == f"docker-credential-ostiary (ostiary) {__version__}\n"
+    provider = run(programs / "ostiary-credential-provider", "--help")
+    assert (provider.returncode, provider.stdout.startswith("usage: ostiary-credential-provider")) == (0, True)
 
 
 def test_its_arguments_its_exit_code_and_its_name_are_as_given(programs: Path) -> None:
@@ -58,6 +65,12 @@ def test_it_runs_through_links(programs: Path, tmp_path: Path) -> None:
         for program in linked:
             (folder / program).symlink_to(programs / program)
         assert run(folder / "ostiary", "--version").stdout == f"ostiary {__version__}\n", name
+    # As into the kubelet's directory of providers; a copy has nothing beside it that knows the interpreter.
+    (tmp_path / "acme").symlink_to(programs / "ostiary-credential-provider")
+    assert run(tmp_path / "acme", "--help").returncode == 0
+    shutil.copy(programs / "ostiary-credential-provider", tmp_path / "copied")
+    copied = run(tmp_path / "copied", "--help")
+    assert (copied.returncode, "do not copy it" in copied.stderr) == (1, True)
 
 
 def test_get_token_imports_what_it_needs_and_nothing_else(programs: Path) -> None:

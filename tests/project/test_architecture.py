@@ -91,11 +91,13 @@ INSIDE = {
     "registry": {
         ".": {"check", "docker", "kubelet", "matching"},
         "check": {".", "kubelet", "matching", "mirrors"},
+        # It answers for both programs, which ask it before they do anything themselves.
+        "daemon": {".", "docker", "kubelet", "matching"},
         # Each has a program that serves one side with what the other configures: docker's helper asks the kubelet's
         # providers, and the kubelet's provider asks docker's stores.
-        "docker": {".", "kubelet", "matching"},
+        "docker": {".", "daemon", "kubelet", "matching"},
         # Its provider may ask for the login of a mirror.
-        "kubelet": {".", "docker", "matching", "mirrors"},
+        "kubelet": {".", "daemon", "docker", "matching", "mirrors"},
         "matching": set(),
         # endpoint_lookup and endpoint_explain know the keyring; the others only read the files of a runtime.
         "mirrors": {".", "docker", "kubelet", "matching"},

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ostiary.registry.daemon import protocol
 
 HELPER = "ostiary.registry.docker.helper"
 PROVIDER = "ostiary.registry.kubelet.program"
@@ -30,6 +33,8 @@ except SystemExit:
 print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
+# What is asked first: whether a daemon runs.
+ASKS_DAEMON = {"ostiary.registry.daemon", "ostiary.registry.daemon.relay", "ostiary.registry.user_config"}
 PACKAGES = {"ostiary.registry", "ostiary.registry.docker", "ostiary.registry.kubelet"}
 MATCHING = {"ostiary.registry.matching", "ostiary.registry.matching.image_name"}
 READS_CONFIG = {
@@ -44,6 +49,7 @@ LOOKS_UP = {
     "ostiary.registry.cache",
     "ostiary.registry.credentials",
     "ostiary.registry.docker.helper_protocol",
+    "ostiary.registry.docker.login_search",
     "ostiary.registry.keyring",
     "ostiary.registry.kubelet.provider",
     "ostiary.registry.kubelet.service_account",
@@ -123,9 +129,9 @@ def request(image: str) -> str:
         ("--help", PACKAGES - {"ostiary.registry.kubelet"}),
         ("version", PACKAGES - {"ostiary.registry.kubelet"}),
         ("store", PACKAGES - {"ostiary.registry.kubelet"}),
-        ("erase", PACKAGES - {"ostiary.registry.kubelet"}),
+        ("erase", (PACKAGES | ASKS_DAEMON) - {"ostiary.registry.kubelet"}),
         ("list", PACKAGES | READS_CONFIG),
-        ("get", PACKAGES | MATCHING | READS_CONFIG | LOOKS_UP),
+        ("get", PACKAGES | ASKS_DAEMON | MATCHING | READS_CONFIG | LOOKS_UP),
     ],
 )
 def test_the_docker_helper_imports_only_what_its_verb_needs(folder: Path, verb: str, ours: set[str]) -> None:
@@ -142,6 +148,7 @@ def test_the_docker_helper_reads_no_configuration_for_a_host_without_images(fold
         "ostiary.registry",
         "ostiary.registry.docker",
         "ostiary.registry.docker.helper_protocol",
+        *ASKS_DAEMON,
         *MATCHING,
     }
 
@@ -179,7 +186,7 @@ def test_the_credential_provider_imports_the_kind_of_source_that_it_asks(
 def test_the_credential_provider_imports_no_source_for_an_image_that_is_not_its_own(folder: Path) -> None:
     file = sources(folder, command=["/absent"])
     modules = imported(folder, PROVIDER, "--config", file, stdin=request("elsewhere.test/app"))
-    assert of_registry(modules) == (PACKAGES | MATCHING | ASKS_SOURCES)
+    assert of_registry(modules) == (PACKAGES | ASKS_DAEMON | MATCHING | ASKS_SOURCES)
     assert "subprocess" not in modules
 
 
@@ -190,6 +197,69 @@ def test_the_sdk_for_providers_loads_neither_client_nor_gateway() -> None:
     parts = {name.split(".")[1] for name in json.loads(done.stdout) if name.startswith("ostiary.")}
     assert "plugin" in parts
     assert parts & {"backend", "cli", "client", "gateway", "plugins"} == set()
+
+
+# --- with an answer of the daemon ---
+
+RELAYED = """
+import json, os, sys
+os._exit = lambda code: (print(json.dumps(sorted(sys.modules)), file=sys.stderr, flush=True), sys.exit(code))
+module = sys.argv[1]
+sys.argv = sys.argv[1:]
+__import__(module)
+sys.modules[module].main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "stdin"),
+    [
+        (HELPER, ["get"], "registry.example.com"),
+        (PROVIDER, ["--config", "sources.yaml"], json.dumps({"image": "registry.example.com/app"})),
+    ],
+    ids=["docker helper", "credential provider"],
+)
+def test_an_answer_of_the_daemon_costs_next_to_no_import(
+    tmp_path: Path, module: str, words: list[str], stdin: str
+) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        environ = {**os.environ, "OSTIARY_REGISTRY_SOCKET": str(path)}
+        environ.pop("OSTIARY_REGISTRY_PROVIDERS", None)
+        command = [sys.executable, "-I", "-c", RELAYED, module, *words]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environ) as program:
+            assert program.stdin is not None
+            program.stdin.write(stdin)
+            program.stdin.close()
+            program.stdin = None
+            listener.settimeout(30)
+            connection, _ = listener.accept()
+            assert connection.recv(1 << 16).startswith(protocol.MAGIC)
+            connection.sendall(protocol.ASKED + protocol.answer(0, b"the answer\n"))
+            connection.close()
+            stdout, stderr = program.communicate(timeout=30)
+    assert stdout == "the answer\n"
+    bare = subprocess.run(
+        [sys.executable, "-I", "-c", "import json, sys; print(json.dumps(sorted(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # Beside our own, which import nothing else, there is only the C half of `socket`. The test itself needs json.
+    more = set(json.loads(stderr)) - set(json.loads(bare.stdout))
+    outside = {name for name in more if not name.startswith("ostiary")}
+    assert outside <= {"_socket", "time"}
+    assert {name for name in more if name.startswith("ostiary")} - {module} == {
+        "ostiary",
+        "ostiary.registry",
+        module.rpartition(".")[0],
+        "ostiary.registry.daemon.client",
+        "ostiary.registry.daemon.protocol",
+        *ASKS_DAEMON,
+    }
 
 
 GATEWAY = """

@@ -4,8 +4,8 @@ A block whose first line is a comment with a file name (``# gateway.yaml``, or t
 that file. In a ``console`` block the lines that begin with ``$ `` are typed, in one shell and in the order of the page;
 what stands below a command is what it must print, where ``...`` stands for anything. Any other ``python`` block is run
 where it stands, and a block without a language below it is what it must print. ``ostiary serve`` runs on in the
-background, as in a second terminal, and so does a command that ends with ``&``. The ports that a page uses are replaced
-by free ones. Blocks in other languages are shown and not run.
+background, as in a second terminal, and so do ``ostiary registry serve`` and a command that ends with ``&``. The ports
+that a page uses are replaced by free ones. Blocks in other languages are shown and not run.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ class Walk:
                     self._run_python(step)
                 case Command(line) if line.startswith("ostiary serve") and "--check" not in line:
                     self._serve(line)
+                case Command(line) if line.startswith("ostiary registry serve"):
+                    self._serve(line, ready="listening on")
                 case Command(line) if not line.startswith(_OF_THE_CLONE):
                     self._type(step)
 
@@ -173,7 +175,7 @@ class Walk:
         if program.shows:
             assert _like(program.shows).fullmatch(done.stdout.strip()), f"{program.text}\n{done.stdout}"
 
-    def _serve(self, line: str) -> None:
+    def _serve(self, line: str, ready: str = "serving on") -> None:
         server = subprocess.Popen(
             ["bash", "-c", f"exec {line}"],
             cwd=self._folder,
@@ -187,7 +189,7 @@ class Walk:
         said: list[str] = []
         for row in server.stderr:
             said.append(row)
-            if "serving on" in row:
+            if ready in row:
                 return
         raise AssertionError(f"$ {line}\n{''.join(said)}")
 

@@ -53,7 +53,10 @@ COMMANDS = {
         "let kubectl use a hardware key, or any credential, through a proxy on this machine",
     ),
     "exec": ("ostiary.cli.exec.command", "run, explain or check the exec credential plugin of a kubeconfig"),
-    "registry": ("ostiary.cli.registry.command", "credentials for an image: get, explain, lint, check, probe, migrate"),
+    "registry": (
+        "ostiary.cli.registry.command",
+        "credentials for an image: get, explain, lint, check, probe; a daemon that keeps them: serve; disable, enable",
+    ),
     "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
 }
 

@@ -119,6 +119,19 @@ class AnswerCache:
         entry, now = self._entries.get(key), self._clock.monotonic()
         return None if entry is None or now > entry.expires_at else entry.expires_at - now
 
+    def seconds_left_of(self, credentials: Credentials) -> float:
+        """For how long this very answer is still kept; 0 if it is not."""
+        now = self._clock.monotonic()
+        with self._lock:
+            ends = [entry.expires_at for entry in self._entries.values() if entry.credentials is credentials]
+        return max(0.0, max(ends) - now) if ends else 0.0
+
+    def count(self) -> int:
+        """How many answers are kept and still good."""
+        now = self._clock.monotonic()
+        with self._lock:
+            return sum(now <= entry.expires_at for entry in self._entries.values())
+
     def put(self, key: bytes, credentials: Credentials, *, seconds: float) -> None:
         """Keep *credentials*; for no time at all if *seconds* is zero or less. The oldest make room."""
         if seconds <= 0:

@@ -93,6 +93,7 @@ OUTCOMES = {
     "no-match": "none of its patterns matches, so it is not run",
     "would-run": "it would be run",
     "skipped": "it is skipped for this pod",
+    "disabled": "it is switched off",
     "failed": "it gave no usable answer",
     "cached": "its answer came from the cache",
     "ran": "it was run",
@@ -201,6 +202,8 @@ class _Explainer:
             return trace
         trace = replace(trace, cache=tuple(self._cache(provider)))
         try:
+            if disabled := self._keyring.disabled(provider):
+                return replace(trace, outcome="disabled", detail=str(disabled), hint=disabled.remedy)
             presented = self._present(provider)
             if isinstance(presented, Skip):
                 return replace(trace, outcome="skipped", detail=presented.reason)
@@ -330,6 +333,8 @@ def _conclusion(candidates: Sequence[CredentialCandidate], traces: Sequence[Prov
         return f"{count} tried, in this order{also}"
     if failed:
         return f"no credential: {', '.join(failed)} failed{PULLS_WITHOUT}"
+    if disabled := [trace.name for trace in traces if trace.outcome == "disabled"]:
+        return f"no credential: {', '.join(disabled)} is switched off{PULLS_WITHOUT}"
     if not any(trace.matches for trace in traces):
         return f"no credential: no provider matches this image{PULLS_WITHOUT}"
     return f"no credential: nothing that was answered has a key for this image{PULLS_WITHOUT}"

@@ -42,6 +42,7 @@ from ostiary.registry.metrics import LookupVerdict, NoRegistryMetrics, RegistryM
 
 if TYPE_CHECKING:
     # Most callers have neither, and the docker credential helper starts at every pull.
+    from ostiary.core.provider_switches import SwitchedOff, Switches
     from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
     from ostiary.registry.docker.store import DockerStore
 
@@ -100,7 +101,7 @@ class Keyring:
     not search. Without a *docker_config* the node's file is not looked
     for. *docker_store* adds, after everything the kubelet knows, what docker and podman on this machine would
     use: their auth files and helpers. *tokens* is needed by providers that work with the tokens of service
-    accounts.
+    accounts. Providers that *switches* has disabled are skipped, and what was cached of them is not used.
     """
 
     def __init__(
@@ -112,10 +113,12 @@ class Keyring:
         docker_config: NodeDockerConfig | None = None,
         docker_store: DockerStore | None = None,
         tokens: TokenSource | None = None,
+        switches: Switches | None = None,
         limits: RunLimits = DEFAULT_LIMITS,
         metrics: RegistryMetrics | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._switches = switches
         self._bin_dir = os.path.abspath(os.fspath(bin_dir))
         self._search_path = search_path
         self._docker_config = docker_config
@@ -141,6 +144,10 @@ class Keyring:
         """Those that a lookup of *image* would ask, in this order; raises `ImageNameError`."""
         return self._table.image(image).providers
 
+    def disabled(self, provider: CachedProvider) -> SwitchedOff | None:
+        """Why *provider* is not asked now; None if it is. Raises `ConfigurationError` if that cannot be known."""
+        return None if self._switches is None else self._switches.disabled(provider.config.name)
+
     def replace(self, config: ProvidersConfig) -> None:
         """Put *config* into force, at once and whole. A provider that stays as it was keeps its cache."""
         with self._replacing:
@@ -156,7 +163,8 @@ class Keyring:
         """The credentials for *image*, any spelling of its name; waits for providers that must run.
 
         Raises `ImageNameError` for what is no image name, and `ConfigurationError` for a pull secret that does
-        not hold what its type says. What goes wrong with a provider is part of the result.
+        not hold what its type says, or for switches that cannot be read. What goes wrong with a provider is part
+        of the result.
         """
         inquiry = self._inquire(image, pod, pull_secrets)
         if isinstance(inquiry, Lookup):
@@ -215,7 +223,10 @@ class Keyring:
     ) -> _Inquiry | Lookup:
         image = self._table.image(image_name)
         node = None if self._docker_config is None else self._docker_config.credentials()
-        cached = [None if each.config.token_attributes else each.get_cached(image.target) for each in image.providers]
+        cached = [
+            None if each.config.token_attributes or self.disabled(each) else each.get_cached(image.target)
+            for each in image.providers
+        ]
         remembered = None if pull_secrets else image.recall(node, cached)
         if remembered is not None:
             self._metrics.record_lookup(remembered.verdict)
@@ -236,6 +247,8 @@ class Keyring:
         return lookup
 
     def _question(self, provider: CachedProvider, target: Target, pod: PodCoordinates | None) -> _ProviderQuestion:
+        if disabled := self.disabled(provider):
+            return _ProviderQuestion(provider, Skip(str(disabled)))
         attributes = provider.config.token_attributes
         if wants_token(attributes, pod):
             return _ProviderQuestion(provider, flow=self._ask_with_token(provider, target, pod))

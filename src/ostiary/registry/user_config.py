@@ -1,16 +1,19 @@
 """Where this user's provider configuration is, for ``docker-credential-ostiary`` and ``ostiary registry`` alike.
 
 The file is $OSTIARY_REGISTRY_CONFIG, else ``~/.config/ostiary/registry.yaml``; the executables are in
-$OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the file; with $OSTIARY_REGISTRY_SEARCH_PATH=1 also on PATH. Imports
-nothing: the helper starts at every pull.
+$OSTIARY_REGISTRY_BIN_DIR, else in ``bin`` beside the file; with $OSTIARY_REGISTRY_SEARCH_PATH=1 also on PATH. The
+socket of the daemon is $OSTIARY_REGISTRY_SOCKET, else in the runtime directory of this user. Imports nothing but `os`:
+the helper starts at every pull.
 """
-
-from __future__ import annotations
 
 import os
 
 CONFIG_VARIABLE, BIN_DIR_VARIABLE = "OSTIARY_REGISTRY_CONFIG", "OSTIARY_REGISTRY_BIN_DIR"
 SEARCH_PATH_VARIABLE = "OSTIARY_REGISTRY_SEARCH_PATH"
+SOCKET_VARIABLE = "OSTIARY_REGISTRY_SOCKET"
+# The value of the variable that says: ask no daemon.
+NO_SOCKET = "none"
+ROOTS_SOCKET = "/run/ostiary/registry.sock"
 
 
 def config_path() -> str:
@@ -47,3 +50,16 @@ def search_path() -> bool:
         hint=f"{SEARCH_PATH_VARIABLE}=1, or leave it out",
         code="config-invalid",
     )
+
+
+def socket_path() -> str | None:
+    """Where the daemon of this user listens, if there is one; None if none shall be asked.
+
+    The kubelet starts its providers without a runtime directory, so that root has one fixed place.
+    """
+    if path := os.environ.get(SOCKET_VARIABLE):
+        return None if path == NO_SOCKET else os.path.abspath(path)
+    if os.geteuid() == 0:
+        return ROOTS_SOCKET
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return f"{runtime}/ostiary/registry.sock" if runtime.startswith("/") else None

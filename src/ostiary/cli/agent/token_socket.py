@@ -13,8 +13,6 @@ import json
 import os
 import socket
 import socketserver
-import stat
-import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,12 +20,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import cast
 
 from ostiary.cli.agent.keeper import TokenHealth, TokenKeeper
+from ostiary.core.net.unix_socket import peer_user, remove_stale
 from ostiary.errors import ConfigurationError
 
 # How many ask at the same time, and how long one may take.
 MOST_CLIENTS = 32
 SECONDS = 5.0
-_PEER = struct.Struct("3i")
 
 
 class TokenSocket:
@@ -42,7 +40,7 @@ class TokenSocket:
 
     def __enter__(self) -> TokenSocket:
         try:
-            _remove_stale(self._path)
+            remove_stale(self._path, owner="agent")
             # Nobody else may connect in the moment before the mode is set.
             before = os.umask(0o177)
             try:
@@ -82,22 +80,6 @@ def ask_health(path: str) -> tuple[int, str]:
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0, body.decode("ascii", "replace").strip()
 
 
-def _remove_stale(path: str) -> None:
-    """The socket of an agent that is gone. One that answers stays, and so does a file that is no socket."""
-    if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise OSError("there is a file that is no socket")
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(SECONDS)
-        try:
-            probe.connect(path)
-        except FileNotFoundError:
-            return
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise OSError("another agent answers there")
-
-
 class _TokenServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
@@ -121,13 +103,6 @@ class _TokenServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no news, and a traceback might hold the token."""
-
-
-def peer_user(connection: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel knows it."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    uid: int = _PEER.unpack(credentials)[1]
-    return uid
 
 
 class _TokenRequestHandler(BaseHTTPRequestHandler):

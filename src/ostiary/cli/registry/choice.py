@@ -12,6 +12,7 @@ from ostiary.cli.registry.mirrors import chosen_mirrors
 from ostiary.cli.registry.service_account import chosen_pod, token_source
 from ostiary.core.config import KUBERNETES, Fields, Reading, read
 from ostiary.core.process import RunLimits
+from ostiary.core.provider_switches import Switches
 from ostiary.registry import user_config
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.docker.config import NodeDockerConfig, PullSecret
@@ -60,7 +61,7 @@ def _keyring(
     limits = RunLimits(seconds=arguments.timeout)
     store = DockerStore(limits=limits) if getattr(arguments, "docker_logins", False) else None
     search_path = arguments.search_path or user_config.search_path()
-    path, bin_dir = _config_and_bin_dir(arguments, search_path=search_path)
+    path, bin_dir = config_and_bin_dir(arguments, search_path=search_path)
     config = ProvidersConfig(()) if path is None else load(path)
     return Keyring(
         config,
@@ -69,11 +70,12 @@ def _keyring(
         docker_config=docker_config,
         docker_store=store,
         tokens=tokens,
+        switches=Switches(),
         limits=limits,
     )
 
 
-def _config_and_bin_dir(arguments: argparse.Namespace, *, search_path: bool) -> tuple[str | None, str]:
+def config_and_bin_dir(arguments: argparse.Namespace, *, search_path: bool) -> tuple[str | None, str]:
     """The configuration, if there is one, and where its executables are."""
     if arguments.config is None:
         path = user_config.existing_config_path()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
-
-import yaml
 
 from ostiary.cli.arguments import JSON, UsageError, add_output, environment, seconds
 from ostiary.cli.authorities import authorities
@@ -19,10 +16,15 @@ from ostiary.cli.registry.choice import (
     configured_provider,
     has_config,
 )
+from ostiary.cli.registry.daemon import RELOAD_HELP, STATUS_HELP, configure_reload, configure_status
+from ostiary.cli.registry.migrate import MIGRATE_EXAMPLES, MIGRATE_HELP, configure_migrate
 from ostiary.cli.registry.mirrors import add_mirrors, explain_pull, print_pull_lookup
 from ostiary.cli.registry.output import as_json, print_explanation, print_lint, print_lookup, print_probe
+from ostiary.cli.registry.serve import SERVE_EXAMPLES, SERVE_HELP, configure_serve
 from ostiary.cli.registry.service_account import add_service_account
+from ostiary.cli.registry.switch import DISABLE_HELP, ENABLE_HELP, configure_disable, configure_enable
 from ostiary.cli.report import print_report
+from ostiary.core.provider_switches import Switches
 from ostiary.registry.check.check import SAMPLE_IMAGE, check
 from ostiary.registry.check.check import SECONDS as CHECK_SECONDS
 from ostiary.registry.check.lint import lint
@@ -30,8 +32,6 @@ from ostiary.registry.check.lint_mirrors import lint_mirrors
 from ostiary.registry.check.probe import SECONDS, ProbeSettings, probe
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Lookup
-from ostiary.registry.kubelet.config import load
-from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.matching.image_name import parse_image_name
 from ostiary.registry.mirrors.endpoint_lookup import lookup_endpoints
 from ostiary.registry.mirrors.plan import Mirrors
@@ -85,17 +85,16 @@ to the registry and to the token service that it names, and over plain HTTP only
 
 Exit code 1 if no credential is accepted.
 """
-MIGRATE_HELP = """\
-Print a provider configuration as CredentialProviderConfig v1, also one in the dialect of the first proposal
-(RegistryCredentialConfig). With --output json it is printed as JSON, which the kubelet reads as well.
-"""
 # As for docker-credential-ostiary: see registry/user_config.py.
 CONFIG_DEFAULT = f"${CONFIG_VARIABLE}, else ~/.config/ostiary/registry.yaml if it is there"
 BIN_DIR_DEFAULT = f" (default: ${BIN_DIR_VARIABLE}; without --config also bin beside the configuration)"
 
 
+VERBS = "get|explain|lint|check|probe|migrate|serve|status|reload|disable|enable"
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(required=True, metavar="get|explain|lint|check|probe|migrate")
+    verbs = parser.add_subparsers(required=True, metavar=VERBS)
     _configure_get(verbs.add_parser("get", help="print the credentials for an image", description=GET_HELP))
     _configure_explain(
         verbs.add_parser("explain", help="explain which credentials an image gets", description=EXPLAIN_HELP)
@@ -105,7 +104,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verbs.add_parser("check", help="check any provider", description=CHECK_HELP, epilog=CHECK_EXAMPLES)
     )
     _configure_probe(verbs.add_parser("probe", help="try the credentials at the registry", description=PROBE_HELP))
-    _configure_migrate(verbs.add_parser("migrate", help="rewrite a configuration as v1", description=MIGRATE_HELP))
+    migrate = verbs.add_parser(
+        "migrate", help="rewrite a configuration as v1", description=MIGRATE_HELP, epilog=MIGRATE_EXAMPLES
+    )
+    _add_config(migrate)
+    configure_migrate(migrate)
+    _configure_daemon(verbs)
+    configure_disable(verbs.add_parser("disable", help="switch a provider off", description=DISABLE_HELP))
+    configure_enable(verbs.add_parser("enable", help="switch a provider on again", description=ENABLE_HELP))
+
+
+def _configure_daemon(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = verbs.add_parser(
+        "serve", help="keep credentials in memory for all who pull", description=SERVE_HELP, epilog=SERVE_EXAMPLES
+    )
+    _add_config(serve, default=f"with --listen: {CONFIG_DEFAULT}")
+    _add_timeout(serve)
+    configure_serve(serve)
+    configure_status(verbs.add_parser("status", help="show the daemon", description=STATUS_HELP))
+    configure_reload(verbs.add_parser("reload", help="have it read its files again", description=RELOAD_HELP))
 
 
 def _configure_get(parser: argparse.ArgumentParser) -> None:
@@ -181,12 +198,6 @@ def _configure_probe(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=probe_image)
 
 
-def _configure_migrate(parser: argparse.ArgumentParser) -> None:
-    _add_config(parser)
-    add_output(parser)
-    parser.set_defaults(run=migrate_config)
-
-
 def _add_config(parser: argparse.ArgumentParser, *, default: str = CONFIG_DEFAULT) -> None:
     parser.add_argument(
         "--config",
@@ -224,6 +235,10 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         "--pull-secret", action="append", default=[], metavar="FILE", help="a Secret, as kubectl get -o yaml prints it"
     )
     add_service_account(parser)
+    _add_timeout(parser)
+
+
+def _add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=seconds,
@@ -321,7 +336,7 @@ def lint_config(arguments: argparse.Namespace) -> int:
     if (hosts_dir or registries_conf) and not has_config(arguments):
         findings = lint_mirrors(None, hosts_dir=hosts_dir, registries_conf=registries_conf)
     else:
-        findings = lint(config_file(arguments), bin_dir=config_bin_dir(arguments))
+        findings = lint(config_file(arguments), bin_dir=config_bin_dir(arguments), switches=Switches())
         findings = lint_mirrors(findings, hosts_dir=hosts_dir, registries_conf=registries_conf)
     if arguments.output == JSON:
         print_json(as_json(findings) | {"ok": findings.ok})
@@ -352,15 +367,3 @@ def check_provider(arguments: argparse.Namespace) -> int:
     )
     print_report(report, as_json=arguments.output == JSON)
     return 0 if report.ok else 1
-
-
-def migrate_config(arguments: argparse.Namespace) -> int:
-    config = load(config_file(arguments), bin_dir=arguments.bin_dir)
-    text = migrate(config)
-    for warning in config.warnings:
-        print_note(str(warning))
-    if arguments.output == JSON:
-        print_json(yaml.safe_load(text))
-    else:
-        sys.stdout.write(text)
-    return 0

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 from ostiary.core.config import Json
 from ostiary.core.go.duration import DurationError, parse_duration
+from ostiary.core.provider_switches import Switches
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary.registry.check.lint_patterns import overlap_findings, pattern_findings
 from ostiary.registry.check.lint_reading import LintFinding, Severity, WrittenProvider, WrittenProviders
+from ostiary.registry.check.lint_switches import switch_findings
 from ostiary.registry.kubelet.config import config_files, load
 
 __all__ = ["Lint", "LintFinding", "Severity", "lint"]
@@ -45,8 +47,12 @@ class Lint:
         return sum(finding.severity is severity for finding in self.findings)
 
 
-def lint(path: str | os.PathLike[str], *, bin_dir: str | os.PathLike[str] | None = None) -> Lint:
+def lint(
+    path: str | os.PathLike[str], *, bin_dir: str | os.PathLike[str] | None = None, switches: Switches | None = None
+) -> Lint:
     """Judge the configuration at *path*, a file or a directory; with a *bin_dir* the executables too.
+
+    With *switches* it says which of the providers are switched off.
 
     Never raises for what is wrong with the configuration.
     """
@@ -68,6 +74,8 @@ def lint(path: str | os.PathLike[str], *, bin_dir: str | os.PathLike[str] | None
     findings += [finding for pattern in contents.patterns for finding in pattern_findings(pattern)]
     findings += overlap_findings(contents.patterns)
     findings += [finding for provider in contents.providers for finding in _provider_findings(provider)]
+    if switches is not None:
+        findings += switch_findings(contents.providers, switches)
     if bin_dir is not None:
         findings += _binary_findings(contents.providers, os.fspath(bin_dir))
     return Lint(files, not problems, tuple(sorted(dict.fromkeys(findings), key=_position(files))))

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB
+from ostiary.registry.matching.image_name import DOCKER_HUB, OLD_DOCKER_HUB, parse_image_name
 
 # The beginning of the name of every helper program.
 PREFIX = "docker-credential-"
@@ -16,3 +16,21 @@ HUB_NAMES = (DOCKER_HUB, OLD_DOCKER_HUB, "registry-1.docker.io")
 TOKEN_USERNAME = "<token>"  # noqa: S105
 # What a helper prints when it has nothing.
 NOT_FOUND = "credentials not found in native keychain"
+# Clients name a registry to their helpers and no image.
+ANY_IMAGE = "any/image"
+
+
+def image_of(server: str) -> str | None:
+    """An image of the registry that *server* names: a URL, a host, or already a repository.
+
+    None for a host that no image name can have, such as ``build-server``: that name would be read as one of
+    Docker Hub's, and Docker Hub's credential must not be given to somebody else.
+    """
+    address = server.partition("://")[2] or server
+    # Without a user: a URL may have one before its host.
+    host, _, path = address.rpartition("@")[2].partition("/")
+    if f"{path}/".startswith(("v1/", "v2/")):
+        path = f"{path}/"[3:]
+    domain = DOCKER_HUB if host in HUB_NAMES else host
+    image = f"{domain}/{path.strip('/') or ANY_IMAGE}"
+    return image if parse_image_name(image).domain == domain else None

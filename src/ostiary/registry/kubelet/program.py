@@ -1,6 +1,7 @@
 """The program ``ostiary-credential-provider``: one credential provider for many registries, by configuration alone.
 
-    request on stdin -> the sources whose matchImages match, in order -> the first that has a login -> response
+    request on stdin -> the daemon, if one runs -> its response, as it is
+               else  -> the sources whose matchImages match, in order -> the first that has a login -> response
 
     apiVersion: ostiary/v1
     kind: ImageCredentialSources
@@ -12,8 +13,6 @@
 Run by the kubelet with ``--config FILE`` among the provider's args, for every image that it pulls, so nothing is
 imported before it is needed. `respond` asks the sources.
 """
-
-from __future__ import annotations
 
 import sys
 
@@ -43,32 +42,60 @@ def main(argv: list[str] | None = None) -> int:
     if path is None:
         print(USAGE, file=sys.stderr)  # noqa: T201
         return WRONG_USAGE
-    return _answer(path)
-
-
-def _answer(path: str) -> int:
-    from ostiary.core.secrets.redact import redact
-    from ostiary.core.text import printable
-    from ostiary.errors import OstiaryError
-    from ostiary.registry.kubelet.respond import respond
-    from ostiary.registry.kubelet.sources.config import load
-    from ostiary.wire.credential_provider import decode_request, encode_response
-
+    stdin = sys.stdin.buffer.read(LARGEST_REQUEST)
     try:
-        sources = load(path)
-        request = decode_request(sys.stdin.buffer.read(LARGEST_REQUEST))
-        data = encode_response(respond(request, sources), api_version=request.api_version)
-    except OstiaryError as error:
-        print(f"{PROGRAM}: {printable(str(error))}", file=sys.stderr)  # noqa: T201
-        return FAILED
+        code = _ask_daemon(path, stdin, is_program=argv is None)
+        if code is not None:
+            return code
+        data = _response(path, stdin)
     except Exception as error:
-        # A mistake of ours; a traceback would go into the kubelet's log, with who knows what in it.
-        print(f"{PROGRAM}: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)  # noqa: T201
-        return FAILED
+        return _fail(error)
     # At once and whole, and only when nothing can go wrong any more.
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     return OK
+
+
+def own_name() -> str:
+    """What the configuration of the kubelet calls this provider: the name of the file that it runs."""
+    return sys.argv[0].rpartition("/")[2] or PROGRAM
+
+
+def _ask_daemon(path: str, stdin: bytes, *, is_program: bool) -> int | None:
+    """The exit code, with the daemon's answer written; None if it is not there."""
+    from ostiary.registry.daemon import relay
+
+    # The kubelet ends us after a minute, and then nobody says why.
+    code = relay.ask(PROGRAM, b"provide", relay.absolute(path), own_name(), stdin, seconds=50.0)
+    if code is not None and is_program:
+        relay.leave_at_once(code)
+    return code
+
+
+def _response(path: str, stdin: bytes) -> bytes:
+    from ostiary.core.provider_switches import Switches
+    from ostiary.registry.kubelet.respond import respond, respond_disabled
+    from ostiary.registry.kubelet.sources.config import load
+    from ostiary.wire.credential_provider import decode_request, encode_response
+
+    switched_off = Switches().disabled(own_name())
+    request = decode_request(stdin)
+    if switched_off is not None:
+        print(f"{PROGRAM}: {switched_off}", file=sys.stderr)  # noqa: T201
+        return encode_response(respond_disabled(), api_version=request.api_version)
+    return encode_response(respond(request, load(path)), api_version=request.api_version)
+
+
+def _fail(error: Exception) -> int:
+    from ostiary.core.secrets.redact import redact
+    from ostiary.core.text import printable
+    from ostiary.errors import OstiaryError
+
+    # Other errors are mistakes of ours; a traceback would go into the kubelet's log, with who knows what in it.
+    is_ours = isinstance(error, OstiaryError)
+    text = printable(str(error)) if is_ours else f"{type(error).__name__}: {redact(str(error))}"
+    print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201
+    return FAILED
 
 
 def _config_path(argv: list[str]) -> str | None:

@@ -15,7 +15,14 @@ from ostiary.core.go.text import is_text
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid, ConfigurationError
 from ostiary.registry.docker.helper_protocol import HUB_SERVER
-from ostiary.registry.kubelet.sources.config import AuthFile, Command, Helper, LoginSource, TokenExchange
+from ostiary.registry.kubelet.sources.config import (
+    AuthFile,
+    Command,
+    CredentialServer,
+    Helper,
+    LoginSource,
+    TokenExchange,
+)
 from ostiary.registry.kubelet.sources.login_answer import identity_token_error, no_credential
 from ostiary.registry.matching.image_match import matches
 from ostiary.registry.matching.image_name import DOCKER_HUB
@@ -40,6 +47,11 @@ def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
             key = _key(request.image, source.cache_key_type)
             return Response(source.cache_key_type, min(durations, default=None), {key: basic})
     # Not kept: somebody who is given access should have it at once.
+    return Response(CacheKeyType.IMAGE, timedelta(0))
+
+
+def respond_disabled() -> Response:
+    """What a provider says that is switched off: nothing. Not kept, so that it counts at once when it is back on."""
     return Response(CacheKeyType.IMAGE, timedelta(0))
 
 
@@ -68,6 +80,10 @@ def _ask(source: LoginSource, request: Request) -> tuple[BasicAuth, timedelta | 
         from ostiary.registry.kubelet.sources.token_exchange import exchange_token
 
         return exchange_token(origin, request)
+    if isinstance(origin, CredentialServer):
+        from ostiary.registry.kubelet.sources.credential_server import ask_server
+
+        return ask_server(origin, request)
     if isinstance(origin, Command):
         from ostiary.registry.kubelet.sources.command import run_command
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.registry.docker.helper import image_of
+from ostiary.registry.docker.helper_protocol import image_of
 from tests.support.providers import ProviderScript
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"

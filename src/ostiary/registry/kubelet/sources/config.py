@@ -56,7 +56,18 @@ class TokenExchange:
     certificate_authority: str = ""
 
 
-Origin = Helper | AuthFile | Command | TokenExchange
+@dataclass(frozen=True, slots=True)
+class CredentialServer:
+    """The credential server of a cluster, which is asked in the name of this node."""
+
+    url: str
+    token_file: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
+    certificate_authority: str = ""
+
+
+Origin = Helper | AuthFile | Command | TokenExchange | CredentialServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ def _source(fields: Fields, folder: str | None) -> LoginSource | None:
     duration = _duration(fields)
     hosts_dir = _path(fields, "hostsDir", folder) or ""
     if len(origins) != 1:
-        message = "a source needs one of helper, authFile, command and tokenExchange"
+        message = "a source needs one of helper, authFile, command, tokenExchange and server"
         fields.problem(message if not origins else f"{message}, and not several", None)
         fields.ignore("cacheKeyType")
         return None
@@ -179,7 +190,33 @@ def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
     return exchange
 
 
-_ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (_helper, _auth_file, _command, _token_exchange)
+def _server(fields: Fields, folder: str | None) -> CredentialServer | None:
+    section = fields.optional_section("server")
+    if section is None:
+        return None
+    server = CredentialServer(
+        url=_required_text(section, "url"),
+        token_file=_path(section, "tokenFile", folder) or "",
+        client_certificate=_path(section, "clientCertificate", folder) or "",
+        client_key=_path(section, "clientKey", folder) or "",
+        certificate_authority=_path(section, "certificateAuthority", folder) or "",
+    )
+    if server.url and not is_confidential(server.url):
+        section.problem("it is not an https address", "url", "credentials come from there: use https")
+    if server.client_key and not server.client_certificate:
+        section.problem("a client key needs a certificate", "clientKey", "add clientCertificate")
+    if not server.token_file and not server.client_certificate:
+        section.problem("this node has nothing to show", None, "add tokenFile, or clientCertificate and clientKey")
+    return server
+
+
+_ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (
+    _helper,
+    _auth_file,
+    _command,
+    _token_exchange,
+    _server,
+)
 
 
 def _required_text(fields: Fields, key: str) -> str:
@@ -204,7 +241,7 @@ def _duration(fields: Fields) -> timedelta | None:
 
 
 def _cache_key_type(fields: Fields, origin: Origin) -> CacheKeyType:
-    by_image = isinstance(origin, (AuthFile, Command))
+    by_image = isinstance(origin, (AuthFile, Command, CredentialServer))
     default = CacheKeyType.IMAGE if by_image else CacheKeyType.REGISTRY
     text = fields.optional_string("cacheKeyType")
     if text is None:
@@ -217,6 +254,9 @@ def _cache_key_type(fields: Fields, origin: Origin) -> CacheKeyType:
     if key_type is CacheKeyType.REGISTRY and isinstance(origin, AuthFile):
         hint = "leave it out: the file may hold another login for another image of the same registry"
         fields.problem("an auth file is kept by image", "cacheKeyType", hint)
+    if key_type is CacheKeyType.REGISTRY and isinstance(origin, CredentialServer):
+        hint = "leave it out: whether this node may have the credentials is decided for each image"
+        fields.problem("what a server answers is kept by image", "cacheKeyType", hint)
     return key_type
 
 

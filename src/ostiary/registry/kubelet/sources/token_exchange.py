@@ -5,19 +5,16 @@ Called by `respond`. The token goes to the configured address and nowhere else, 
 
 from __future__ import annotations
 
-import ssl
 from base64 import b64encode
-from collections.abc import Mapping
 from datetime import timedelta
 from urllib.parse import quote, urlencode, urlsplit
 
-from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
-from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, CredentialError
 from ostiary.model import Secret
 from ostiary.registry.kubelet.sources.config import TokenExchange
 from ostiary.registry.kubelet.sources.login_answer import json_object, no_credential
+from ostiary.registry.kubelet.sources.sending import NoReply, client_context, post, secret_in_file
 from ostiary.wire.credential_provider import BasicAuth, Request
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -32,9 +29,6 @@ EXCHANGE_ERRORS = (
     "invalid_scope",
     "invalid_target",
 )
-EXCHANGE_SECONDS = 20.0
-LARGEST_REPLY = 1 << 20
-LARGEST_SECRET_FILE = 1 << 16
 # How much of a token's life is left when the kubelet asks again.
 MARGIN = timedelta(seconds=30)
 
@@ -56,8 +50,9 @@ def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth
     elif exchange.client_id:
         headers["Authorization"] = _client_header(exchange)
     try:
-        status, body = _post(exchange, urlencode(fields).encode(), headers)
-    except _NoReply as error:
+        context = client_context(exchange.certificate_authority, of="the token exchange")
+        status, body = post(exchange.url, urlencode(fields).encode(), headers, context)
+    except NoReply as error:
         raise _exchange_failed(request.image, exchange, str(error)) from None
     reply = json_object(body)
     token = reply.get("access_token")
@@ -70,13 +65,7 @@ def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth
 
 
 def _client_header(exchange: TokenExchange) -> str:
-    try:
-        with open(exchange.client_secret_file, encoding="utf-8") as file:
-            secret = file.read(LARGEST_SECRET_FILE).strip()
-    except (OSError, ValueError):
-        raise ConfigurationError(
-            "the client secret cannot be read", where=printable(exchange.client_secret_file), code="config-unreadable"
-        ) from None
+    secret = secret_in_file(exchange.client_secret_file, what="the client secret")
     # RFC 6749, section 2.3.1: both halves are encoded as in a form, before they are joined.
     pair = f"{quote(exchange.client_id, safe='')}:{quote(secret, safe='')}"
     return "Basic " + b64encode(pair.encode()).decode()
@@ -95,44 +84,3 @@ def _exchange_failed(image: str, exchange: TokenExchange, why: str) -> Credentia
         hint="see that the audience of tokenAttributes is one that this server takes",
         code="token-exchange-failed",
     )
-
-
-class _NoReply(Exception):
-    """There is no answer; the message says why, as the end of a sentence."""
-
-
-def _post(exchange: TokenExchange, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    # The scheme was checked when the configuration was read.
-    http = OutgoingHttp(context=_context(exchange), seconds=EXCHANGE_SECONDS, largest=LARGEST_REPLY)
-    try:
-        reply = http.send("POST", exchange.url, body, headers=headers)
-    except NO_REPLY as error:
-        why = _why(error)
-    else:
-        if reply.is_whole:
-            return reply.status, reply.body
-        why = f"answered with more than {LARGEST_REPLY} bytes"
-    # Outside of the handler: the exception's traceback has the request in it, and that the token.
-    raise _NoReply(why)
-
-
-def _context(exchange: TokenExchange) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=exchange.certificate_authority or None)
-    except OSError:
-        raise ConfigurationError(
-            "the certificate authority of the token exchange cannot be loaded",
-            where=printable(exchange.certificate_authority),
-            hint="it is a file of PEM certificates",
-            code="config-unreadable",
-        ) from None
-
-
-def _why(error: Exception) -> str:
-    reason = reason_of(error)
-    if isinstance(reason, TimeoutError):
-        return "did not answer in time"
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"has a certificate that is not trusted: {redact(reason.verify_message)}"
-    text = getattr(reason, "strerror", None) or type(reason).__name__
-    return f"cannot be reached: {redact(str(text))}"

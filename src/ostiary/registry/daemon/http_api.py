@@ -1,0 +1,206 @@
+"""Credentials for a cluster, over TLS with client certificates: what stands behind a gateway.
+
+    POST /v1/credentials/<repository>  ->  a CredentialProviderResponse for that repository alone
+    GET  /healthz                      ->  200
+
+Who asks has to show a certificate of the configured authority with one of the configured names: the gateway's. Which
+user gets which credentials is the gateway's policy, on the path. So a path has one reading here: a repository in full,
+as it was normalised, without tag, query and escapes. Anything else is a 400, for the policy has not judged what we
+would make of it. And it is a POST: a policy that lets people read everything gives no credentials away.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler
+from typing import cast
+
+from ostiary.core.text import printable
+from ostiary.errors import ConfigurationError, ImageNameError, OstiaryError
+from ostiary.registry.credentials import Credentials, ImageCredential
+from ostiary.registry.keyring import Keyring, Lookup
+from ostiary.registry.matching.image_name import parse_image_name
+from ostiary.wire.credential_provider import V1, BasicAuth, CacheKeyType, Response, encode_response
+
+PREFIX = "/v1/credentials/"
+USER_HEADER = "X-Remote-User"
+MOST_CONNECTIONS = 64
+IDLE_SECONDS = 60.0
+HANDSHAKE_SECONDS = 10.0
+LONGEST_NAME = 512
+JSON = "application/json"
+
+log = logging.getLogger("ostiary.registry")
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialsReply:
+    status: int
+    body: bytes
+
+
+def credentials_reply(keyring: Keyring, path: str) -> CredentialsReply:
+    """What is said to a POST of *path*, which is the path of the request, byte for byte."""
+    name = path.removeprefix(PREFIX)
+    try:
+        repository = parse_image_name(name).repository if path.startswith(PREFIX) and len(name) < LONGEST_NAME else ""
+    except ImageNameError:
+        repository = ""
+    if not repository or repository != name:
+        wanted = f"; ask for {repository}" if repository else ""
+        return _status(400, "BadRequest", f"the path does not end in the full name of a repository{wanted}")
+    try:
+        lookup = keyring.lookup(repository)
+    except OstiaryError as error:
+        log.warning("credentials for %s: %s", repository, error.summary, extra={"code": error.code})
+        return _status(503, "ServiceUnavailable", "the credential providers could not be asked")
+    login = _first_login(lookup)
+    if login is None and lookup.failures:
+        # "None" would make a node pull without a credential, and hide the reason, which the log has.
+        return _status(503, "ServiceUnavailable", "a credential provider failed")
+    auth = {} if login is None else {repository: BasicAuth(login.username, login.password)}
+    # For this repository alone, whatever else the provider's answer is for: only this was asked for, and allowed.
+    response = Response(CacheKeyType.IMAGE, _time_left(keyring, login), auth)
+    return CredentialsReply(200, encode_response(response, api_version=V1))
+
+
+def _first_login(lookup: Lookup) -> ImageCredential | None:
+    return next((each for each in lookup if each.username or each.password), None)
+
+
+def _time_left(keyring: Keyring, login: ImageCredential | None) -> timedelta:
+    if login is None or not isinstance(login.origin, Credentials):
+        return timedelta(0)
+    seconds = max((each.cache.seconds_left_of(login.origin) for each in keyring.providers), default=0.0)
+    return timedelta(seconds=int(seconds))
+
+
+def _status(code: int, reason: str, message: str) -> CredentialsReply:
+    fields = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}
+    return CredentialsReply(code, json.dumps(fields | {"message": message}).encode())
+
+
+# --- the server ---
+
+
+class HttpApi:
+    """Serves on *listener* from `start` to `close`, in threads of its own.
+
+    *context* gives the TLS context for the next connection, and *keyring* the keyring of the configuration as it is.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        context: Callable[[], ssl.SSLContext],
+        keyring: Callable[[], Keyring],
+        clients: Iterable[str],
+    ) -> None:
+        self._server = _CredentialListener(listener, context, keyring, frozenset(clients))
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, name="ostiary-registry-http", daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def certificate_names(certificate: Mapping[str, object]) -> set[str]:
+    """The names that a client certificate vouches for: its alternative names, and its common name if it has none."""
+    alternatives = cast("Iterable[tuple[str, str]]", certificate.get("subjectAltName", ()))
+    names = {value for kind, value in alternatives if kind in ("DNS", "URI", "email")}
+    parts = cast("Iterable[Iterable[tuple[str, str]]]", certificate.get("subject", ()))
+    subject = [value for part in parts for key, value in part if key == "commonName"]
+    return names or set(subject)
+
+
+class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        context: Callable[[], ssl.SSLContext],
+        keyring: Callable[[], Keyring],
+        clients: frozenset[str],
+    ) -> None:
+        super().__init__(listener.getsockname()[:2], _ApiHandler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.tls, self.keyring, self.clients = context, keyring, clients
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: object, client_address: object) -> None:
+        connection = cast(socket.socket, request)
+        try:
+            # The handshake belongs to the thread: a client that does not finish it holds up nobody.
+            with suppress(OSError):
+                connection.settimeout(HANDSHAKE_SECONDS)
+                connection = self.tls().wrap_socket(connection, server_side=True)
+                self.finish_request(connection, client_address)
+        except Exception as error:
+            log.error("a request ended with %s", type(error).__name__)
+        finally:
+            self.shutdown_request(connection)
+            self._places.release()
+
+
+class _ApiHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+    server: _CredentialListener
+
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            self._send(CredentialsReply(200, b'{"ok": true}'))
+        else:
+            self._send(_status(405 if self.path.startswith(PREFIX) else 404, "NotFound", f"POST {PREFIX}REPOSITORY"))
+
+    def do_POST(self) -> None:
+        if not self.path.startswith(PREFIX):
+            self._send(_status(404, "NotFound", f"POST {PREFIX}REPOSITORY"))
+            return
+        names = certificate_names(cast(ssl.SSLSocket, self.connection).getpeercert() or {})
+        if not names & self.server.clients:
+            log.warning("a client was refused: its certificate is for %s", printable(", ".join(sorted(names))))
+            self._send(_status(403, "Forbidden", "this client certificate may not ask"))
+            return
+        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0").strip() != "0":
+            self.close_connection = True
+            self._send(_status(400, "BadRequest", "the request must not have a body"))
+            return
+        # As it was sent: `path` has lost what stood twice at its beginning.
+        target = self.requestline.split()[1]
+        try:
+            reply = credentials_reply(self.server.keyring(), target)
+        except ConfigurationError as error:
+            log.error("%s: %s", error.summary, error.cause, extra={"code": error.code})
+            reply = _status(503, "ServiceUnavailable", "the provider configuration cannot be used")
+        user = printable(self.headers.get(USER_HEADER, ""))[:LONGEST_NAME]
+        log.info("credentials asked for %s by user %s: %d", printable(target)[:LONGEST_NAME], user, reply.status)
+        self._send(reply)
+
+    def _send(self, reply: CredentialsReply) -> None:
+        self.send_response_only(reply.status)
+        self.send_header("Content-Type", JSON)
+        self.send_header("Content-Length", str(len(reply.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: what matters is logged where it is decided."""
