@@ -23,6 +23,7 @@ from bench import (
     rbac,
     registry,
     saml,
+    slo,
     stores,
     tokens,
 )
@@ -30,6 +31,7 @@ from bench.table import Row, as_markdown
 
 SUITES = {
     "client": client.run,
+    "slo": slo.run,
     "registry": registry.run,
     "rbac": rbac.run,
     "tokens": tokens.run,

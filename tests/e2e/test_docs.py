@@ -87,6 +87,24 @@ def cluster_of_a_kubeconfig(world: World) -> None:
     world.environment["KUBECONFIG"] = str(kubeconfig)
 
 
+def person_at_eks(world: World) -> None:
+    """A kubeconfig whose user is signed in by the real ``aws``, with keys that no cloud knows."""
+    if shutil.which("aws") is None:
+        missing("aws")
+    api = world.stack.enter_context(ApiServer(world.authority).running())
+    authority = world.folder.parent / "authority.pem"
+    world.authority.cert_pem.write_to_path(str(authority))
+    args = ["--region", "eu-central-1", "eks", "get-token", "--cluster-name", "dev", "--output", "json"]
+    kubeconfig = write_kubeconfig(
+        world.folder.parent / "kubeconfig",
+        server=api.url,
+        user=exec_user("aws", version="v1beta1", args=args),
+        cluster={"certificate-authority": str(authority)},
+    )
+    keys = {"AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "a-key-of-the-test"}
+    world.environment |= {"KUBECONFIG": str(kubeconfig), "AWS_EC2_METADATA_DISABLED": "true", **keys}
+
+
 def cluster_behind_the_gateway(world: World) -> None:
     """The API server that a gateway stands before, and an administrator's kubeconfig for it."""
     cluster = world.stack.enter_context(Cluster(world.authority))
@@ -263,6 +281,9 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/metrics.md": cluster_of_a_kubeconfig,
     "docs/how-to/sign-requests.md": cluster_of_a_kubeconfig,
     "docs/how-to/use-your-http-client.md": cluster_of_a_kubeconfig,
+    "docs/how-to/use-aws-eks.md": person_at_eks,
+    "docs/how-to/use-gke.md": cluster_of_a_kubeconfig,
+    "docs/how-to/use-kubelogin.md": cluster_of_a_kubeconfig,
     "docs/how-to/move-and-back-up-the-store.md": machine_with_a_service,
     "docs/how-to/google-groups.md": administrator_of_google,
     "docs/how-to/sign-in-from-any-issuer.md": credential_for_a_cluster,

@@ -122,7 +122,7 @@ INSIDE = {
         "token": {".", "signin"},
     },
     "core": {
-        ".": {"config", "go", "process"},
+        ".": {"config", "go", "platform", "process"},
         "abilities": {"."},
         "caching": {"."},
         "config": {".", "go"},
@@ -130,7 +130,8 @@ INSIDE = {
         "delegation": {".", "rules"},
         "go": set(),
         "net": {"."},
-        "process": {"."},
+        "platform": set(),
+        "process": {".", "platform"},
         "rules": set(),
         "secrets": {"."},
         "settings": {".", "config", "go"},

@@ -10,10 +10,13 @@ import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scripts.hatch_launcher import ENTRY_POINTS, windows_platform
 from scripts.hatch_metadata import absolute_links
+from tests.support.wheel import build
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -64,3 +67,38 @@ def test_a_wheel_built_with_a_home_carries_it(tmp_path: Path) -> None:
 def test_the_changelog_has_a_section_for_this_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("environ", "building_on", "platform"),
+    [
+        ({}, "linux-x86_64", None),
+        ({}, "macosx-14.0-arm64", None),
+        ({}, "win-amd64", "win_amd64"),
+        ({}, "win-arm64", "win_arm64"),
+        ({"OSTIARY_WHEEL_PLATFORM": "win_arm64"}, "linux-x86_64", "win_arm64"),
+    ],
+)
+def test_a_wheel_is_for_windows_where_it_is_built_there_or_asked_for(
+    environ: dict[str, str], building_on: str, platform: str | None
+) -> None:
+    assert windows_platform(environ, building_on) == platform
+
+
+def test_an_unknown_platform_is_refused() -> None:
+    with pytest.raises(ValueError, match="OSTIARY_WHEEL_PLATFORM"):
+        windows_platform({"OSTIARY_WHEEL_PLATFORM": "windows"}, "linux-x86_64")
+
+
+@pytest.mark.parametrize("platform", ["any", "win_amd64"])
+def test_each_wheel_has_the_program_in_one_form(platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform != "any":
+        monkeypatch.setenv("OSTIARY_WHEEL_PLATFORM", platform)
+    wheel = build(tmp_path)
+    assert wheel.name.endswith(f"-py3-none-{platform}.whl")
+    with ZipFile(wheel) as content:
+        entry_points = content.read(next(name for name in content.namelist() if name.endswith("entry_points.txt")))
+        scripts = [name for name in content.namelist() if ".data/scripts/" in name]
+    for program, entry_point in ENTRY_POINTS.items():
+        assert (f"\n{program} = {entry_point}\n".encode() in entry_points) == (platform != "any")
+    assert {name.rpartition("/")[2] for name in scripts} == (set(ENTRY_POINTS) if platform == "any" else set())

@@ -57,7 +57,7 @@ COMMANDS = {
         "ostiary.cli.registry.command",
         "credentials for an image: get, explain, lint, check, probe; a daemon that keeps them: serve; disable, enable",
     ),
-    "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh or fish"),
+    "completion": ("ostiary.cli.completion.command", "tab completion for bash, zsh, fish or PowerShell"),
 }
 
 HELP = """\
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def program() -> str:
     """What the person typed: kubectl finds ``kubectl-ostiary`` and calls it ``kubectl ostiary``."""
-    return "kubectl ostiary" if sys.argv[0].endswith("kubectl-ostiary") else "ostiary"
+    return "kubectl ostiary" if sys.argv[0].removesuffix(".exe").endswith("kubectl-ostiary") else "ostiary"
 
 
 def _run(argv: list[str]) -> int:
@@ -145,9 +145,9 @@ def _print_cached(argv: list[str]) -> bool:
 
 
 def _leave_at_once() -> None:
-    import posix
+    from ostiary.cli.cached_token import system
 
-    posix._exit(0)
+    system._exit(0)
 
 
 def _run_without_command(name: str, rest: list[str]) -> int:

@@ -11,7 +11,8 @@ The file cannot show that the gateway has revoked the credential. No client tell
 the plugin again although the credential has not expired. So a second file remembers who asked (`asks_again`).
 
 A person waits for this before every kubectl command, and for every module that is imported here. So there are only
-`time` and `posix`, which are part of the interpreter: no argparse, no json, not even `os`.
+`time`, `sys` and `posix`, which are part of the interpreter: no argparse, no json, not even `os`. Where there is no
+`posix`, `ostiary.core.platform.windows_interpreter` has what is needed of it under the same names.
 
 A token file holds one line, and then the finished ExecCredential in each version that a client may ask for:
 
@@ -21,8 +22,17 @@ With ``step-up`` the gateway has step-up rules: a request may wait there until t
 beside the program that asked (`ostiary.cli.companion`) opens the browser for that.
 """
 
-import posix
+import sys
 import time
+
+try:
+    import posix
+
+    system = posix
+except ImportError:
+    from ostiary.core.platform.windows_interpreter import windows_interpreter
+
+    system = windows_interpreter()  # type: ignore[assignment]
 
 WITH_VALUE = ("--server", "--account", "--provider", "--ca", "--store", "--timeout", "--jwt-for")
 FLAGS = ("--device", "--no-browser")
@@ -58,7 +68,7 @@ def print_cached(argv: list[str]) -> bool:
 
 def print_answer(answer: bytes) -> bool:
     while answer:
-        answer = answer[posix.write(1, answer) :]
+        answer = answer[system.write(1, answer) :]
     return True
 
 
@@ -100,7 +110,7 @@ def asked_version() -> bytes | None:
 
     Inside a JSON string its quotes would have backslashes.
     """
-    info = posix.environ.get(b"KUBERNETES_EXEC_INFO")
+    info = system.environ.get(b"KUBERNETES_EXEC_INFO")
     if info is None:
         # Several clients pass their plugins no information, and accept v1.
         return b"v1"
@@ -114,23 +124,31 @@ def asked_version() -> bytes | None:
 # --- the file ---
 
 
-def state_folder(environ: dict[bytes, bytes] = posix.environ) -> str | None:
+def state_folder(environ: dict[bytes, bytes] = system.environ, platform: str = sys.platform) -> str | None:
     """The folder that holds the credentials of this account of this machine; None without a home.
 
     The user id is part of the name: with ``sudo`` and the same home, a second user would otherwise leave files that
-    the first one cannot read.
+    the first one cannot read. On Windows a profile is one user's.
     """
-    state = environ.get(b"XDG_STATE_HOME", b"")
-    home = environ.get(b"HOME", b"")
-    # As the specification of these directories says, a relative path counts as none.
-    if not state.startswith(b"/"):
-        if not home.startswith(b"/"):
-            return None
-        state = home + b"/.local/state"
     try:
-        return f"{state.decode()}/ostiary-{posix.geteuid()}"
+        if platform == "win32":
+            folder = environ.get(b"LOCALAPPDATA", b"").decode()
+            return f"{folder}/ostiary" if _is_windows_path(folder) else None
+        state = environ.get(b"XDG_STATE_HOME", b"").decode()
+        home = environ.get(b"HOME", b"").decode()
     except UnicodeDecodeError:
         return None
+    # As the specification of these directories says, a relative path counts as none.
+    if not state.startswith("/"):
+        if not home.startswith("/"):
+            return None
+        state = home + ("/Library/Application Support" if platform == "darwin" else "/.local/state")
+    return f"{state}/ostiary-{system.geteuid()}"
+
+
+def _is_windows_path(path: str) -> bool:
+    """Whether it says from where it starts: a drive, or another machine."""
+    return path[1:3] in (":\\", ":/") or path.startswith("\\\\")
 
 
 def file_name(server: str, account: str) -> str | None:
@@ -152,20 +170,20 @@ def _escape(text: str) -> str:
 def private_content(path: str) -> bytes | None:
     """The content of a file that only we can read; None otherwise. `signin.files` finds out why not."""
     try:
-        descriptor = posix.open(path, posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        descriptor = system.open(path, system.O_RDONLY | system.O_NOFOLLOW | system.O_CLOEXEC | system.O_NONBLOCK)
     except (OSError, ValueError):
         return None
     try:
-        return posix.read(descriptor, LARGEST) if is_private(posix.fstat(descriptor)) else None
+        return system.read(descriptor, LARGEST) if is_private(system.fstat(descriptor)) else None
     except OSError:
         return None
     finally:
-        posix.close(descriptor)
+        system.close(descriptor)
 
 
-def is_private(status: posix.stat_result) -> bool:
+def is_private(status: system.stat_result) -> bool:
     """Whether it is a regular file that we own and nobody else may read or write."""
-    return status.st_mode & _KIND == _REGULAR and status.st_uid == posix.geteuid() and not status.st_mode & _OTHERS
+    return status.st_mode & _KIND == _REGULAR and status.st_uid == system.geteuid() and not status.st_mode & _OTHERS
 
 
 def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
@@ -206,9 +224,9 @@ def asks_again(path: str, now: float) -> bool:
     Remembers the program if not. After `believe` the answer is False for a while, and always for a client that passes
     us no information: it may run us for every request, or be a person.
     """
-    if b"KUBERNETES_EXEC_INFO" not in posix.environ:
+    if b"KUBERNETES_EXEC_INFO" not in system.environ:
         return False
-    asker, askers = posix.getppid(), _askers(path)
+    asker, askers = system.getppid(), _askers(path)
     if asker in askers:
         # The clock may have been set back meanwhile.
         return not 0 <= now - askers[asker] < BELIEVED_SECONDS
@@ -218,7 +236,7 @@ def asks_again(path: str, now: float) -> bool:
 
 def believe(path: str, now: float) -> None:
     """Record that the gateway has just confirmed the credential for the program that runs us."""
-    _remember(path, posix.getppid(), int(now))
+    _remember(path, system.getppid(), int(now))
 
 
 def _askers(path: str) -> dict[int, int]:
@@ -232,20 +250,22 @@ def _askers(path: str) -> dict[int, int]:
 
 def _remember(path: str, asker: int, at: int) -> None:
     # Appended with one write: entries of processes that ask at the same moment must not be lost.
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_CLOEXEC | posix.O_NONBLOCK
+    flags = (
+        system.O_WRONLY | system.O_CREAT | system.O_APPEND | system.O_NOFOLLOW | system.O_CLOEXEC | system.O_NONBLOCK
+    )
     try:
-        descriptor = posix.open(path, flags, 0o600)
+        descriptor = system.open(path, flags, 0o600)
     except OSError:
         # Without a writable home we still return the credential.
         return
     try:
-        status = posix.fstat(descriptor)
+        status = system.fstat(descriptor)
         # A second hard link may be another program's file, which we must not change.
         if is_private(status) and status.st_nlink == 1:
             if status.st_size > LARGEST_LIST:
-                posix.ftruncate(descriptor, 0)
-            posix.write(descriptor, b"%d:%d\n" % (asker, at))
+                system.ftruncate(descriptor, 0)
+            system.write(descriptor, b"%d:%d\n" % (asker, at))
     except OSError:
         return
     finally:
-        posix.close(descriptor)
+        system.close(descriptor)

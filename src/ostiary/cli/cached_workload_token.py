@@ -14,7 +14,6 @@ either. A platform without such a secret has no cache.
     ostiary-sealed 1 <renew at>\\n <16 bytes nonce> <32 bytes tag> <the token file of `cached_token`, encrypted>
 """
 
-import posix
 import time
 
 try:
@@ -29,6 +28,7 @@ from ostiary.cli.cached_token import (
     print_answer,
     private_content,
     state_folder,
+    system,
     usable_answer,
 )
 
@@ -63,7 +63,7 @@ def _cached_answer(argv: list[str]) -> bytes | None:
     options, version, folder = _options(argv), asked_version(), state_folder()
     if options is None or version is None or folder is None:
         return None
-    name_and_secret = cache_entry(options, posix.environ)
+    name_and_secret = cache_entry(options, system.environ)
     if name_and_secret is None:
         return None
     name, secret = name_and_secret
@@ -146,7 +146,7 @@ def cache_entry(options: Options, environ: Environ) -> tuple[str, bytes] | None:
 
 def _exists(path: str) -> bool:
     try:
-        posix.stat(path)
+        system.stat(path)
     except OSError:
         return False
     return True
@@ -155,15 +155,15 @@ def _exists(path: str) -> bool:
 def _token_in(path: str) -> bytes | None:
     """The token in a file that the platform wrote: it may belong to another user, and be reached by a link."""
     try:
-        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+        descriptor = system.open(path, system.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)
     except (OSError, ValueError):
         return None
     try:
-        return posix.read(descriptor, LARGEST).strip() or None
+        return system.read(descriptor, LARGEST).strip() or None
     except OSError:
         return None
     finally:
-        posix.close(descriptor)
+        system.close(descriptor)
 
 
 # --- sealing: a stream of keyed BLAKE2b blocks, and a tag over all of it ---

@@ -10,55 +10,87 @@ within that second, and then nothing was imported and nobody asked. As `cached_t
 nothing that is not part of the interpreter: somebody waits for the credential.
 """
 
-import posix
 import sys
 import time
+
+# As in `cached_token`, which imports this module.
+try:
+    import posix
+
+    system = posix
+except ImportError:
+    from ostiary.core.platform.windows_interpreter import windows_interpreter
+
+    system = windows_interpreter()  # type: ignore[assignment]
 
 # Most commands are over by then.
 SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 0.25
 _ACCOMPANY = "from ostiary.cli.signin.step_up import main; main()"
+# The same where there is no fork: the new interpreter does the waiting, too.
+_WAIT_AND_ACCOMPANY = f"""
+import sys
+from ostiary.cli.companion import is_still_there
+if is_still_there(int(sys.argv[3])):
+    {_ACCOMPANY}
+"""
 
 
 def begin(server: str, account: str) -> None:
     """Begin one for the program that runs us, if a person is there. The credential has been printed."""
     if not has_person():
         return
-    program = posix.getppid()
+    program = system.getppid()
+    if not hasattr(system, "fork"):
+        _begin_detached(server, account, program)
+        return
     try:
-        if posix.fork():
+        if system.fork():
             return
     except OSError:
         # Without it requests that need a step-up get their 401.
         return
     try:
         _leave_descriptors()
-        if _is_still_there(program):
+        if is_still_there(program):
             # Another interpreter: there may have been threads here, which a fork does not take along. -P: what lies in
             # the folder that somebody works in is not ours.
             words = [sys.executable, "-P", "-c", _ACCOMPANY, server, account, str(program)]
-            posix.execv(sys.executable, words)
+            system.execv(sys.executable, words)
     finally:
-        posix._exit(0)
+        system._exit(0)
+
+
+def _begin_detached(server: str, account: str, program: int) -> None:
+    from ostiary.core.process.detached import start_detached
+
+    try:
+        start_detached([sys.executable, "-P", "-c", _WAIT_AND_ACCOMPANY, server, account, str(program)])
+    except OSError:
+        return
 
 
 def has_person() -> bool:
     """Whether somebody can be asked: the client says so, or its messages go to a terminal."""
-    info = posix.environ.get(b"KUBERNETES_EXEC_INFO")
-    return info is not None and (b'"interactive":true' in info.replace(b" ", b"") or posix.isatty(2))
+    info = system.environ.get(b"KUBERNETES_EXEC_INFO")
+    return info is not None and (b'"interactive":true' in info.replace(b" ", b"") or system.isatty(2))
 
 
 def runs(program: int) -> bool:
     """Whether the process *program* runs, as ours."""
+    if not hasattr(system, "kill"):
+        from ostiary.core.platform.win32 import windows
+
+        return windows().runs(program)
     try:
-        posix.kill(program, 0)
+        system.kill(program, 0)
     except OSError:
         return False
     # Process 1 adopts whatever has lost its parent.
     return program > 1
 
 
-def _is_still_there(program: int) -> bool:
+def is_still_there(program: int) -> bool:
     """Wait a moment; False if *program* has ended by then."""
     for _ in range(int(SECONDS / LOOK_AGAIN_SECONDS)):
         time.sleep(LOOK_AGAIN_SECONDS)
@@ -69,7 +101,7 @@ def _is_still_there(program: int) -> bool:
 
 def _leave_descriptors() -> None:
     """The client reads our stdout to its end, and perhaps our stderr; only a terminal is nobody's pipe."""
-    nowhere = posix.open("/dev/null", posix.O_RDWR)
-    for descriptor in (0, 1) if posix.isatty(2) else (0, 1, 2):
-        posix.dup2(nowhere, descriptor)
-    posix.close(nowhere)
+    nowhere = system.open("/dev/null", system.O_RDWR)
+    for descriptor in (0, 1) if system.isatty(2) else (0, 1, 2):
+        system.dup2(nowhere, descriptor)
+    system.close(nowhere)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ostiary.core.platform.open_flags import CLOSE_ON_EXEC, NO_FOLLOW
+from ostiary.core.platform.private_files import private_files, set_mode
 from ostiary.errors import ConfigurationError
 
 
@@ -15,11 +17,11 @@ def replace_file(path: str, text: str, mode: int) -> None:
         if os.path.lexists(temporary):
             # Of one that was ended in the middle of this.
             os.unlink(temporary)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | CLOSE_ON_EXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-            os.fchmod(descriptor, mode)
+            set_mode(descriptor, mode)
             opened.write(text)
-        os.replace(temporary, path)
+        private_files().replace(temporary, path)
     except OSError as error:
         raise unwritable(path, error) from None
 

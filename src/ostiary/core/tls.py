@@ -7,15 +7,14 @@ that exists in memory alone.
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from ostiary.core.go.pem import certificates, private_key
+from ostiary.core.platform.memory_files import in_memory_file
 from ostiary.errors import TransportError
 from ostiary.model import ClientCertificate, Secret
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     Password: TypeAlias = Callable[[], str | bytes | bytearray] | str | bytes | bytearray
 
-PIPE_HOLDS = 16 * 1024
 _NO_PAIR = "the client certificate and key cannot be loaded as PEM, or are not a pair"
 
 
@@ -195,30 +193,3 @@ class _KeyIsEncrypted(Exception):
 def _refuse_password() -> str:
     # Without this OpenSSL would ask on the terminal, in the middle of somebody's program.
     raise _KeyIsEncrypted
-
-
-@contextmanager
-def in_memory_file(content: bytes) -> Iterator[str]:
-    """A path that OpenSSL can open and that no disk ever holds; gone when the block ends."""
-    descriptor = _memory(content) if hasattr(os, "memfd_create") else _pipe(content)
-    try:
-        yield f"/dev/fd/{descriptor}"
-    finally:
-        os.close(descriptor)
-
-
-def _memory(content: bytes) -> int:
-    descriptor = os.memfd_create("ostiary", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content)
-    return descriptor
-
-
-def _pipe(content: bytes) -> int:
-    # Where there is no memfd (macOS). A pipe that nobody reads yet holds 16 KiB at the least.
-    if len(content) > PIPE_HOLDS:
-        raise ValueError(f"a client certificate or key is larger than {PIPE_HOLDS} bytes")
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "wb") as file:
-        file.write(content)
-    return reading

@@ -7,7 +7,6 @@ on leads to stderr, for this process and for those it starts.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import sys
@@ -22,7 +21,7 @@ class ReservedStdout:
         if sys.__stdout__ is None:
             raise OSError("stdout is closed, and the answer must go there")
         # Above 2, even when one of those is free; and closed in every process that is started from here.
-        self._descriptor = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
+        self._descriptor = copy_above(1, FIRST_FREE)
         _lead_stdout_to_stderr()
         # What was printed before this moment goes to stderr as well, unless it has left the buffer already.
         for stream in (sys.stdout, sys.__stdout__):
@@ -37,6 +36,19 @@ class ReservedStdout:
             data = data[os.write(self._descriptor, data) :]
         # The client may wait for the end of stdout before it reads the answer.
         os.close(self._descriptor)
+
+
+def copy_above(descriptor: int, first: int) -> int:
+    """A copy of *descriptor* whose number is *first* or higher."""
+    low: list[int] = []
+    try:
+        # Not F_DUPFD, which Windows does not know. A copy by `os.dup` is not inherited.
+        while (copy := os.dup(descriptor)) < first:
+            low.append(copy)
+        return copy
+    finally:
+        for number in low:
+            os.close(number)
 
 
 def _lead_stdout_to_stderr() -> None:

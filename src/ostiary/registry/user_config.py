@@ -57,6 +57,9 @@ def socket_path() -> str | None:
 
     The kubelet starts its providers without a runtime directory, so that root has one fixed place.
     """
+    if os.name != "posix":
+        # There is no daemon where nobody can tell whose a socket is.
+        return None
     if path := os.environ.get(SOCKET_VARIABLE):
         return None if path == NO_SOCKET else os.path.abspath(path)
     if os.geteuid() == 0:

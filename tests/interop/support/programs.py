@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[3] / "scripts" / "interop-build"
 ETCD, SPIRE, DEX, KEYCLOAK = "etcd", "spire", "dex", "keycloak"
+KUBELOGIN, AWS_IAM_AUTHENTICATOR, KREW, WINDOWS = "kubelogin", "aws-iam-authenticator", "krew", "windows"
 # Without these, only their own tests cannot run.
-OTHERS = frozenset((SPIRE, DEX, KEYCLOAK))
+OTHERS = frozenset((SPIRE, DEX, KEYCLOAK, KUBELOGIN, AWS_IAM_AUTHENTICATOR, KREW, WINDOWS))
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,14 @@ def dex() -> Path:
 
 def spire(program: str) -> Path:
     return listed()[SPIRE][program]
+
+
+def program_of(module: str, name: str) -> Path:
+    """A program of *module*; skips the test, and says why, where this machine has none."""
+    program = listed()[module][name]
+    if not program.exists():
+        pytest.skip(reason_not_built(module))
+    return program
 
 
 def reason_not_built(module: str) -> str:

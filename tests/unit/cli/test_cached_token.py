@@ -87,6 +87,26 @@ def test_the_folder_is_the_account_s_own(environ: dict[bytes, bytes], folder: st
     assert found == (None if folder is None else f"{folder}{os.geteuid()}")
 
 
+LIBRARY = "/Users/ann/Library/Application Support/ostiary-"
+
+
+@pytest.mark.parametrize(
+    ("environ", "platform", "folder"),
+    [
+        ({b"HOME": b"/Users/ann"}, "darwin", f"{LIBRARY}{os.geteuid()}"),
+        ({b"HOME": b"/Users/ann", b"XDG_STATE_HOME": b"/state"}, "darwin", f"/state/ostiary-{os.geteuid()}"),
+        ({b"LOCALAPPDATA": rb"C:\Users\ann\AppData\Local"}, "win32", r"C:\Users\ann\AppData\Local/ostiary"),
+        ({b"LOCALAPPDATA": rb"\\files\ann\Local"}, "win32", r"\\files\ann\Local/ostiary"),
+        ({b"LOCALAPPDATA": b"relative"}, "win32", None),
+        ({b"LOCALAPPDATA": b"C:relative"}, "win32", None),
+        ({b"HOME": b"/home/ann", b"XDG_STATE_HOME": b"/state"}, "win32", None),
+        ({b"LOCALAPPDATA": b"C:\\\xff"}, "win32", None),
+    ],
+)
+def test_each_system_has_its_place_for_it(environ: dict[bytes, bytes], platform: str, folder: str | None) -> None:
+    assert state_folder(environ, platform) == folder
+
+
 @pytest.mark.parametrize(
     ("argv", "found"),
     [

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.cli import companion
 from ostiary.cli.cached_token import file_content, file_name, state_folder, tells_of_step_up, usable_answer
 
 OSTIARY = Path(sys.executable).parent / "ostiary"
@@ -116,3 +117,13 @@ def test_there_is_none_without_rules_or_without_a_person(
     get_token(tmp_path, state(tmp_path, gateway, step_up=step_up), alive.writing, interactive=interactive)
     alive.wait_until_gone()
     assert not has_connection(gateway)
+
+
+def test_without_fork_the_new_interpreter_waits_and_does_nothing_for_a_program_that_has_ended() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    words = [sys.executable, "-X", "importtime", "-P", "-c", companion._WAIT_AND_ACCOMPANY, "https://g", "a"]
+    done = subprocess.run([*words, str(ended.pid)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "ostiary.cli.companion" in done.stderr
+    assert "ostiary.cli.signin" not in done.stderr

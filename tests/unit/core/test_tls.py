@@ -27,14 +27,8 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.tls import (
-    PIPE_HOLDS,
-    SealedContext,
-    TlsSettings,
-    build_context,
-    in_memory_file,
-    parse_certificate,
-)
+from ostiary.core.platform.memory_files import PIPE_HOLDS, in_memory_file
+from ostiary.core.tls import SealedContext, TlsSettings, build_context, parse_certificate
 from ostiary.errors import TransportError
 from ostiary.model import ClientCertificate, Secret
 

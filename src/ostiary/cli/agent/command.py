@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ostiary.cli.accounts.new_token import expiration_seconds
 from ostiary.cli.agent.files import TokenFolder
 from ostiary.cli.agent.keeper import Output, Source, TokenKeeper
-from ostiary.cli.agent.token_socket import TokenSocket, ask_health
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_note
@@ -104,6 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
         return OK
     with ExitStack() as stack:
         if arguments.socket is not None:
+            # Imported here: Windows has no such sockets, and completion and help must work there.
+            from ostiary.cli.agent.token_socket import TokenSocket
+
             users = frozenset({0, os.getuid(), *arguments.allow_user})
             stack.enter_context(
                 TokenSocket(arguments.socket, keeper, mode=arguments.socket_mode, users=users, say=print_note)
@@ -123,7 +125,8 @@ def _signals() -> Iterator[tuple[threading.Event, threading.Event]]:
         wake.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: wake.set())
+    if hasattr(signal, "SIGHUP"):
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: wake.set())
     try:
         yield wake, stop
     finally:
@@ -198,6 +201,8 @@ def _probe(arguments: argparse.Namespace) -> int:
     if arguments.socket is None:
         raise UsageError("--probe needs --socket")
     try:
+        from ostiary.cli.agent.token_socket import ask_health
+
         status, word = ask_health(arguments.socket)
     except OSError as error:
         print_note(f"no agent answers at {arguments.socket}: {error.strerror or error}")

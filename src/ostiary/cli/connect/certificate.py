@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from ostiary.core.clock import Clock
-from ostiary.core.tls import in_memory_file
+from ostiary.core.platform.memory_files import in_memory_file
 from ostiary.model import Secret
 
 ADDRESS = "127.0.0.1"

@@ -11,6 +11,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
+from ostiary.core.platform.open_flags import CLOSE_ON_EXEC
+from ostiary.core.platform.private_files import private_files, set_mode
 from ostiary.errors import ConfigurationError
 
 
@@ -59,9 +61,9 @@ def text_of(content: bytes, path: str) -> str:
 
 
 def _create(path: str, content: bytes, mode: int = 0o600) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
+        set_mode(descriptor, mode)
         file.write(content)
 
 
@@ -91,7 +93,7 @@ def replace(path: str, content: bytes) -> None:
     new = f"{real}.{secrets.token_hex(4)}"
     try:
         _create(new, content, _mode(real))
-        os.replace(new, real)
+        private_files().replace(new, real)
     except OSError as error:
         with suppress(OSError):
             os.unlink(new)
@@ -116,7 +118,7 @@ def _lock(name: str, path: str) -> Iterator[None]:
     lock = f"{name}.lock"
     try:
         os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
-        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.close(os.open(lock, os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC, 0o600))
     except OSError as error:
         raise _unwritable(path, error, hint=f"if no other process is changing the file, remove {lock}") from None
     try:

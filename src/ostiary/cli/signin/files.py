@@ -2,43 +2,55 @@
 
 Called by `sessions` and `turn`. The folder may be in a home that others can reach, on a machine that many share: what
 is read must be a plain file of ours that nobody else may read, and what is written is private from its first byte and
-appears whole.
+appears whole. How a system protects files is told by `ostiary.core.platform.private_files`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from ostiary.cli.cached_token import LARGEST, is_private, state_folder
+from ostiary.cli.cached_token import LARGEST, state_folder
+from ostiary.core.platform.file_locks import file_lock
+from ostiary.core.platform.open_flags import CLOSE_ON_EXEC, NO_FOLLOW
+from ostiary.core.platform.private_files import private_files
 from ostiary.errors import ConfigurationError
 
 LOOK_AGAIN_SECONDS = 0.05
+_VARIABLE = "LOCALAPPDATA" if os.name == "nt" else "XDG_STATE_HOME"
 
 
 def folder() -> str:
     """Where this account of this machine keeps its credentials."""
-    # Not posix.environ, which a program that changes its environment does not change.
-    return state_folder(dict(os.environb)) or os.path.join(
-        os.path.expanduser("~"), ".local", "state", f"ostiary-{os.geteuid()}"
-    )
+    # Not what the interpreter was started with, which a program that changes its environment does not change.
+    environ = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
+    home = os.path.expanduser("~")
+    fallback = {b"HOME": home, b"LOCALAPPDATA": os.path.join(home, "AppData", "Local")}
+    path = state_folder(environ) or state_folder({name: os.fsencode(value) for name, value in fallback.items()})
+    if path is None:
+        raise ConfigurationError(
+            "credentials cannot be stored",
+            cause="this account has no home directory",
+            hint=f"set {_VARIABLE} to a directory for them",
+            code="session-file-unsafe",
+        )
+    return path
 
 
 def read(path: str) -> bytes | None:
     """The content; None if there is no such file. Raises `ConfigurationError` if it is not ours alone."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = private_files().open(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         # A link: whoever may put one here chooses what we read.
         raise _unsafe(path, error.strerror or "it cannot be opened") from None
     with os.fdopen(descriptor, "rb") as file:
-        if not is_private(os.fstat(descriptor)):
+        if not private_files().is_private(descriptor, path):
             raise _unsafe(path, "it is not a regular file that you own and only you can read")
         return file.read(LARGEST)
 
@@ -48,14 +60,13 @@ def write(path: str, content: bytes) -> None:
     with _reporting(path):
         _ensure_folder(os.path.dirname(path))
         new = f"{path}.{secrets.token_hex(8)}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(new, flags, 0o600), "wb") as file:
+            with os.fdopen(private_files().create(new), "wb") as file:
                 file.write(content)
                 file.flush()
                 # A renewal token is good once: the one before must not come back after a crash of the machine.
                 os.fsync(file.fileno())
-            os.replace(new, path)
+            private_files().replace(new, path)
         except BaseException:
             remove(new)
             raise
@@ -63,7 +74,7 @@ def write(path: str, content: bytes) -> None:
 
 def remove(path: str) -> None:
     with suppress(FileNotFoundError):
-        os.unlink(path)
+        private_files().remove(path)
 
 
 @contextmanager
@@ -74,7 +85,7 @@ def hold_lock(path: str, seconds: float) -> Iterator[bool]:
     """
     with _reporting(path):
         _ensure_folder(os.path.dirname(path))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW | CLOSE_ON_EXEC, 0o600)
     try:
         yield _lock(descriptor, seconds)
     finally:
@@ -83,23 +94,17 @@ def hold_lock(path: str, seconds: float) -> Iterator[bool]:
 
 def _lock(descriptor: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(LOOK_AGAIN_SECONDS)
+    lock = file_lock()
+    while not lock.take(descriptor):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_AGAIN_SECONDS)
+    return True
 
 
 def _ensure_folder(path: str) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
-    status = os.lstat(path)
-    # 0o022: whoever may write here can take our files away and put back old ones.
-    if status.st_uid != os.geteuid() or status.st_mode & 0o170000 != 0o040000 or status.st_mode & 0o022:
+    private_files().make_folder(path)
+    if not private_files().is_own_folder(path):
         raise _unsafe(path, "it is not a directory that you own and only you can write to")
 
 
@@ -112,7 +117,7 @@ def _reporting(path: str) -> Iterator[None]:
             "credentials cannot be stored",
             cause=error.strerror,
             where=path,
-            hint="set XDG_STATE_HOME to use another directory",
+            hint=f"set {_VARIABLE} to use another directory",
             code="session-file-unsafe",
         ) from None
 

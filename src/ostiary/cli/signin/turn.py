@@ -11,7 +11,6 @@ further ones.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from ostiary.cli.signin.sessions import (
     check_store,
 )
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.platform.signals import block_signals
 from ostiary.errors import CODES, ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import ExecAnswer
@@ -147,7 +147,7 @@ class Turn:
         authorities_pem = self._authorities(session)
         gateway = self._gateway(authorities_pem)
         # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
-        with _block_signals():
+        with block_signals():
             grant = gateway.renew(session.renewal)
             return None if grant is None else sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
 
@@ -254,12 +254,3 @@ def _session_before(sessions: Sessions) -> SavedSession | None:
     except ConfigurationError:
         # Its file cannot be trusted, or the keyring is gone; signing in is what mends that.
         return None
-
-
-@contextmanager
-def _block_signals() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

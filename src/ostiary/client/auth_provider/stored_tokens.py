@@ -10,6 +10,8 @@ from typing import Any, cast
 from ostiary.client.auth_provider.oidc_tokens import OidcTokens
 from ostiary.core.config import CLIENTCMD, parse
 from ostiary.core.config.edit import EditRefused, set_value
+from ostiary.core.platform.open_flags import CLOSE_ON_EXEC
+from ostiary.core.platform.private_files import private_files
 
 ID_TOKEN, REFRESH_TOKEN = "id-token", "refresh-token"
 
@@ -43,7 +45,7 @@ def _read_text(path: str) -> str:
 @contextmanager
 def _lock(path: str) -> Iterator[None]:
     lock = f"{path}.lock"
-    os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.close(os.open(lock, os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC, 0o600))
     try:
         yield
     finally:
@@ -56,12 +58,12 @@ def _replace(path: str, text: str) -> None:
     if not os.path.isfile(real):
         raise EditRefused("it is a device or a pipe, and not a file")
     temporary = f"{real}.ostiary-{os.getpid()}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
             file.write(text)
         os.chmod(temporary, os.stat(real).st_mode & 0o777)
-        os.replace(temporary, real)
+        private_files().replace(temporary, real)
     except BaseException:
         os.unlink(temporary)
         raise

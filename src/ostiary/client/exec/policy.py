@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from ostiary.core.platform.open_flags import CLOSE_ON_EXEC, NO_BLOCK
 from ostiary.core.process import find_executable
 from ostiary.errors import ConfigurationError, PluginRefused
 from ostiary.model import Place, Problem
@@ -170,6 +171,12 @@ class Trusted:
 
     def check(self, plan: Plan) -> str:
         path = _path_to_examine(self.policy, plan)
+        if not hasattr(os, "geteuid"):
+            raise _refusal(
+                plan,
+                "who can change a file cannot be told on this system, which has access lists in the place of modes",
+                hint="use Pinned, which knows the program by its SHA-256",
+            )
         self._examine(plan, path)
         if plan.place is not None and plan.place.file is not None:
             self._examine(plan, plan.place.file)
@@ -276,7 +283,7 @@ def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
 def _sha256(plan: Plan, path: str) -> str:
     try:
         # O_NONBLOCK: a named pipe must not hold us up.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | NO_BLOCK | CLOSE_ON_EXEC), "rb") as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

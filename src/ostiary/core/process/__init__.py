@@ -7,7 +7,8 @@ and what to tell a person when it goes wrong, is the caller's business.
                 |  passed a limit, Ctrl-C, end_all()
                 +-> SIGTERM -> at most grace_seconds -> SIGKILL -> Outcome, or the exception
 
-`run` is for POSIX.
+On Windows, which has neither poll() for pipes nor signals, `threaded` keeps the same promises with threads and a job
+object.
 """
 
 from __future__ import annotations

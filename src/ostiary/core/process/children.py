@@ -11,7 +11,7 @@ import signal
 import subprocess
 import threading
 from contextlib import ExitStack, suppress
-from typing import IO
+from typing import IO, Protocol
 
 from ostiary.core.process.outcome import DEFAULT_LIMITS
 
@@ -60,8 +60,7 @@ class RunningChild:
         self.stdin, self.stdout, self.stderr = map(Pipe, (process.stdin, process.stdout, process.stderr))
         self._exit_code: int | None = None
         self._reaping = threading.RLock()
-        with _changed:
-            _running.add(self)
+        note_start(self)
 
     def signal(self, number: signal.Signals) -> None:
         # PermissionError: it has become another user's, as with sudo, and is out of our reach.
@@ -73,6 +72,13 @@ class RunningChild:
             elif self.process.returncode is None:
                 os.kill(self.process.pid, number)
 
+    def end(self) -> None:
+        """Ask it to end."""
+        self.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
     def reap(self) -> int | None:
         """What the process ended with; None if it runs on."""
         with self._reaping:
@@ -83,13 +89,33 @@ class RunningChild:
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
         self.reap()
-        with _changed:
-            _running.discard(self)
-            _changed.notify_all()
+        note_end(self)
 
 
-_running: set[RunningChild] = set()
+class Endable(Protocol):
+    """A running process, however it is served. `unwanted`: it is being ended, and not for a limit of its own."""
+
+    own_group: bool
+    unwanted: bool
+
+    def end(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+_running: set[Endable] = set()
 _changed = threading.Condition()
+
+
+def note_start(child: Endable) -> None:
+    with _changed:
+        _running.add(child)
+
+
+def note_end(child: Endable) -> None:
+    with _changed:
+        _running.discard(child)
+        _changed.notify_all()
 
 
 def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
@@ -102,10 +128,10 @@ def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
             for child in children:
                 if child.own_group is own_group:
                     child.unwanted = True
-                    child.signal(signal.SIGTERM)
+                    child.end()
             _changed.wait_for(lambda: _running.isdisjoint(children), timeout=grace_seconds)
     for child in children:
-        child.signal(signal.SIGKILL)
+        child.kill()
 
 
 def _forget_the_parents_children() -> None:
@@ -128,7 +154,7 @@ def end_notice(child: RunningChild) -> int:
     with ExitStack() as on_failure:
         # No descriptor or no thread may be left to watch the child with.
         on_failure.callback(child.process.wait)
-        on_failure.callback(child.signal, signal.SIGKILL)
+        on_failure.callback(child.kill)
         readable, write_end = os.pipe()
         on_failure.callback(os.close, readable)
         on_failure.callback(os.close, write_end)

@@ -22,3 +22,8 @@ def find_executable(command: str, *, path: str | None = None) -> str | None:
     absolute = os.pathsep.join(place for place in places.split(os.pathsep) if os.path.isabs(place))
     executable = shutil.which(command, path=absolute)
     return executable if executable is not None and os.path.isabs(executable) else None
+
+
+def as_path(executable: str) -> str:
+    """A name without a separator as a path: otherwise Popen would search the PATH of the child for it."""
+    return executable if os.path.dirname(executable) else os.path.join(os.curdir, executable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,6 +12,10 @@ class Stdin(Enum):
 
     NOTHING = "nothing"
     INHERIT = "inherit"
+
+
+# As `subprocess` spells it.
+STDIN = {Stdin.NOTHING: subprocess.DEVNULL, Stdin.INHERIT: None}
 
 
 class Stderr(Enum):

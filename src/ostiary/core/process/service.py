@@ -88,7 +88,7 @@ class Service:
 
     def _end(self) -> None:
         stdout, stderr = self._child.stdout, self._child.stderr
-        self._child.signal(signal.SIGTERM)
+        self._child.end()
         try:
             self._serve(
                 self._limits.grace_seconds,
@@ -96,7 +96,7 @@ class Service:
             )
         finally:
             # For what is left of the group, even if its leader is gone. A second Ctrl-C comes here at once.
-            self._child.signal(signal.SIGKILL)
+            self._child.kill()
             self._serve(_KILL_SECONDS, until=lambda: self._ended)
 
     def _serve(self, seconds: float, *, until: Callable[[], bool]) -> bool:

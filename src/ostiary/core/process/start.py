@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from ostiary.core.process.children import RunningChild, end_notice
-from ostiary.core.process.outcome import DEFAULT_LIMITS, Outcome, RunLimits, Stderr, Stdin
+from ostiary.core.process.executable import as_path
+from ostiary.core.process.outcome import DEFAULT_LIMITS, STDIN, Outcome, RunLimits, Stderr, Stdin
 from ostiary.core.process.service import Service
-
-_STDIN = {Stdin.NOTHING: subprocess.DEVNULL, Stdin.INHERIT: None}
 
 
 def run(
@@ -41,14 +39,26 @@ def run(
     *while_waiting* is called about every `RunLimits.notice_seconds` with the seconds waited so far. An
     exception from it, or Ctrl-C, ends the child before it propagates.
     """
+    if os.name == "nt":
+        from ostiary.core.process.threaded import run_threaded
+
+        return run_threaded(
+            executable,
+            argv,
+            env=env,
+            stdin=stdin,
+            stderr=stderr,
+            limits=limits,
+            own_group=own_group,
+            while_waiting=while_waiting,
+        )
     with ExitStack() as at_end:
         echo = _copy_of_our_stderr(at_end) if stderr is Stderr.TEE else None
         process = _StartedProcess(
             list(argv),
-            # Popen would search the PATH of *env* for a bare name.
-            executable=executable if os.path.dirname(executable) else os.path.join(os.curdir, executable),
+            executable=as_path(executable),
             env=dict(env),
-            stdin=subprocess.PIPE if isinstance(stdin, bytes) else _STDIN[stdin],
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else STDIN[stdin],
             stdout=subprocess.PIPE,
             stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
             start_new_session=own_group,
@@ -67,7 +77,7 @@ def run(
             return service.complete(while_waiting or (lambda seconds: None))
         except BaseException:
             # The service has ended the child already, unless Ctrl-C came before it or again and again.
-            child.signal(signal.SIGKILL)
+            child.kill()
             raise
 
 

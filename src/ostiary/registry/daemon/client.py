@@ -10,8 +10,8 @@ A pull waits for every module that is imported here, so there is `_socket`, of w
 (with `enum` and `selectors`), and nothing else that the bare interpreter does not have.
 """
 
+import os
 import sys
-from os import geteuid
 from time import monotonic
 
 from ostiary.registry.daemon import protocol
@@ -56,7 +56,7 @@ def ask(path: str, verb: bytes, *texts: bytes, seconds: float = ANSWER_SECONDS) 
         # The kernel says who listens; who may write to the folder of the socket could have put another one there.
         peer = with_daemon.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         owner = int.from_bytes(peer[4:8], sys.byteorder)
-        if owner not in (0, geteuid()):
+        if owner not in (0, os.geteuid()):
             raise ForeignSocket(f"the process that listens there belongs to user {owner}")
         with_daemon.sendall(protocol.question(verb, *texts))
         start = _receive(with_daemon, b"", deadline, until=len(protocol.ASKED))

@@ -198,9 +198,10 @@ def test_a_browser_is_one_that_the_person_sees(environ: dict[str, str], found: b
     assert has_browser(environ) == found
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is always one")
-def test_without_a_display_there_is_no_browser() -> None:
-    assert not has_browser({})
+@pytest.mark.parametrize(("platform", "has_one"), [("linux", False), ("darwin", True), ("win32", True)])
+def test_without_a_display_there_is_a_browser_where_screens_need_none(platform: str, has_one: bool) -> None:
+    assert has_browser({}, platform) == has_one
+    assert not has_browser({"SSH_CONNECTION": "a"}, platform)
 
 
 # --- the session afterwards ---

@@ -6,12 +6,12 @@ Used by `turn`, `ways` and the commands. Nothing is written to stdout, which a c
 from __future__ import annotations
 
 import getpass
-import os
 import sys
 from dataclasses import dataclass
 from typing import Protocol
 
 from ostiary.cli.output import print_note
+from ostiary.core.platform.terminal import terminal
 from ostiary.core.text import printable
 from ostiary.model import Secret
 
@@ -46,7 +46,8 @@ class AtTerminal:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self.present = _has_terminal()
+        self._terminal = terminal()
+        self.present = self._terminal.is_present()
 
     def tell(self, text: str) -> None:
         if sys.stderr is not None and (not self._quiet or sys.stderr.isatty()):
@@ -55,17 +56,7 @@ class AtTerminal:
 
     def ask(self, prompt: str, default: str) -> str:
         question = f"{prompt} [{printable(default)}]: " if default else f"{prompt}: "
-        with open("/dev/tty", "r+b", buffering=0) as terminal:
-            terminal.write(question.encode())
-            return terminal.readline().decode("utf-8", "replace").strip() or default
+        return self._terminal.ask(question) or default
 
     def ask_secret(self, prompt: str) -> Secret:
         return Secret(getpass.getpass(f"{prompt}: "))
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True

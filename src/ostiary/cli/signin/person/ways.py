@@ -78,13 +78,13 @@ def _by_ticket(gateway: GatewayClient, methods: Sequence[Method], method: Method
     return None if offered is None or not ticket.has_ticket() else ticket.by_ticket(gateway, offered.name)
 
 
-def has_browser(environ: Mapping[str, str]) -> bool:
+def has_browser(environ: Mapping[str, str], platform_name: str = sys.platform) -> bool:
     """Whether a browser that is opened here is seen by the person."""
     if environ.get("BROWSER"):
         return True
     if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"):
         return False
-    return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
+    return platform_name in ("darwin", "win32") or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def client_name() -> str:
