@@ -6,7 +6,6 @@ import argparse
 
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.output import print_note
-from ostiary.cli.registry import switch_file
 from ostiary.core.provider_switches import ALL, MACHINE_FILE, PROVIDERS_VARIABLE, own_file, read_file
 from ostiary.errors import ConfigurationError
 from ostiary.registry import user_config
@@ -42,6 +41,9 @@ def _add_provider(parser: argparse.ArgumentParser) -> None:
 
 
 def disable(arguments: argparse.Namespace) -> int:
+    # Imported here: its locks are POSIX's, and the other verbs are used elsewhere too.
+    from ostiary.cli.registry import switch_file
+
     path, provider = own_file(), _provider(arguments)
     entry = switch_file.disable(path, provider, reason=arguments.reason)
     which = "all providers are" if provider == ALL else f"{provider} is"
@@ -52,6 +54,8 @@ def disable(arguments: argparse.Namespace) -> int:
 
 
 def enable(arguments: argparse.Namespace) -> int:
+    from ostiary.cli.registry import switch_file
+
     path, provider = own_file(), _provider(arguments)
     changed = switch_file.enable(path, provider)
     which = "all providers" if provider == ALL else provider
