@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         BackingOff,
         ConfigurationError,
         CredentialError,
+        KeyUnusable,
         OstiaryError,
         PluginFailed,
         PluginNotFound,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         PluginRefused,
         TransportError,
     )
-    from ostiary.model import ClientCertificate, Credential, Secret
+    from ostiary.model import ClientCertificate, Credential, DeviceKey, Secret, SignatureScheme
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ _HOME = {
         "BackingOff",
         "ConfigurationError",
         "CredentialError",
+        "KeyUnusable",
         "OstiaryError",
         "PluginFailed",
         "PluginNotFound",
@@ -47,7 +49,7 @@ _HOME = {
         "PluginRefused",
         "TransportError",
     ),
-    "ostiary.model": ("ClientCertificate", "Credential", "Secret"),
+    "ostiary.model": ("ClientCertificate", "Credential", "DeviceKey", "Secret", "SignatureScheme"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -64,6 +66,8 @@ __all__ = [
     "Credential",
     "CredentialError",
     "DenyAll",
+    "DeviceKey",
+    "KeyUnusable",
     "Kubeconfig",
     "OstiaryError",
     "Overrides",
@@ -74,6 +78,7 @@ __all__ = [
     "PluginNotInteractive",
     "PluginRefused",
     "Secret",
+    "SignatureScheme",
     "TransportError",
     "Trusted",
     "connect",

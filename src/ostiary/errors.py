@@ -13,6 +13,9 @@
     │   ├── AnswerInvalid        it ran, and what it printed is not a credential
     │   └── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
     ├── TransportError           TLS or a proxy cannot be set up as configured
+    │   └── KeyUnusable          a key that is kept elsewhere cannot be opened, or does not sign: `code` says why
+    │       ├── PinNeeded        its device asks for a PIN, and was given none
+    │       └── PinWrong         its device refused the PIN: nothing tries that one again
     ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
     ├── AccessRefused            a request to an API that checks itself is refused; `status` and `body` are the answer
     ├── TooManyRequests          somebody asks more than their share: come again after `retry_after` seconds
@@ -78,6 +81,17 @@ CODES: dict[str, str] = {
     "token-file-unwritable": "the file or folder for a token cannot be written",
     "agent-socket-unusable": "the agent's socket cannot be opened, or another agent answers there",
     "tls-invalid": "the TLS settings cannot be used together, or a certificate cannot be loaded",
+    "key-address-invalid": "the address of a key that is kept elsewhere cannot be read, or its scheme is unknown",
+    "key-unsupported": "this Python cannot use keys that are kept elsewhere",
+    "key-not-found": "the device has no such key, or there is no such device",
+    "key-mismatch": "the key does not belong to the certificate",
+    "key-pin-needed": "the device asks for a PIN, and there is none and nobody to ask",
+    "key-pin-wrong": "the PIN is wrong: it is not tried again until it changes",
+    "key-pin-locked": "the PIN is locked, or one more wrong PIN would lock it",
+    "key-device-failed": "the device, service or command that has the key cannot sign",
+    "key-device-busy": "the device is used by another process",
+    "key-device-timeout": "the device, service or command that has the key did not sign in time",
+    "key-refused": "permission denied: the service that has the key, or the plugin policy, does not allow it",
     "proxy-invalid": "the proxy URL is invalid",
     "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
     "exec-info-without-cluster": "a plugin needs cluster info, and the kubeconfig does not set provideClusterInfo",
@@ -246,6 +260,26 @@ class BackingOff(CredentialError):
 
 class TransportError(OstiaryError):
     default_code = "tls-invalid"
+
+
+class KeyUnusable(TransportError):
+    """A key that is kept elsewhere cannot be opened, or does not sign: `code` tells which."""
+
+    default_code = "key-device-failed"
+
+
+class PinNeeded(KeyUnusable):
+    """`label` is what a person calls the device."""
+
+    default_code = "key-pin-needed"
+
+    def __init__(self, summary: str, *, label: str = "", **parts: object) -> None:
+        self.label = label
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class PinWrong(KeyUnusable):
+    default_code = "key-pin-wrong"
 
 
 class LoginRefused(OstiaryError):
