@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     backend,
     client,
+    device_keys,
     doors,
     exchange,
     gateway,
@@ -30,6 +31,7 @@ from bench.table import Row, as_markdown
 
 SUITES = {
     "client": client.run,
+    "device-keys": device_keys.run,
     "registry": registry.run,
     "rbac": rbac.run,
     "tokens": tokens.run,
