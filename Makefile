@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.ready
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
 # What a gateway can be configured with, all of it: a configuration that works elsewhere works in the image.
-IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc
+IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc pkcs11 aws-kms
 
 .DEFAULT_GOAL := help
 .PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image sdk lock clean

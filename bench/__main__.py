@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     backend,
     client,
+    device_keys,
     doors,
     exchange,
     gateway,
@@ -32,6 +33,7 @@ from bench.table import Row, as_markdown
 SUITES = {
     "client": client.run,
     "slo": slo.run,
+    "device-keys": device_keys.run,
     "registry": registry.run,
     "rbac": rbac.run,
     "tokens": tokens.run,

@@ -12,6 +12,7 @@ import shutil
 import signal
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ import trustme
 from ostiary.client.connection import Connection, connect
 from ostiary.testing import FakeClock
 from tests.support.apiserver import ApiServer
+from tests.support.device_keys.softhsm import PIN as SOFTHSM_PIN
+from tests.support.device_keys.softhsm import SoftToken
+from tests.support.device_keys.softhsm import module as softhsm_module
+from tests.support.device_keys.swtpm import PROVIDERS as TPM_PROVIDERS
+from tests.support.device_keys.swtpm import SoftTpm
+from tests.support.device_keys.swtpm import soft_tpm as running_tpm
 from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.postgresql import PostgresServer, folder_for_servers, programs_of_18, running
@@ -94,6 +101,39 @@ def postgresql_18(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """The same with the newest version that can be had."""
     with folder_for_servers() as folder, running(programs_of_18(request.config, folder)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def soft_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftToken]:
+    """One for all tests of a process, because its library reads its settings once. Its PIN is in the file ``pin``."""
+    if not softhsm_module().exists():
+        missing("softhsm2")
+    token = SoftToken(tmp_path_factory.mktemp("softhsm"))
+    token.init()
+    token.generate("ec", "EC:prime256v1", "01")
+    token.generate("rsa", "rsa:2048", "02")
+    # Their tokens are spoiled by the tests.
+    for label in ("wrong-pin", "removed"):
+        spare = replace(token, label=label)
+        spare.init()
+        spare.generate("ec", "EC:prime256v1", "01")
+    (token.folder / "pin").write_text(f"{SOFTHSM_PIN}\n")
+    os.environ["SOFTHSM2_CONF"] = token.environ["SOFTHSM2_CONF"]
+    yield token
+    del os.environ["SOFTHSM2_CONF"]
+
+
+@pytest.fixture(scope="session")
+def soft_tpm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SoftTpm]:
+    """One for all tests of a process: keys at 0x81000001 (EC) and 0x81000002 (RSA)."""
+    if not any(path.exists() for path in TPM_PROVIDERS):
+        missing("tpm2-openssl")
+    with running_tpm(tmp_path_factory.mktemp("tpm")) as tpm:
+        tpm.create("0x81000001", "ecc256:ecdsa")
+        tpm.create("0x81000002", "rsa2048")
+        os.environ["TPM2OPENSSL_TCTI"] = tpm.tcti
+        yield tpm
+        del os.environ["TPM2OPENSSL_TCTI"]
 
 
 @pytest.fixture

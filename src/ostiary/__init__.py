@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         BackingOff,
         ConfigurationError,
         CredentialError,
+        KeyUnusable,
         OstiaryError,
         PluginFailed,
         PluginNotFound,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         SourceFailed,
         TransportError,
     )
-    from ostiary.model import ClientCertificate, Credential, Secret
+    from ostiary.model import ClientCertificate, Credential, DeviceKey, Secret, SignatureScheme
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOME = {
         "BackingOff",
         "ConfigurationError",
         "CredentialError",
+        "KeyUnusable",
         "OstiaryError",
         "PluginFailed",
         "PluginNotFound",
@@ -59,7 +61,7 @@ _HOME = {
         "SourceFailed",
         "TransportError",
     ),
-    "ostiary.model": ("ClientCertificate", "Credential", "Secret"),
+    "ostiary.model": ("ClientCertificate", "Credential", "DeviceKey", "Secret", "SignatureScheme"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -78,6 +80,8 @@ __all__ = [
     "Credential",
     "CredentialError",
     "DenyAll",
+    "DeviceKey",
+    "KeyUnusable",
     "Kubeconfig",
     "OstiaryError",
     "Overrides",
@@ -93,6 +97,7 @@ __all__ = [
     "RequestSigner",
     "RequestToSign",
     "Secret",
+    "SignatureScheme",
     "SigningCommand",
     "SourceFailed",
     "TransportError",

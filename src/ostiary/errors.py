@@ -15,6 +15,9 @@
     │   ├── SourceFailed         the program's own source of credentials failed, or gave none that can be used
     │   └── RequestNotSigned     a request signer failed, or cannot sign this request
     ├── TransportError           TLS or a proxy cannot be set up as configured
+    │   └── KeyUnusable          a key that is kept elsewhere cannot be opened, or does not sign: `code` says why
+    │       ├── PinNeeded        its device asks for a PIN, and was given none
+    │       └── PinWrong         its device refused the PIN: nothing tries that one again
     ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
     ├── AccessRefused            a request to an API that checks itself is refused; `status` and `body` are the answer
     ├── TooManyRequests          somebody asks more than their share: come again after `retry_after` seconds
@@ -95,6 +98,17 @@ CODES: dict[str, str] = {
     "connect-context-unknown": "a context cannot be served by ostiary connect: unknown, expired, or its own",
     "connect-port-taken": "another process listens on the port of a context of ostiary connect",
     "tls-invalid": "the TLS settings cannot be used together, or a certificate cannot be loaded",
+    "key-address-invalid": "the address of a key that is kept elsewhere cannot be read, or its scheme is unknown",
+    "key-unsupported": "this Python cannot use keys that are kept elsewhere",
+    "key-not-found": "the device has no such key, or there is no such device",
+    "key-mismatch": "the key does not belong to the certificate",
+    "key-pin-needed": "the device asks for a PIN, and there is none and nobody to ask",
+    "key-pin-wrong": "the PIN is wrong: it is not tried again until it changes",
+    "key-pin-locked": "the PIN is locked, or one more wrong PIN would lock it",
+    "key-device-failed": "the device, service or command that has the key cannot sign",
+    "key-device-busy": "the device is used by another process",
+    "key-device-timeout": "the device, service or command that has the key did not sign in time",
+    "key-refused": "permission denied: the service that has the key, or the plugin policy, does not allow it",
     "proxy-invalid": "the proxy URL is invalid",
     "exec-info-missing": "a plugin was started without KUBERNETES_EXEC_INFO, or with a broken one",
     "exec-info-without-cluster": "a plugin needs cluster info, and the kubeconfig does not set provideClusterInfo",
@@ -271,6 +285,26 @@ class RequestNotSigned(CredentialError):
 
 class TransportError(OstiaryError):
     default_code = "tls-invalid"
+
+
+class KeyUnusable(TransportError):
+    """A key that is kept elsewhere cannot be opened, or does not sign: `code` tells which."""
+
+    default_code = "key-device-failed"
+
+
+class PinNeeded(KeyUnusable):
+    """`label` is what a person calls the device."""
+
+    default_code = "key-pin-needed"
+
+    def __init__(self, summary: str, *, label: str = "", **parts: object) -> None:
+        self.label = label
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
+
+
+class PinWrong(KeyUnusable):
+    default_code = "key-pin-wrong"
 
 
 class LoginRefused(OstiaryError):

@@ -9,7 +9,7 @@ import hmac
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 
 class Secret:
@@ -52,14 +52,55 @@ class Secret:
         return self
 
 
+class SignatureScheme(Enum):
+    """What a `DeviceKey` is asked for: how the digest was made, and for RSA how it is padded.
+
+    PSS has a salt as long as the digest, and MGF1 with the same hash (RFC 8446, 4.2.3).
+    """
+
+    ECDSA_SHA256 = "ecdsa-sha256"
+    ECDSA_SHA384 = "ecdsa-sha384"
+    ECDSA_SHA512 = "ecdsa-sha512"
+    RSA_PSS_SHA256 = "rsa-pss-sha256"
+    RSA_PSS_SHA384 = "rsa-pss-sha384"
+    RSA_PSS_SHA512 = "rsa-pss-sha512"
+    RSA_PKCS1_SHA256 = "rsa-pkcs1-sha256"
+    RSA_PKCS1_SHA384 = "rsa-pkcs1-sha384"
+    RSA_PKCS1_SHA512 = "rsa-pkcs1-sha512"
+
+    @property
+    def hash_name(self) -> str:
+        """As `hashlib` has it."""
+        return self.value.rpartition("-")[2]
+
+
+class DeviceKey(Protocol):
+    """A private key that is kept elsewhere, in a token, a TPM or a service: it signs, and that is all it does.
+
+    Threads share it, so `sign` may be called by several at once. A handshake waits for it: what cannot answer must
+    raise, in bounded time. Raise `ostiary.errors.KeyUnusable`; other exceptions are told as they are.
+    """
+
+    @property
+    def public_key(self) -> object:
+        """The public half: an EC or RSA public key of the library ``cryptography``."""
+
+    def sign(self, digest: bytes, scheme: SignatureScheme) -> bytes:
+        """The signature over *digest*: for ECDSA two numbers in DER, for RSA as long as the key."""
+
+    def close(self) -> None:
+        """Let go of the device. It may be called twice; `sign` is not called after it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """A client certificate chain and its private key, both PEM. The key lives in memory only."""
+    """A client certificate chain in PEM, and its private key: PEM as well, in memory only, or a key that signs."""
 
     chain_pem: str
-    key_pem: Secret
+    key_pem: Secret = field(default_factory=lambda: Secret(""))
     not_before: datetime | None = None
     not_after: datetime | None = None
+    device_key: DeviceKey | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

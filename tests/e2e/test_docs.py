@@ -51,6 +51,7 @@ NEEDS_A_CLUSTER = {"docs/how-to/operate.md", "docs/how-to/run-replicas-in-kubern
 # Pages whose YAML other tests read and use.
 READ_BY_TESTS = {
     "docs/how-to/all-my-clusters.md": "test_docs_settings.py",
+    "docs/how-to/keep-keys-in-hardware.md": "test_device_keys_page.py",
     "docs/how-to/limit-what-teams-create.md": "test_object_quota.py",
     "docs/how-to/require-a-second-factor.md": "test_docs_settings.py",
 }

@@ -51,8 +51,13 @@ def test_the_reference_of_the_exec_protocol_names_every_field() -> None:
     page = (ROOT / "docs/reference/exec-plugin-protocol.md").read_text()
     cluster = ClusterInfo("https://c", "name", True, b"pem", "http://proxy", True, {"a": 1})
     told = json.loads(encode_info(ExecCredentialSpec(V1, True, cluster)))["spec"]
-    answer = ExecAnswer(Secret("t"), "certificate", Secret("key"), datetime(2030, 1, 1, tzinfo=UTC))
-    status = json.loads(encode_answer(answer, api_version=V1))["status"]
+    expiry = datetime(2030, 1, 1, tzinfo=UTC)
+    # A key is given, or it is said where it is.
+    answers = (
+        ExecAnswer(Secret("t"), "certificate", Secret("key"), expiry),
+        ExecAnswer(None, "certificate", None, expiry, "pkcs11:object=key"),
+    )
+    status = {name for each in answers for name in json.loads(encode_answer(each, api_version=V1))["status"]}
     assert len(status) == len(fields(ExecAnswer))
     for name in (*told, *told["cluster"], *status):
         assert re.search(rf"\b{re.escape(name)}\b", page), name

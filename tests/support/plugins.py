@@ -23,6 +23,7 @@ def exec_credential(
     token: str | None = None,
     certificate: str | None = None,
     key: str | None = None,
+    key_address: str | None = None,
     expires_at: datetime | str | None = None,
     version: str = "v1",
 ) -> dict[str, Any]:
@@ -30,6 +31,7 @@ def exec_credential(
         "token": token,
         "clientCertificateData": certificate,
         "clientKeyData": key,
+        "clientKeyAddress": key_address,
         "expirationTimestamp": expires_at.isoformat() if isinstance(expires_at, datetime) else expires_at,
     }
     return {

@@ -32,7 +32,7 @@ examples:
   ostiary plugins --type identity --output json
 """
 # As in `ostiary.core.catalog.TYPES`, which takes a while to import.
-TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit")
+TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit", "key")
 WIDE = "wide"
 
 
@@ -91,11 +91,11 @@ def _read_declaration(entry: CatalogEntry) -> Declared:
     """Imports the provider's class: installing it was not enough for that, being asked about it is."""
     from ostiary.core.abilities import describe
     from ostiary.core.abilities.flaws import flaws
-    from ostiary.core.catalog import load
+    from ostiary.core.catalog import load_class
     from ostiary.errors import ConfigurationError
 
     try:
-        provider = load(entry.type, entry.name)
+        provider = load_class(entry.type, entry.name)
     except ConfigurationError as error:
         return Declared(problems=(": ".join(filter(None, (error.summary, error.cause))),))
     description = describe(entry.type, provider)

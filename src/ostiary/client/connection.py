@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ostiary.client import kubeconfig as kubeconfigs
@@ -21,6 +22,8 @@ from ostiary.client.retry_on_401 import REJECTING
 from ostiary.client.signing.request import RequestSigner
 from ostiary.core.clock import Clock
 from ostiary.core.extras import needing
+from ostiary.core.keys.address import read_address
+from ostiary.model import DeviceKey
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -42,6 +45,7 @@ def connect(
     cluster: str | None = None,
     user: str | None = None,
     overrides: Overrides | None = None,
+    key: str | DeviceKey | None = None,
     policy: PluginPolicy | None = None,
     source: OwnSource | AsyncOwnSource | None = None,
     signer: RequestSigner | None = None,
@@ -60,6 +64,8 @@ def connect(
 
     Without arguments: ``$KUBECONFIG``, else ``~/.kube/config``, else the pod's own service account.
 
+    *key* signs in place of the user's ``client-key``: the address of a key that is kept elsewhere, such as
+    ``pkcs11:...``, or an object of the program (`DeviceKey`). The user's certificate must belong to it.
     *policy* says which plugin commands may run; by default the one in the user's kuberc.
     *retry_on_401* False gives client-go's behaviour: refresh, and hand the 401 to the caller.
     *plugin_seconds* limits a plugin that cannot ask a person. *stdin_unavailable* (True, or the reason)
@@ -72,9 +78,10 @@ def connect(
     them their input there. *value_from* lets the kubeconfig name files, keyring entries and commands for
     their variables.
     """
-    selection = kubeconfigs.choose(
-        kubeconfig, context=context, cluster=cluster, user=user, overrides=overrides or Overrides()
-    )
+    overrides = overrides or Overrides()
+    if key is not None:
+        overrides = replace(overrides, device_key=read_address(key) if isinstance(key, str) else key)
+    selection = kubeconfigs.choose(kubeconfig, context=context, cluster=cluster, user=user, overrides=overrides)
     message = stdin_unavailable if isinstance(stdin_unavailable, str) else ""
     settings = ExecSettings(
         policy=policy if policy is not None else from_kuberc(),

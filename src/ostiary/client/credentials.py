@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ostiary.client.auth_provider.provider import OidcProvider, oidc_issuer
 from ostiary.client.authenticator import Authenticator, OidcAuthenticator, shared_authenticator
+from ostiary.client.exec.device_keys import open_device_key
 from ostiary.client.exec.plugin import ExecPlugin, ExecSettings, check_api_version
 from ostiary.client.kubeconfig import AuthProvider, Cluster, ExecConfig, Selection, User
 from ostiary.client.metrics import ExecMetrics
 from ostiary.client.retry_on_401 import CredentialSource
 from ostiary.client.server_address import server_for_plugins
-from ostiary.client.static import Files, FileSource, FixedSource
+from ostiary.client.static import Files, FileSource, FixedSource, OpenKey
 from ostiary.core.clock import Clock
+from ostiary.core.keys.address import KeyAddress
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
 from ostiary.errors import ConfigurationError
-from ostiary.model import ClientCertificate, Credential, Secret
+from ostiary.model import ClientCertificate, Credential, DeviceKey, Secret
 from ostiary.wire.client_authentication import V1, ClusterInfo, ExecCredentialSpec, encode_info
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ def source_for(
     if user.exec is not None and user.uses_exec:
         return _authenticator(user.exec, selection, settings, metrics, clock)
     if user.auth_provider is not None and not user.has_header:
-        return _oidc_authenticator(user, user.auth_provider, clock)
-    return _static_source(user, clock) if has_credentials(user) else None
+        return _oidc_authenticator(user, user.auth_provider, settings, clock)
+    return _static_source(user, settings, clock) if has_credentials(user) else None
 
 
 def own_source_for(
@@ -74,16 +76,16 @@ def has_credentials(user: User) -> bool:
     return static or user.exec is not None or user.auth_provider is not None
 
 
-def _oidc_authenticator(user: User, provider: AuthProvider, clock: Clock) -> OidcAuthenticator:
+def _oidc_authenticator(user: User, provider: AuthProvider, settings: ExecSettings, clock: Clock) -> OidcAuthenticator:
     def make() -> OidcAuthenticator:
-        latest = _static_source(user, clock).latest if user.has_certificate else None
+        latest = _static_source(user, settings, clock).latest if user.has_certificate else None
         certificate = latest.certificate if latest is not None else None
         return OidcAuthenticator(OidcProvider(user, provider, clock=clock, certificate=certificate), clock=clock)
 
     return cast("OidcAuthenticator", shared_authenticator(("oidc", user, user.place.file, clock), make))
 
 
-def _static_source(user: User, clock: Clock) -> LatestSource:
+def _static_source(user: User, settings: ExecSettings, clock: Clock) -> LatestSource:
     if user.token and not fits_token_header(user.token.reveal()):
         # Checked here because an HTTP library would quote it in its own complaint.
         raise ConfigurationError(
@@ -92,26 +94,39 @@ def _static_source(user: User, clock: Clock) -> LatestSource:
             where=user.place,
             hint="write the token on one line, without white space around it",
         )
-    rotating = user.client_certificate is not None and user.client_key is not None
+    key = user.device_key if user.has_certificate else None
+    rotating = user.client_certificate is not None and (user.client_key is not None or key is not None)
     base = Credential(
         token=user.token or None,
         certificate=None if rotating else _fixed_certificate(user),
         # As with kubectl, the password may be empty.
         basic=(user.username, user.password or Secret("")) if user.username else None,
     )
-    if not rotating and not user.token_file:
+    if not rotating and not user.token_file and key is None:
         return FixedSource(base)
     files = Files(
         token=user.token_file or None,
         certificate=user.client_certificate if rotating else None,
         key=user.client_key if rotating else None,
+        chain=user.client_certificate_data if key is not None else None,
     )
-    return FileSource(files, base=base, where=user.place, clock=clock)
+    open_key = None if key is None else _key_opener(user, key, settings)
+    return FileSource(files, base=base, where=user.place, clock=clock, open_key=open_key)
+
+
+def _key_opener(user: User, key: KeyAddress | DeviceKey, settings: ExecSettings) -> OpenKey:
+    terminal = settings.terminal
+
+    def open_key() -> DeviceKey:
+        may_ask = not terminal.stdin_unavailable and terminal.has_person()
+        return open_device_key(key, policy=settings.policy, may_ask=may_ask, place=user.place)
+
+    return open_key
 
 
 def _fixed_certificate(user: User) -> ClientCertificate | None:
     """A certificate of which at least one half stands in the kubeconfig itself."""
-    if not (user.has_certificate and user.has_key):
+    if not (user.has_certificate and (user.client_key or user.client_key_data)):
         return None
     try:
         chain = user.client_certificate_data or _read(user.client_certificate)

@@ -145,6 +145,11 @@ class _Fetcher:
         if not isinstance(certificate, ClientCertificate):
             raise self._invalid("its certificate is not a ClientCertificate", hint="use ClientCertificate(chain, key)")
         try:
+            if certificate.device_key is not None:
+                # Imported here, as the library that reads certificates is.
+                from ostiary.core.keys.pairing import pair_with_key
+
+                return pair_with_key(certificate.chain_pem, certificate.device_key)
             parse_certificate(certificate.chain_pem, certificate.key_pem.reveal())
         except ValueError as error:
             raise self._invalid(str(error), hint="return a PEM certificate and the key that belongs to it") from None

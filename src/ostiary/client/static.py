@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ostiary.client.retry_on_401 import Rejection
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import parse_certificate
-from ostiary.errors import CredentialError
-from ostiary.model import ClientCertificate, Credential, Place, Secret
+from ostiary.errors import CredentialError, KeyUnusable
+from ostiary.model import ClientCertificate, Credential, DeviceKey, Place, Secret
 
 log = logging.getLogger("ostiary.client")
 
@@ -48,6 +50,12 @@ class Files:
     token: str | None = None
     certificate: str | None = None
     key: str | None = None
+    chain: bytes | None = None
+    """The certificate itself, where the kubeconfig holds it and its key is kept elsewhere."""
+
+
+# Opens the key that is kept elsewhere; called once it is needed, and the key is then held.
+OpenKey: TypeAlias = "Callable[[], DeviceKey]"
 
 
 class FileSource:
@@ -56,8 +64,18 @@ class FileSource:
     A read that fails keeps what was read before: the file may be in the middle of being replaced.
     """
 
-    def __init__(self, files: Files, *, base: Credential, where: Place, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        *,
+        base: Credential,
+        where: Place,
+        clock: Clock | None = None,
+        open_key: OpenKey | None = None,
+    ) -> None:
         self._files, self._base, self._where = files, base, where
+        self._open_key = open_key
+        self._device_key: DeviceKey | None = None
         self._clock = clock or SYSTEM_CLOCK
         self._lock = threading.Lock()
         self._interval = CERTIFICATE_FILE_SECONDS if files.certificate else TOKEN_FILE_SECONDS
@@ -88,6 +106,12 @@ class FileSource:
         self._read_again_at = self._clock.monotonic() + self._interval
         try:
             token, certificate = self._token(), self._certificate()
+        except KeyUnusable:
+            # A certificate may be renewed before the key that belongs to it is there.
+            if self._latest is None:
+                raise
+            log.warning("the credential's new certificate does not fit its key; using the previous one")
+            return self._latest
         except (OSError, ValueError) as error:
             if self._latest is None:
                 raise self._unreadable(error) from None
@@ -121,6 +145,8 @@ class FileSource:
         return Secret(text)
 
     def _certificate(self) -> ClientCertificate | None:
+        if self._open_key is not None:
+            return self._pair(self._open_key)
         if self._files.certificate is None or self._files.key is None:
             return self._base.certificate
         with (
@@ -128,6 +154,18 @@ class FileSource:
             open(self._files.key, encoding="utf-8") as key,
         ):
             return parse_certificate(certificate.read(), key.read())
+
+    def _pair(self, open_key: OpenKey) -> ClientCertificate:
+        # Imported here: 30 ms that only those pay whose key is kept elsewhere.
+        from ostiary.core.keys.pairing import pair_with_key
+
+        chain = self._files.chain
+        if chain is None:
+            with open(self._files.certificate or "", "rb") as file:
+                chain = file.read()
+        if self._device_key is None:
+            self._device_key = open_key()
+        return pair_with_key(chain.decode("utf-8", "replace"), self._device_key, where=self._where)
 
     def _unreadable(self, error: OSError | ValueError) -> CredentialError:
         return CredentialError(

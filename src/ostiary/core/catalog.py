@@ -22,11 +22,12 @@ from typing import Protocol, Self, cast, runtime_checkable
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError
+from ostiary.interfaces.keys.device_key import MadeFromAddress
 from ostiary.interfaces.shared_counts import ImmediateCounts
 
 OURS = "ostiary"
 
-TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit")
+TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit", "key")
 # Not a type of plugin: it tells which authorization provider reads files with a certain ending.
 _POLICY_FILE = "policy_file"
 
@@ -62,6 +63,10 @@ class Configurable(Protocol):
     def from_config(cls, fields: Fields, context: Context) -> Self: ...
 
 
+# How a plugin is made that is not made from settings.
+_MAKERS: Mapping[str, tuple[str, type]] = {"key": ("from_address", MadeFromAddress)}
+
+
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One entry of the catalog, not loaded."""
@@ -81,6 +86,11 @@ def list_entries(plugin_type: str) -> list[CatalogEntry]:
 
 def load(plugin_type: str, name: str) -> type[Configurable]:
     """The class behind *name*; raises `ConfigurationError` if there is none, two, or a broken one."""
+    return cast("type[Configurable]", load_class(plugin_type, name))
+
+
+def load_class(plugin_type: str, name: str) -> type:
+    """As `load`, also for a type of plugin that has no settings."""
     point = _only(plugin_type, name, _entry_points(plugin_type).select(name=name))
     try:
         target: object = point.load()
@@ -95,10 +105,11 @@ def load(plugin_type: str, name: str) -> type[Configurable]:
         cause = f"{point.value} fails when it is imported: {type(error).__name__}"
         summary = f'the {plugin_type} provider "{name}" cannot be loaded'
         raise ConfigurationError(summary, cause=cause, code="plugin-broken") from error
-    if not isinstance(target, Configurable):
+    maker, contract = _MAKERS.get(plugin_type, ("from_config", Configurable))
+    if not isinstance(target, contract):
         summary = f'the {plugin_type} provider "{name}" cannot be used'
-        raise ConfigurationError(summary, cause=f"{point.value} has no from_config", code="plugin-broken")
-    return cast("type[Configurable]", target)
+        raise ConfigurationError(summary, cause=f"{point.value} has no {maker}", code="plugin-broken")
+    return cast("type", target)
 
 
 def policy_endings() -> Mapping[str, str]:

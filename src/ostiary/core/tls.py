@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from ostiary.core.go.pem import certificates, private_key
@@ -142,21 +142,27 @@ def build_context(settings: TlsSettings, certificate: ClientCertificate | None =
 
 def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
     """Check that the two are a pair and read the validity; raises `ValueError` with a sentence."""
+    certificate, key_pem = read_chain(chain_pem), private_key(key_pem)
+    if not key_pem:
+        raise ValueError(_NO_PAIR)
+    certificate = replace(certificate, key_pem=Secret(key_pem))
+    _present(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
+    return certificate
+
+
+def read_chain(chain_pem: str) -> ClientCertificate:
+    """The certificate without its key; raises `ValueError` with a sentence."""
     # Imported here: 30 ms that only those pay whose credential is a certificate.
     from cryptography import x509
 
     # What OpenSSL reads beyond what Go reads would work here and fail with kubectl.
-    chain_pem, key_pem = certificates(chain_pem), private_key(key_pem)
+    chain_pem = certificates(chain_pem)
     try:
         leaf = x509.load_pem_x509_certificates(chain_pem.encode("utf-8", "replace"))[0]
         not_before, not_after = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     except ValueError:
         raise ValueError("the client certificate is not a PEM certificate") from None
-    if not key_pem:
-        raise ValueError(_NO_PAIR)
-    certificate = ClientCertificate(chain_pem, Secret(key_pem), not_before, not_after)
-    _present(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate)
-    return certificate
+    return ClientCertificate(chain_pem, not_before=not_before, not_after=not_after)
 
 
 def _trust(context: ssl.SSLContext, pem: str) -> None:
@@ -172,6 +178,12 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
 
 
 def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
+    if certificate.device_key is not None:
+        # Imported here: only those need it whose key is kept elsewhere.
+        from ostiary.core.keys.openssl.contexts import use_key
+
+        with in_memory_file(certificate.chain_pem.encode(errors="replace")) as path:
+            return use_key(context, path, certificate.device_key)
     # Text that is not UTF-8 is no PEM either; encoding it strictly would raise an error that holds the key.
     chain, key = (text.encode(errors="replace") for text in (certificate.chain_pem, certificate.key_pem.reveal()))
     try:

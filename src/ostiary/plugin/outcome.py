@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
+from ostiary.core.keys.address import parse_address
 from ostiary.errors import AnswerInvalid, OstiaryError
 from ostiary.model import ClientCertificate, Secret
 from ostiary.wire.client_authentication import ExecAnswer
@@ -29,15 +30,22 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A client certificate chain and its key, both PEM. It expires when told, or else with the certificate."""
+    """A client certificate chain and its key, both PEM. It expires when told, or else with the certificate.
+
+    In place of the key there may be its address (``pkcs11:...``), for a key that is kept elsewhere. Clients of ostiary
+    ask it for signatures; kubectl does not know such addresses.
+    """
 
     chain_pem: str
-    key_pem: str | Secret = field(repr=False)
+    key_pem: str | Secret = field(default="", repr=False)
+    key_address: str = field(default="", kw_only=True)
     expires_in: timedelta | None = field(default=None, kw_only=True)
     expires_at: datetime | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_expiry(self)
+        if bool(self.key_pem) == bool(self.key_address):
+            raise ValueError("a certificate has a key or the address of one: give one of key_pem and key_address")
 
 
 Result: TypeAlias = "Token | Certificate | tuple[Token, Certificate]"
@@ -67,8 +75,9 @@ def answer_of(result: object, *, now: datetime) -> ExecAnswer:
     return ExecAnswer(
         token=_secret(tokens[0].text) if tokens else None,
         certificate_pem=pair.chain_pem if pair else None,
-        key_pem=pair.key_pem if pair else None,
+        key_pem=(pair.key_pem or None) if pair else None,
         expires_at=expires_at,
+        key_address=(certificates[0].key_address or None) if certificates else None,
     )
 
 
@@ -100,9 +109,12 @@ def _ends(certificates: list[Certificate], pair: ClientCertificate | None) -> It
 
 def _pair(certificate: Certificate) -> ClientCertificate:
     # Imported here: TLS takes longer to load than all the rest of a plugin that has a token.
-    from ostiary.core.tls import parse_certificate
+    from ostiary.core.tls import parse_certificate, read_chain
 
     try:
+        if certificate.key_address:
+            parse_address(certificate.key_address)
+            return read_chain(certificate.chain_pem)
         return parse_certificate(certificate.chain_pem, _secret(certificate.key_pem).reveal())
     except ValueError as error:
         raise unusable(str(error), hint="return a PEM certificate and the PEM key that belongs to it") from None

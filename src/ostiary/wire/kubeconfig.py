@@ -26,6 +26,8 @@ CONNECT, TOKEN = "connect", "token"
 MARK = "ostiary.dev/upstream"
 # The extension of a cluster that clients hand to exec plugins (``spec.cluster.config``).
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+# Of a user: the address of a key that is kept elsewhere, in place of client-key. Ours; kubectl ignores it.
+CLIENT_KEY_EXTENSION = "ostiary.dev/client-key"
 GATEWAY = "gateway"
 INSTALL_HINT = """\
 This cluster is behind an ostiary gateway, and kubectl needs the program ostiary to sign in:

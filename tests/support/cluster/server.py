@@ -234,6 +234,11 @@ class Cluster:
         """For a proxy that names its users by ``X-Remote-*``; `Trust.proxy_names` says which names count."""
         return self._proxy_ca.issue_cert(f"{uuid.uuid4()}.test", common_name=name)
 
+    @property
+    def proxy_ca(self) -> trustme.CA:
+        """The authority of those certificates, for a proxy that has a key already."""
+        return self._proxy_ca
+
     def kubeconfig(self, path: Path, user: Mapping[str, Any], *, namespace: str | None = None) -> Path:
         """A kubeconfig at *path*. *user* is its user, as ``{"token": cluster.add_token("jane")}``."""
         authority = path.with_suffix(".ca.pem")

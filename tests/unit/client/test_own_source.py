@@ -11,12 +11,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import ostiary
 from ostiary import ClientCertificate, ConfigurationError, Credential, Rejection, Secret, SourceFailed
+from ostiary.errors import KeyUnusable
 from ostiary.testing import FakeClock
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
+from tests.support.device_keys.certified import certify
+from tests.support.device_keys.handshake import MemoryKey
 from tests.support.plugins import PluginScript
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -155,6 +160,20 @@ def test_a_certificate_of_the_source_is_presented(
     with connect_to(source=source).httpx() as client:
         assert client.get(PODS).status_code == 200
     assert api.seen[0].certificate == "robot"
+
+
+def test_a_key_of_the_source_may_be_one_that_signs(connect_to: Connect, api: ApiServer, ca: trustme.CA) -> None:
+    """E4, F23."""
+    key, other = (MemoryKey(ec.generate_private_key(ec.SECP256R1())) for _ in range(2))
+    chain = certify(ca, key.public_key, "robot").decode()
+    api.rules.certificates = {"robot"}
+    source = Returning(Credential(certificate=ClientCertificate(chain, device_key=key)))
+    with connect_to(source=source).httpx() as client:
+        assert client.get(PODS).status_code == 200
+    assert api.seen[0].certificate == "robot"
+    mismatched = Returning(Credential(certificate=ClientCertificate(chain, device_key=other)))
+    with connect_to(source=mismatched).httpx() as client, pytest.raises(KeyUnusable):
+        client.get(PODS)
 
 
 def test_two_connections_with_one_source_share_what_it_fetched(connect_to: Connect) -> None:

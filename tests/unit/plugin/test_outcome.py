@@ -84,3 +84,19 @@ def test_an_expiry_is_told_once_and_with_its_zone() -> None:
 def test_neither_token_nor_key_is_in_the_repr() -> None:
     assert CANARY not in repr(Token(CANARY))
     assert CANARY not in repr(Certificate("chain", CANARY))
+
+
+def test_a_certificate_may_have_the_address_of_its_key(client_certificate: Issue) -> None:
+    chain, key = client_certificate("alice")
+    answer = answer_of(Certificate(chain, key_address="pkcs11:object=alice"), now=NOW)
+    assert (answer.key_address, answer.key_pem) == ("pkcs11:object=alice", None)
+    assert answer.expires_at == parse_certificate(chain, key).not_after
+
+
+def test_a_certificate_has_one_key(client_certificate: Issue) -> None:
+    chain, key = client_certificate("alice")
+    for key_pem, address in (("", ""), (key, "pkcs11:object=alice")):
+        with pytest.raises(ValueError, match="give one of key_pem and key_address"):
+            Certificate(chain, key_pem, key_address=address)
+    with pytest.raises(AnswerInvalid):
+        answer_of(Certificate(chain, key_address="key.pem"), now=NOW)

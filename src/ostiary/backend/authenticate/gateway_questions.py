@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ostiary.backend.config.settings import TrustedGateway
 from ostiary.core.clock import Clock
+from ostiary.core.keys.address import key_file
 from ostiary.core.settings.outgoing import OutgoingTls, client_context
 from ostiary.core.watched_file import Fingerprint, fingerprint
 from ostiary.errors import TransportError
@@ -117,4 +118,4 @@ class GatewayQuestions:
 
 
 def _fingerprints(tls: OutgoingTls) -> tuple[Fingerprint | None, ...]:
-    return tuple(None if file is None else fingerprint(file) for file in (tls.ca, tls.certificate, tls.key))
+    return tuple(None if file is None else fingerprint(file) for file in (tls.ca, tls.certificate, key_file(tls.key)))

@@ -151,12 +151,16 @@ def run_plugin(arguments: argparse.Namespace) -> int:
 
 
 def _answer(credential: Credential) -> ExecAnswer:
+    from ostiary.core.keys.held_key import HeldKey
+
     certificate = credential.certificate
+    key = certificate.device_key if certificate else None
     return ExecAnswer(
         token=credential.token,
         certificate_pem=certificate.chain_pem if certificate else None,
         key_pem=certificate.key_pem if certificate else None,
         expires_at=credential.expires_at,
+        key_address=key.name if isinstance(key, HeldKey) else None,
     )
 
 

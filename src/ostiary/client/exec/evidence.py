@@ -12,7 +12,7 @@ from functools import cached_property
 
 from ostiary.core.conformance import ProgramRun
 from ostiary.core.process import Ending
-from ostiary.core.tls import parse_certificate
+from ostiary.core.tls import parse_certificate, read_chain
 from ostiary.model import ClientCertificate
 from ostiary.wire.client_authentication import AnswerRefused, ExecAnswer, answer_fields, decode_answer, refusals
 
@@ -77,7 +77,12 @@ class PluginRun(ProgramRun):
     @cached_property
     def certificate(self) -> ClientCertificate | None:
         """The client certificate; raises `ValueError` when it is not a matching pair."""
-        if self.answer is None or self.answer.certificate_pem is None or self.answer.key_pem is None:
+        if self.answer is None or self.answer.certificate_pem is None:
+            return None
+        if self.answer.key_address is not None:
+            # The key itself is not asked for: that may cost a PIN.
+            return read_chain(self.answer.certificate_pem)
+        if self.answer.key_pem is None:
             return None
         return parse_certificate(self.answer.certificate_pem, self.answer.key_pem.reveal())
 

@@ -45,8 +45,16 @@ SHORT_LIFE = timedelta(minutes=5)
 SHORTEST_SECRET = 6
 
 TOP_FIELDS = ("apiVersion", "kind", "status")
-STATUS_FIELDS = ("token", "clientCertificateData", "clientKeyData", "expirationTimestamp")
-PROPOSED_FIELDS = ("apiVersion", "kind", "token", "clientCertificateData", "clientKeyData", "expiry")
+STATUS_FIELDS = ("token", "clientCertificateData", "clientKeyData", "clientKeyAddress", "expirationTimestamp")
+PROPOSED_FIELDS = (
+    "apiVersion",
+    "kind",
+    "token",
+    "clientCertificateData",
+    "clientKeyData",
+    "clientKeyAddress",
+    "expiry",
+)
 PORTABLE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from ostiary.client.kubeconfig.model import (
@@ -23,9 +24,10 @@ from ostiary.client.kubeconfig.model import (
 )
 from ostiary.client.kubeconfig.user_extensions import ENV_HINT, signing_of, values_from
 from ostiary.core.config import Document, Fields, Json, Reading
+from ostiary.core.keys.address import KeyAddress, parse_address
 from ostiary.core.text import printable
 from ostiary.model import Problem, Secret
-from ostiary.wire.kubeconfig import EXEC_EXTENSION
+from ostiary.wire.kubeconfig import CLIENT_KEY_EXTENSION, EXEC_EXTENSION
 
 T = TypeVar("T")
 # Before v1, interactiveMode could be left out.
@@ -105,7 +107,7 @@ def _cluster(name: str, fields: Fields, base: str | None) -> Cluster:
 
 
 def _user(name: str, fields: Fields, base: str | None) -> User:
-    _extensions(fields)
+    extensions = _extensions(fields)
     exec_fields = fields.optional_section("exec")
     exec_config = None if exec_fields is None else _exec(exec_fields, base)
     env_from = values_from(fields, partial(_resolve, base=base))
@@ -117,6 +119,7 @@ def _user(name: str, fields: Fields, base: str | None) -> User:
         client_certificate_data=fields.base64("client-certificate-data"),
         client_key=_path(fields, "client-key", base),
         client_key_data=_key_data(fields),
+        device_key=_device_key(fields, extensions.get(CLIENT_KEY_EXTENSION), base),
         token=_secret(fields, "token"),
         token_file=_path(fields, "tokenFile", base),
         username=fields.string("username"),
@@ -184,6 +187,21 @@ def _key_data(fields: Fields) -> Secret | None:
         return Secret(data.decode()) if data else None
     except UnicodeDecodeError:
         fields.problem("it is not a PEM text", "client-key-data")
+        return None
+
+
+def _device_key(fields: Fields, extension: Json, base: str | None) -> KeyAddress | None:
+    if extension is None:
+        return None
+    text = extension.get("key") if isinstance(extension, dict) else None
+    if not isinstance(text, str) or not isinstance(extension, dict) or set(extension) != {"key"}:
+        hint = "write it as extension: {key: 'pkcs11:...'}"
+        fields.problem(f"the extension {CLIENT_KEY_EXTENSION} has something else than a key", "extensions", hint)
+        return None
+    try:
+        return parse_address(text, Path(base or ""))
+    except ValueError as error:
+        fields.problem(f"the key of {CLIENT_KEY_EXTENSION} cannot be used: {error}", "extensions")
         return None
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ostiary.core.config import Json
-from ostiary.model import Place, Secret
+from ostiary.core.keys.address import KeyAddress
+from ostiary.model import DeviceKey, Place, Secret
 
 DEFAULT_NAMESPACE = "default"
 
@@ -101,6 +102,8 @@ class User:
     client_certificate_data: bytes | None = field(default=None, repr=False)
     client_key: str | None = None
     client_key_data: Secret | None = None
+    device_key: KeyAddress | DeviceKey | None = None
+    """A key that signs, in place of `client_key`: its address, or an object of the program."""
     token: Secret | None = None
     token_file: str | None = None
     username: str = ""
@@ -117,7 +120,7 @@ class User:
 
     @property
     def has_key(self) -> bool:
-        return bool(self.client_key or self.client_key_data)
+        return bool(self.client_key or self.client_key_data or self.device_key)
 
     @property
     def uses_exec(self) -> bool:
@@ -168,6 +171,7 @@ class Overrides:
     client_certificate_data: bytes | None = field(default=None, repr=False)
     client_key: str | None = None
     client_key_data: Secret | None = None
+    device_key: KeyAddress | DeviceKey | None = None
     token: Secret | None = None
     token_file: str | None = None
     username: str | None = None

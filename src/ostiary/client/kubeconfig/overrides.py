@@ -43,7 +43,7 @@ def _override_user(user: User, overrides: Overrides) -> User:
     user = _with(user, overrides, "username", "password")
     for pair in (
         ("client_certificate", "client_certificate_data"),
-        ("client_key", "client_key_data"),
+        ("client_key", "client_key_data", "device_key"),
         ("token", "token_file"),
     ):
         if any(getattr(overrides, name) for name in pair):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ostiary.client.kubeconfig.model import Cluster, ExecConfig, User
 from ostiary.model import Place, Problem
+from ostiary.wire.kubeconfig import CLIENT_KEY_EXTENSION
 
 INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -36,7 +37,7 @@ def unused_fields(user: User) -> Iterator[tuple[str, str]]:
     """The credential fields of *user* that take no effect beside its others, and why; as with kubectl."""
     if user.password and not user.username:
         yield "password", "there is no username"
-    if user.has_key and not user.has_certificate:
+    if (user.client_key or user.client_key_data) and not user.has_certificate:
         yield "client-key", "there is no client-certificate"
     if user.exec is not None and not user.uses_exec:
         yield "exec", "a token, a username or a client certificate takes precedence"
@@ -48,6 +49,9 @@ def user_problems(user: User, *, is_secure: bool = True) -> Iterator[Problem]:
     place = user.place
     if user.has_certificate:
         yield from _certificate_problems(user)
+    elif user.device_key is not None:
+        hint = "add client-certificate or client-certificate-data"
+        yield Problem("the key that is kept elsewhere has no client certificate", place, hint)
     if not user.token and is_secure:
         yield from _readable(place, "tokenFile", user.token_file)
     # A token file counts only if it is read, and a password alone only beside a token; as with kubectl.
@@ -66,6 +70,10 @@ def _certificate_problems(user: User) -> Iterator[Problem]:
     place = user.place
     yield from _either(place, "client-certificate", user.client_certificate, user.client_certificate_data)
     yield from _either(place, "client-key", user.client_key, user.client_key_data)
+    if user.device_key is not None and (user.client_key or user.client_key_data):
+        yield Problem(
+            f"there is a client-key and also the extension {CLIENT_KEY_EXTENSION}", place, "keep one of the two"
+        )
     if not user.has_key:
         yield Problem("the client certificate has no key", place, "add client-key or client-key-data")
     yield from _readable(place, "client-certificate", user.client_certificate)

@@ -51,6 +51,7 @@ from ostiary.interfaces.identity import (
     TellsWhatItProduces,
     VerifiesTokens,
 )
+from ostiary.interfaces.keys.device_key import KeyProvider
 from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.resources import ServesResources
@@ -79,6 +80,7 @@ CONTRACTS: Mapping[str, type] = MappingProxyType(
         "token_store": TokenStore,
         "attributes": AttributesMapper,
         "audit": AuditProvider,
+        "key": KeyProvider,
     }
 )
 # Mappers ask nobody, and a store must be closed by its contract.
@@ -104,6 +106,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         ),
         "attributes": (RequiresMore, ReadsCapabilities, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
+        "key": (),
     }
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
@@ -115,6 +118,7 @@ TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "token_store": (SharedBetweenProcesses, SurvivesRestart),
         "attributes": (ReadsKubernetesPaths,),
         "audit": (),
+        "key": (),
     }
 )
 
@@ -131,7 +135,7 @@ _PROTOCOLS = {
 }
 _MEMBERS = MappingProxyType({protocol: members(protocol) for protocol in _PROTOCOLS})
 # Names that mean something to the gateway, if only in a provider of another type.
-KNOWN_NAMES = frozenset(name for names in _MEMBERS.values() for name in names) | {"from_config"}
+KNOWN_NAMES = frozenset(name for names in _MEMBERS.values() for name in names) | {"from_config", "from_address"}
 
 
 # --- using them ---

@@ -15,9 +15,10 @@ from typing import Annotated, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.config.fields import Fields
-from ostiary.core.settings.kinds import FilePath, Holds, Text, unreadable
+from ostiary.core.keys.address import KeyAddress
+from ostiary.core.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey, Text, unreadable
 from ostiary.core.tls import TlsSettings, build_context
-from ostiary.errors import TransportError
+from ostiary.errors import OstiaryError, TransportError
 from ostiary.model import ClientCertificate, Secret
 
 _HOST = re.compile(r"(?=.{1,253}$)([a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?\.)*[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?")
@@ -76,9 +77,12 @@ class HostName(Text):
 # --- TLS ---
 
 
-def bad_pair(certificate: Path, key: Path) -> str | None:
-    if unreadable(certificate) or unreadable(key):
+def bad_pair(certificate: Path, key: KeyPlace) -> str | None:
+    """What is wrong with the two. A key that is kept elsewhere is opened, which shows whether it can be used."""
+    if unreadable(certificate) or (isinstance(key, Path) and unreadable(key)):
         return None  # it has been noted
+    if isinstance(key, KeyAddress):
+        return _bad_device_key(certificate, key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # With an empty password openssl does not ask for one at the terminal.
@@ -86,6 +90,25 @@ def bad_pair(certificate: Path, key: Path) -> str | None:
     except (ssl.SSLError, OSError, ValueError):
         return "it is not a certificate (PEM) that fits the key, or the key has a password"
     return None
+
+
+def _bad_device_key(certificate: Path, key: KeyAddress) -> str | None:
+    try:
+        device_certificate(certificate, key)
+    except OstiaryError as error:
+        return ": ".join(filter(None, (error.summary, error.cause)))
+    except (OSError, ValueError):
+        return "it is not a certificate (PEM)"
+    return None
+
+
+def device_certificate(certificate: Path, key: KeyAddress) -> ClientCertificate:
+    """The two, with the key open. Raises `KeyUnusable`, `ConfigurationError`; for the file `OSError`, `ValueError`."""
+    # Imported here: only those need it whose key is kept elsewhere.
+    from ostiary.core.keys.opening import open_configured_key
+    from ostiary.core.keys.pairing import pair_with_key
+
+    return pair_with_key(certificate.read_text(), open_configured_key(key), where=key)
 
 
 def bad_authorities(path: Path) -> str | None:
@@ -110,7 +133,7 @@ class OutgoingTls:
     certificate: Annotated[
         Path | None, FilePath("what is presented to it (PEM)", holds=Holds.CERTIFICATES, unset="none")
     ] = None
-    key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
+    key: Annotated[KeyPlace | None, PrivateKey("its key", unset="none")] = None
     server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None
 
     def check(self, fields: Fields) -> None:
@@ -132,8 +155,14 @@ def client_context(tls: OutgoingTls, authorities_pem: str | None = None) -> ssl.
         authorities = tls.ca.read_text() if tls.ca is not None else authorities_pem
         certificate = None
         if tls.certificate is not None and tls.key is not None:
-            certificate = ClientCertificate(tls.certificate.read_text(), Secret(tls.key.read_text()))
+            certificate = _certificate(tls.certificate, tls.key)
     except (OSError, UnicodeDecodeError) as error:
         where = getattr(error, "filename", None)
         raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
     return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)
+
+
+def _certificate(certificate: Path, key: KeyPlace) -> ClientCertificate:
+    if isinstance(key, KeyAddress):
+        return device_certificate(certificate, key)
+    return ClientCertificate(certificate.read_text(), Secret(key.read_text()))

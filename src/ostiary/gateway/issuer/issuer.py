@@ -143,7 +143,12 @@ class JwtIssuer:
             expires_at=issued.expires_at,
         )
         self._metrics.jwts.inc(audience)
-        return SignedToken(Secret(key.private.sign(claims)), issued.expires_at, credential_id)
+        if key.private.is_elsewhere:
+            # The event loop serves others while a device signs.
+            text = await asyncio.to_thread(key.private.sign, claims)
+        else:
+            text = key.private.sign(claims)
+        return SignedToken(Secret(text), issued.expires_at, credential_id)
 
     def sign_assertion(self, session: Session, user: UserInfo, audience: str) -> str:
         """A JWT that tells an upstream about *user*, for a minute. Raises `ProviderError` if there is no key.

@@ -1,4 +1,4 @@
-"""Signing keys in files of the operator: the first one signs, and all of them are published.
+"""Signing keys in files of the operator, or kept elsewhere: the first one signs, and all of them are published.
 
 Called by the issuer. To rotate, write the new key as a further file, wait until it is published everywhere, move it to
 the front, and remove the old one when its last JWT has ended. A file that was changed is read again.
@@ -6,12 +6,15 @@ the front, and remove the old one when its last JWT has ended. A file that was c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 from ostiary.core.clock import Clock
+from ostiary.core.keys.address import KeyAddress
+from ostiary.core.settings.kinds import KeyPlace
 from ostiary.core.watched_file import WatchedFile
-from ostiary.errors import ConfigurationError
+from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.issuer.key_ring import ALWAYS, NEVER, KeyRing, RingKey
 from ostiary.gateway.issuer.signing_key import SigningKey
 
@@ -19,18 +22,54 @@ LARGEST_KEY_FILE = 64 * 1024
 
 
 class KeyFiles:
-    """The keys in the files at *paths*."""
+    """The keys in files, and those that are kept elsewhere, by their addresses."""
 
-    def __init__(self, paths: Sequence[Path], clock: Clock) -> None:
-        self._files = [WatchedFile(path, read_key_file, clock=clock) for path in paths]
+    def __init__(self, places: Sequence[KeyPlace], clock: Clock) -> None:
+        self._keys = [
+            WatchedFile(place, read_key_file, clock=clock) if isinstance(place, Path) else _DeviceKeyPlace(place)
+            for place in places
+        ]
         self.ring = KeyRing()
 
     async def refresh(self) -> None:
-        keys = [file.current() for file in self._files]
+        # A device may take a while, and is asked once; a file is looked at again and again.
+        keys = [
+            key.current() if isinstance(key, WatchedFile) else await asyncio.to_thread(key.current)
+            for key in self._keys
+        ]
         self.ring = KeyRing(tuple(_ring_key(key, is_first=index == 0) for index, key in enumerate(keys)))
 
     async def rotate(self) -> bool:
         return False  # the operator does
+
+
+class _DeviceKeyPlace:
+    """A key that is kept elsewhere: opened when it is first asked for, and held."""
+
+    def __init__(self, address: KeyAddress) -> None:
+        self._address = address
+        self._key: SigningKey | None = None
+
+    def current(self) -> SigningKey:
+        if self._key is None:
+            self._key = read_device_key(self._address)
+        return self._key
+
+
+def read_device_key(address: KeyAddress) -> SigningKey:
+    """The key at *address*, open; raises `ConfigurationError`."""
+    # Imported here: only those need it whose key is kept elsewhere.
+    from ostiary.core.keys.opening import open_configured_key
+
+    try:
+        return SigningKey.from_device(open_configured_key(address))
+    except OstiaryError as error:
+        cause = ": ".join(filter(None, (error.summary, error.cause)))
+        hint = error.hint
+    except ValueError as error:
+        cause, hint = str(error), "name a key on the curve P-256"
+    summary = "a signing key of the issuer cannot be used"
+    raise ConfigurationError(summary, cause=cause, where=str(address), hint=hint, code="issuer-key-unusable")
 
 
 def _ring_key(key: SigningKey, *, is_first: bool) -> RingKey:

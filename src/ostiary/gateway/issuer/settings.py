@@ -10,10 +10,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.config import Fields
 from ostiary.core.net.loopback import is_loopback
-from ostiary.core.settings.kinds import Duration, FilePath, FilePaths, Holds, Names, Parsed, unreadable
+from ostiary.core.settings.kinds import Duration, FilePath, Holds, KeyPlace, Names, Parsed, PrivateKeys, unreadable
 from ostiary.core.settings.sections import Section
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.issuer.key_files import read_key_file
+from ostiary.gateway.issuer.key_files import read_device_key, read_key_file
 from ostiary.gateway.issuer.rotation import LONGEST_LIFETIME, KeyLife
 from ostiary.gateway.issuer.sealing_secrets import read_sealing_secrets
 
@@ -54,11 +54,10 @@ class IssuerKeys:
         ),
     ] = None
     files: Annotated[
-        tuple[Path, ...],
-        FilePaths(
-            "in place of `secretFile`: private keys in PEM, on the curve P-256. The first one signs, all are"
-            " published; rotating them is the operator's task",
-            holds=Holds.SECRET,
+        tuple[KeyPlace, ...],
+        PrivateKeys(
+            "in place of `secretFile`: private keys on the curve P-256, in PEM, or kept elsewhere (`pkcs11:...`). The"
+            " first one signs, all are published; rotating them is the operator's task"
         ),
     ] = ()
     sign_for: Annotated[
@@ -92,8 +91,11 @@ class IssuerKeys:
             fields.problem("keys in files are not rotated by the gateway", "signFor", "remove it")
         if self.secret_file is not None and not unreadable(self.secret_file):
             _note(fields, "secretFile", lambda: read_sealing_secrets(str(self.secret_file)))
-        for path in self.files:
-            _note(fields, "files", lambda path=path: read_key_file(str(path)))
+        for place in self.files:
+            if isinstance(place, Path):
+                _note(fields, "files", lambda path=place: read_key_file(str(path)))
+            else:
+                _note(fields, "files", lambda address=place: read_device_key(address))
 
 
 def _note(fields: Fields, key: str, read: object) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ostiary.core.clock import Clock
+from ostiary.core.keys.address import KeyAddress, key_file
+from ostiary.core.keys.openssl.contexts import use_key
+from ostiary.core.settings.outgoing import device_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
@@ -101,13 +104,20 @@ def server_context(tls: settings.ServerTls, protocol: str = "http/1.1") -> ssl.S
     context.set_alpn_protocols([protocol])
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
-        context.load_cert_chain(tls.certificate, tls.key)
+        if isinstance(tls.key, KeyAddress):
+            pair = device_certificate(tls.certificate, tls.key)
+            assert pair.device_key is not None
+            use_key(context, str(tls.certificate), pair.device_key)
+        else:
+            context.load_cert_chain(tls.certificate, tls.key)
         context.certificate = next((each.public_bytes(Encoding.DER) for each in certificates(tls.certificate)), None)
         if tls.client_ca is not None:
             # Requested, not required: most clients present a token. A certificate that is presented must be valid.
             context.load_verify_locations(tls.client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ssl.SSLError, ValueError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):
+            error = OSError(0, str(error))
         cause = error.strerror or getattr(error, "reason", None) or "it cannot be loaded"
         raise TransportError(
             "the listener's certificate cannot be used",
@@ -122,7 +132,7 @@ class ListenerFiles:
     """The files of the listener's TLS, and whether they were replaced: certificates are renewed while we run."""
 
     def __init__(self, tls: settings.ServerTls | None, clock: Clock) -> None:
-        self._paths = () if tls is None else tuple(filter(None, (tls.certificate, tls.key, tls.client_ca)))
+        self._paths = () if tls is None else tuple(filter(None, (tls.certificate, key_file(tls.key), tls.client_ca)))
         self._clock = clock
         self._seen = self._look()
 

@@ -10,6 +10,8 @@ from ostiary.model import Secret
 from ostiary.wire.client_authentication.versions import KIND, PROPOSAL_ANSWER_KIND
 from ostiary.wire.codec.go_json import go_json
 
+KEY_ADDRESS = "clientKeyAddress"
+
 
 @dataclass(frozen=True, slots=True)
 class ExecAnswer:
@@ -19,6 +21,8 @@ class ExecAnswer:
     certificate_pem: str | None
     key_pem: Secret | None
     expires_at: datetime | None
+    key_address: str | None = None
+    """Where the key of the certificate is, in place of `key_pem`: a field of ours, which kubectl does not know."""
 
 
 class AnswerRefused(Exception):
@@ -39,6 +43,7 @@ def encode_answer(answer: ExecAnswer, *, api_version: str, as_proposed: bool = F
         "token": answer.token.reveal() if answer.token else None,
         "clientCertificateData": answer.certificate_pem,
         "clientKeyData": key,
+        KEY_ADDRESS: answer.key_address,
     }
     moment = answer.expires_at
     if as_proposed:

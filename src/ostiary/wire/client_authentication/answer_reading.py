@@ -14,7 +14,7 @@ from ostiary.core.go.text import decode_base64
 from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
-from ostiary.wire.client_authentication.answer import AnswerRefused, ExecAnswer
+from ostiary.wire.client_authentication.answer import KEY_ADDRESS, AnswerRefused, ExecAnswer
 from ostiary.wire.client_authentication.versions import (
     API_VERSIONS,
     KIND,
@@ -222,16 +222,17 @@ def _wrong_type(name: str, kind: str) -> AnswerRefused:
 def _answer(fields: dict[str, Any]) -> ExecAnswer:
     _check_spec(fields)
     body, expires_at = _body(fields), _expiry(fields)
-    token, certificate, key = (_string(body, name) for name in _STRINGS)
+    token, certificate, key, address = (_string(body, name) for name in _STRINGS)
     return ExecAnswer(
         token=Secret(token) if token else None,
         certificate_pem=certificate or None,
         key_pem=Secret(key) if key else None,
         expires_at=expires_at,
+        key_address=address or None,
     )
 
 
-_STRINGS = ("token", "clientCertificateData", "clientKeyData")
+_STRINGS = ("token", "clientCertificateData", "clientKeyData", KEY_ADDRESS)
 
 
 def _string(fields: dict[str, Any], name: str) -> str:
@@ -244,7 +245,11 @@ def _string(fields: dict[str, Any], name: str) -> str:
 
 
 def _check_pair(answer: ExecAnswer) -> None:
-    if (answer.certificate_pem is None) == (answer.key_pem is None):
+    if answer.key_pem is not None and answer.key_address is not None:
+        hint = f"return clientKeyData or {KEY_ADDRESS}, and not both"
+        raise AnswerRefused("it returned a client key twice", hint=hint, rule="certificate-and-key")
+    has_key = answer.key_pem is not None or answer.key_address is not None
+    if (answer.certificate_pem is not None) == has_key:
         return
     lone, missing = ("certificate", "clientKeyData") if answer.certificate_pem else ("key", "clientCertificateData")
     raise AnswerRefused(
@@ -255,7 +260,7 @@ def _check_pair(answer: ExecAnswer) -> None:
 
 
 def _check_credential(answer: ExecAnswer) -> None:
-    if answer.token is None and answer.certificate_pem is None and answer.key_pem is None:
+    if (answer.token, answer.certificate_pem, answer.key_pem, answer.key_address) == (None, None, None, None):
         raise AnswerRefused(
             "it returned neither a token nor a client certificate and key",
             hint="fill status.token, or status.clientCertificateData and status.clientKeyData",

@@ -58,7 +58,7 @@ def test_bash_offers_the_verbs_of_a_command(script: Path) -> None:
 
 
 def test_bash_offers_options_and_their_values(script: Path) -> None:
-    assert offered(script, "exec", "run", "--c") == {"--context", "--cluster"}
+    assert offered(script, "exec", "run", "--c") == {"--context", "--cluster", "--clean-environment"}
     assert offered(script, "exec", "run", "--output", "") == {"text", "json", "header"}
     assert offered(script, "exec", "explain", "-o", "") == {"text", "json"}
     assert offered(script, "completion", "") == {*SCRIPTS, "-h", "--help"}

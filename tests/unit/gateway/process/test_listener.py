@@ -55,7 +55,7 @@ class TestFiles:
     def tls(self, tmp_path: Path, clock: FakeClock) -> ServerTls:
         tls = ServerTls(tmp_path / "tls.crt", tmp_path / "tls.key", tmp_path / "clients.pem")
         for path in (tls.certificate, tls.key, tls.client_ca):
-            assert path is not None
+            assert isinstance(path, Path)
             write(path, "old", clock)
         return tls
 

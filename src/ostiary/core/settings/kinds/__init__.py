@@ -6,6 +6,7 @@ gives None, so that reading goes on and all mistakes of a file are reported at o
 
 from ostiary.core.settings.kinds.choice import Flag, OneOf, Word
 from ostiary.core.settings.kinds.file import FilePath, FilePaths, Holds, unreadable
+from ostiary.core.settings.kinds.key import KeyPlace, PrivateKey, PrivateKeys
 from ostiary.core.settings.kinds.kind import SettingKind
 from ostiary.core.settings.kinds.listed import Names, NameSet, Texts
 from ostiary.core.settings.kinds.number import Duration, Integer, Rate, Ratio, Seconds, short_duration
@@ -20,10 +21,13 @@ __all__ = [
     "Flag",
     "Holds",
     "Integer",
+    "KeyPlace",
     "NameSet",
     "Names",
     "OneOf",
     "Parsed",
+    "PrivateKey",
+    "PrivateKeys",
     "Rate",
     "Ratio",
     "Seconds",

@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ostiary.core.config import Document, Node, join
+from ostiary.core.keys.address import is_address
 from ostiary.core.settings.declare import settings_of
-from ostiary.core.settings.kinds import FilePath, FilePaths, Holds
+from ostiary.core.settings.kinds import FilePath, FilePaths, Holds, PrivateKey, PrivateKeys
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.sections import ProviderSettings, Section, Sections
 from ostiary.gateway.config.named_files.certificates import certificates
@@ -91,6 +92,9 @@ def _files_in(node: Node, declaration: type, place: Place) -> Iterator[NamedFile
         match declared:
             case FilePath(holds=holds) | FilePaths(holds=holds):
                 yield from (NamedFile(text, holds, place) for text, place in _texts(value, here))
+            case PrivateKey() | PrivateKeys():
+                texts = ((text, place) for text, place in _texts(value, here) if not is_address(text))
+                yield from (NamedFile(text, Holds.SECRET, place) for text, place in texts)
             case ProviderEntry() | ProviderEntries() | TypeOrEntry() as kind:
                 for entry, at in _items(value, here):
                     yield from _files_of_provider(entry, kind.plugin_type, at)

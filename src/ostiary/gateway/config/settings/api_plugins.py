@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from ostiary.core.config import Fields
 from ostiary.core.settings.declare import Itself
-from ostiary.core.settings.kinds import FilePath, Holds, Text, Texts
+from ostiary.core.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey, Text, Texts
 from ostiary.core.settings.outgoing import bad_pair
 from ostiary.core.settings.sections import Section, Sections
 from ostiary.gateway.config.api_groups.names import GROUP_PATTERN, NO_GROUP, NO_VERSION, VERSION_PATTERN
@@ -93,7 +93,7 @@ class ApiPluginSettings:
             unset="none",
         ),
     ] = None
-    key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, unset="none")] = None
+    key: Annotated[KeyPlace | None, PrivateKey("its key", unset="none")] = None
     declared: Annotated[
         tuple[DeclaredApiPlugin, ...],
         Sections(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.config import Fields
-from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, KeyPlace, Names, PrivateKey
 from ostiary.core.settings.outgoing import OutgoingTls, bad_authorities, bad_pair
 from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.gateway.config.settings.kinds import Networks, Pins, listen_address
@@ -22,7 +22,10 @@ class ServerTls:
     certificate: Annotated[
         Path, FilePath("PEM, with the chain; a renewed one is shown to whoever connects next", holds=Holds.CERTIFICATES)
     ]
-    key: Annotated[Path, FilePath("PEM, without a password", holds=Holds.SECRET)]
+    key: Annotated[
+        KeyPlace,
+        PrivateKey("PEM, without a password; or the address of a key that is kept elsewhere, such as `pkcs11:...`"),
+    ]
     client_ca: Annotated[
         Path | None,
         FilePath(
@@ -53,7 +56,7 @@ class ClientTls(OutgoingTls):
     ] = frozenset()
 
 
-def _check_pair(certificate: Path, key: Path, fields: Fields) -> None:
+def _check_pair(certificate: Path, key: KeyPlace, fields: Fields) -> None:
     if mistake := bad_pair(certificate, key):
         fields.problem(mistake, "certificate")
 

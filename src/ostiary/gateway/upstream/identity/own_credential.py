@@ -11,6 +11,7 @@ import hashlib
 from pathlib import Path
 
 from ostiary.core.clock import Clock
+from ostiary.core.keys.address import key_file
 from ostiary.gateway.config import settings
 
 # How long a token that was read from a file is used before the file is read again: the kubelet rotates such files.
@@ -48,7 +49,7 @@ class TlsFiles:
     """The files of a client certificate, and whether they have changed since they were last used."""
 
     def __init__(self, tls: settings.ClientTls, clock: Clock) -> None:
-        self._files = [path for path in (tls.certificate, tls.key, tls.ca) if path is not None]
+        self._files = [path for path in (tls.certificate, key_file(tls.key), tls.ca) if path is not None]
         self.present = tls.certificate is not None
         self._clock = clock
         self._seen = self._digest()

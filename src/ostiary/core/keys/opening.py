@@ -1,0 +1,163 @@
+"""From the address of a key to a key that signs: finds the plugin, asks the policy, gets the PIN, opens.
+
+One process opens an address once, however many connections use it: the second opening would ask for the PIN again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from ostiary.core.catalog import list_entries, load_class
+from ostiary.core.keys.address import KeyAddress, read_address
+from ostiary.core.keys.held_key import OPEN_SECONDS, SIGN_SECONDS, HeldKey
+from ostiary.core.keys.pins import (
+    WRONG_PINS,
+    AskForPin,
+    WrongPins,
+    check_not_wrong,
+    nobody_to_ask,
+    pin_in,
+    read_pin_file,
+)
+from ostiary.core.process import find_executable
+from ostiary.errors import ConfigurationError, PinNeeded, PinWrong
+from ostiary.interfaces.keys.device_key import KeyProvider, MadeFromAddress
+from ostiary.model import DeviceKey, Secret
+
+TYPE = "key"
+NO_PIN = Secret("")
+SERVER_SIGN_SECONDS = 2.0
+
+# Which file to run for a command with its arguments, or for a library; raises if it must not run.
+Judge = Callable[[tuple[str, ...]], str]
+
+
+def allow_all(program: tuple[str, ...]) -> str:
+    return find_executable(program[0]) or program[0]
+
+
+def ask_nobody(label: str) -> Secret | None:
+    return None
+
+
+class _Opening:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningRules:
+    """What the caller allows: a gateway asks nobody, a client has a policy for what a kubeconfig makes it run."""
+
+    judge: Judge = allow_all
+    ask: AskForPin = ask_nobody
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    wrong: WrongPins = WRONG_PINS
+    seconds: float = SIGN_SECONDS
+    open_seconds: float = OPEN_SECONDS
+
+
+_lock = threading.Lock()
+_open_keys: weakref.WeakValueDictionary[KeyAddress, HeldKey] = weakref.WeakValueDictionary()
+# One for each address that is being opened: a person who types the PIN of one does not hold up the others.
+_openings: weakref.WeakValueDictionary[KeyAddress, _Opening] = weakref.WeakValueDictionary()
+
+
+def open_key(address: str | KeyAddress, rules: OpeningRules | None = None) -> HeldKey:
+    """The key at *address*, open, until nobody has it any more. Raises `KeyUnusable`, `ConfigurationError`."""
+    address = read_address(address) if isinstance(address, str) else address
+    rules = rules or OpeningRules()
+    provider = _provider(address)
+    # Also where it is open already: another caller may have allowed what this one does not.
+    executable = rules.judge(provider.program) if provider.program else ""
+    with _lock:
+        opening = _openings.get(address)
+        if opening is None:
+            opening = _openings[address] = _Opening()
+    with opening.lock:
+        key = _open_keys.get(address)
+        if key is None or key.is_closed:
+            opener = _Opener(address, provider, executable, rules)
+            key = HeldKey(str(address), opener.open, seconds=rules.seconds, open_seconds=rules.open_seconds)
+            _open_keys[address] = key
+    return key
+
+
+def open_configured_key(address: KeyAddress) -> HeldKey:
+    """The key that a configuration of the operator names. Nobody is asked for its PIN, and nobody waits for long.
+
+    A server shakes hands in its event loop, so all of its clients wait while the key signs.
+    """
+    return open_key(address, OpeningRules(seconds=SERVER_SIGN_SECONDS))
+
+
+def check_address(text: str | KeyAddress) -> None:
+    """Raises `ConfigurationError` or `KeyUnusable` if the address cannot be read. Nothing is opened."""
+    _provider(read_address(text) if isinstance(text, str) else text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    address: KeyAddress
+    provider: KeyProvider
+    executable: str
+    rules: OpeningRules
+
+    def open(self) -> DeviceKey:
+        if self.provider.pin_source:
+            return self._open_with(read_pin_file(self.provider.pin_source))
+        needed = PinNeeded("the key has a PIN")
+        if not self.rules.wrong.is_wrong(str(self.address), NO_PIN):
+            try:
+                return self._open(None, asked=False)
+            except PinNeeded as error:
+                needed = error
+            except PinWrong:
+                # A TPM cannot say whether a key has a password: it counts the try without one as a wrong one.
+                pass
+        pin = pin_in(self.rules.environ)
+        if pin is not None:
+            return self._open_with(pin)
+        pin = self.rules.ask(needed.label or str(self.address))
+        if pin is None:
+            raise nobody_to_ask(needed, self.address)
+        return self._open(pin, asked=True)
+
+    def _open_with(self, pin: Secret) -> DeviceKey:
+        check_not_wrong(self.address, pin, self.rules.wrong)
+        return self._open(pin, asked=False)
+
+    def _open(self, pin: Secret | None, *, asked: bool) -> DeviceKey:
+        wrong, name = self.rules.wrong, str(self.address)
+        try:
+            key = self.provider.open(executable=self.executable, pin=pin, asked=asked)
+        except PinWrong:
+            wrong.remember(name, pin or NO_PIN)
+            raise
+        if pin is not None:
+            wrong.forget(name)
+        return key
+
+
+def _provider(address: KeyAddress) -> KeyProvider:
+    if address.scheme not in {entry.name for entry in list_entries(TYPE)}:
+        known = ", ".join(sorted({f"{entry.name}:" for entry in list_entries(TYPE)}))
+        raise ConfigurationError(
+            "the address of a key has an unknown scheme",
+            cause=f"{address.scheme}: is none of {known}",
+            where=str(address),
+            hint="correct it; a file of such a name is written with ./ before it",
+            code="key-address-invalid",
+        )
+    provider: type[MadeFromAddress] = load_class(TYPE, address.scheme)
+    try:
+        return cast("KeyProvider", provider.from_address(address.rest, address.directory))
+    except ValueError as error:
+        raise ConfigurationError(
+            "the address of a key cannot be read", cause=str(error), where=str(address), code="key-address-invalid"
+        ) from None

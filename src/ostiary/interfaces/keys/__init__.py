@@ -1,0 +1,1 @@
+"""What opens keys that are kept elsewhere."""

@@ -1,0 +1,1 @@
+"""Keys in Amazon's Key Management Service."""
