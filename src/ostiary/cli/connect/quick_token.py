@@ -34,7 +34,7 @@ _LOCAL_PEERCRED = (0, 1, 76)
 failure: bytes | None = None
 
 
-class ForeignSocket(Exception):
+class SocketNotOurs(Exception):
     """Somebody else's process answers at the socket."""
 
 
@@ -46,7 +46,7 @@ def print_token(argv: list[str]) -> bool:
         return False
     try:
         reply = ask(b"token %s %s" % (version, argv[0].encode()))
-    except (OSError, ValueError, ForeignSocket):
+    except (OSError, ValueError, SocketNotOurs):
         return False
     if reply.startswith(OK):
         return print_answer(reply[len(OK) :])
@@ -60,7 +60,7 @@ def is_name(name: str) -> bool:
 
 
 def ask(line: bytes, seconds: float = SECONDS) -> bytes:
-    """The whole reply to one question; raises `OSError` if nobody answers, and `ForeignSocket`."""
+    """The whole reply to one question; raises `OSError` if nobody answers, and `SocketNotOurs`."""
     import _socket
 
     folder = runtime_folder()
@@ -73,7 +73,7 @@ def ask(line: bytes, seconds: float = SECONDS) -> bytes:
         connection.connect(socket_path(folder))
         if peer_user(connection) != posix.geteuid():
             # Before anything is said: not even the name of a context is for others.
-            raise ForeignSocket
+            raise SocketNotOurs
         connection.send(line + b"\n")
         return _read_all(connection, deadline)
     finally:

@@ -15,7 +15,7 @@ import select
 import sys
 import time
 
-from ostiary.cli.connect.quick_token import ERROR, OK, ForeignSocket, ask, socket_path
+from ostiary.cli.connect.quick_token import ERROR, OK, SocketNotOurs, ask, socket_path
 from ostiary.cli.connect.runtime import ensured_folder, foreign_socket
 from ostiary.cli.signin.files import LOOK_AGAIN_SECONDS, hold_lock
 from ostiary.core.extras import needing
@@ -34,7 +34,7 @@ def ask_running(line: str) -> bytes | None:
     folder = ensured_folder()
     try:
         return content_of(ask(line.encode()))
-    except ForeignSocket:
+    except SocketNotOurs:
         raise foreign_socket(socket_path(folder), "the process that answers there is another user's") from None
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return None

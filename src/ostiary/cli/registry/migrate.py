@@ -12,9 +12,9 @@ from ostiary.cli.output import print_json, print_note
 from ostiary.cli.registry.choice import config_file
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
-from ostiary.registry.kubelet.cloud_config import read_azure_identity
 from ostiary.registry.kubelet.config import load
-from ostiary.registry.kubelet.in_tree import in_tree_providers, parse_flags
+from ostiary.registry.kubelet.in_tree.cloud_config import read_azure_identity
+from ostiary.registry.kubelet.in_tree.flags import in_tree_providers, parse_flags
 from ostiary.registry.kubelet.migrate import migrate
 from ostiary.registry.kubelet.model import ProvidersConfig
 

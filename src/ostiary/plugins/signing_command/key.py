@@ -55,7 +55,7 @@ class CommandKey:
         return self._program
 
     def open(self, *, executable: str, pin: Secret | None, asked: bool) -> OpenCommandKey:
-        command = _SigningCommand(executable, self._program)
+        command = _SignatureProgram(executable, self._program)
         text = command.ask("PublicKeyRequest", {})
         try:
             public = usable_public_key(load_pem_public_key(text))
@@ -65,7 +65,7 @@ class CommandKey:
 
 
 class OpenCommandKey:
-    def __init__(self, command: _SigningCommand, public_key: PublicKey) -> None:
+    def __init__(self, command: _SignatureProgram, public_key: PublicKey) -> None:
         self._command = command
         self.public_key = public_key
 
@@ -83,7 +83,7 @@ class OpenCommandKey:
         pass
 
 
-class _SigningCommand:
+class _SignatureProgram:
     def __init__(self, executable: str, program: tuple[str, ...]) -> None:
         self._executable, self._program = executable, program
 

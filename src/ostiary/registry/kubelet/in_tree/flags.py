@@ -16,7 +16,7 @@ from datetime import timedelta
 
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
-from ostiary.registry.kubelet.cloud_config import AzureIdentity
+from ostiary.registry.kubelet.in_tree.cloud_config import AzureIdentity
 from ostiary.registry.kubelet.model import ProviderConfig
 
 # What each of them matched inside the kubelet, in the form of today.

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from ostiary.cli import main
 from ostiary.errors import ConfigurationError
-from ostiary.registry.kubelet.cloud_config import read_azure_identity
 from ostiary.registry.kubelet.config import loads
-from ostiary.registry.kubelet.in_tree import in_tree_providers, parse_flags
+from ostiary.registry.kubelet.in_tree.cloud_config import read_azure_identity
+from ostiary.registry.kubelet.in_tree.flags import in_tree_providers, parse_flags
 from ostiary.registry.matching.image_match import matches
 
 SECRET = "c4n4ry-c4n4ry-c4n4ry"
