@@ -37,6 +37,7 @@ def promtool(*arguments: str, folder: Path = PROMETHEUS) -> subprocess.Completed
 class TestObjectives:
     @pytest.mark.parametrize("lifetime", [LIFETIMES["1 hour"], LIFETIMES["8 hours"]])
     def test_rotations_come_within_one_percent_of_the_lifetime_and_no_request_is_without(self, lifetime: float) -> None:
+        """E60, E59."""
         seen = simulate(lifetime, days=1, seed=7)
         assert len(seen.distances) >= 24 * 3600 / lifetime - 1
         assert max(map(abs, seen.distances)) <= 0.01

@@ -25,6 +25,8 @@ from tests.conformance.adapters.test_requests import RequestsDriver
 from tests.conformance.adapters.test_urllib3 import Urllib3Driver
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
+from tests.support.cluster import Cluster
+from tests.support.connect_desk import connect_desk
 from tests.support.device_keys.certified import certify
 from tests.support.device_keys.softhsm import SoftToken
 from tests.support.plugins import PluginScript
@@ -63,6 +65,7 @@ def user_with(certificate: bytes, address: str) -> dict[str, Any]:
 def test_every_adapter_presents_the_certificate_of_a_key_in_a_device(
     open_driver: Callable[..., Driver], connect_to: Connect, api: ApiServer, certificate: bytes, address: str
 ) -> None:
+    """E4."""
     api.rules.certificates = {"alice"}
     driver = open_driver(connect_to(user=user_with(certificate, address)))
     try:
@@ -184,3 +187,16 @@ def write_signer(folder: Path, signing: str) -> Path:
     )
     path.chmod(0o755)
     return path
+
+
+@pytest.mark.needs("kubectl")
+@pytest.mark.parametrize("address", ["softhsm EC", "swtpm EC"], indirect=True)
+def test_kubectl_uses_the_key_through_ostiary_connect(
+    ca: trustme.CA, certificate: bytes, address: str, tmp_path: Path
+) -> None:
+    """D6, E4. It opens the device itself, in a process of its own, and kubectl learns nothing of the key."""
+    with Cluster(ca) as cluster, connect_desk(tmp_path, cluster, user_with(certificate, address)) as desk:
+        desk.connect()
+        cluster.add_pod("default", "web")
+        assert "web" in desk.kubectl().output("get", "pods")
+        assert {record.certificate for record in cluster.requests} == {"alice"}

@@ -50,6 +50,7 @@ def requests_with(connection: Connection, api: ApiServer, count: int = 3) -> str
 
 
 def test_aws_eks_get_token(home: Path, monkeypatch: pytest.MonkeyPatch, connect_to: Connect, api: ApiServer) -> None:
+    """D7, E72."""
     if shutil.which("aws") is None:
         missing("aws")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAIOSFODNN7EXAMPLE")

@@ -79,6 +79,7 @@ def post(gateway: Gateway, user: str, path: str) -> httpx.Response:
 def test_the_gateways_policy_says_who_gets_the_credentials_of_which_images(
     gateway: ServedGateway, daemon: ServedDaemon, daemon_site: DaemonSite, tmp_path: Path
 ) -> None:
+    """I34."""
     for number in range(3):
         answer = post(gateway, "node-1", f"{PATH}a.registry.io/team/app-{number}")
         assert answer.status_code == 200, answer.text

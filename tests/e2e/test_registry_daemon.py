@@ -71,6 +71,7 @@ def times_asked(site: DaemonSite) -> int:
 
 
 def test_two_hundred_pulls_through_the_helper_run_the_provider_once(site: DaemonSite) -> None:
+    """I35."""
     with site.serving(), ThreadPoolExecutor(8) as pool:
         outputs = list(pool.map(lambda _: site.get(), range(200)))
         assert {(each.returncode, each.stderr) for each in outputs} == {(0, "")}
@@ -156,6 +157,7 @@ def test_a_failure_is_told_as_without_a_daemon_and_not_kept(site: DaemonSite) ->
 
 
 def test_a_disabled_provider_stops_within_a_second_everywhere_and_comes_back(site: DaemonSite) -> None:
+    """I5."""
     sources = write_sources(site)
     with site.serving():
         assert json.loads(site.get().stdout) == LOGIN

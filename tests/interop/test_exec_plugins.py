@@ -84,6 +84,7 @@ class Person:
 
 
 def test_kubelogin_signs_a_person_in_at_dex_and_is_asked_once(tmp_path: Path, ca: trustme.CA) -> None:
+    """E72."""
     program_of(KUBELOGIN, "kubelogin")
     port = free_port()
     (tmp_path / "dex").mkdir()
@@ -104,6 +105,7 @@ def test_kubelogin_signs_a_person_in_at_dex_and_is_asked_once(tmp_path: Path, ca
 def test_aws_iam_authenticator_signs_a_request_without_asking_anybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """F21."""
     environment = {
         "HOME": str(tmp_path),
         "PATH": os.environ["PATH"],

@@ -63,6 +63,19 @@ def test_the_reference_of_the_exec_protocol_names_every_field() -> None:
         assert re.search(rf"\b{re.escape(name)}\b", page), name
 
 
+def test_pages_that_the_design_documents_ask_for_are_there_and_can_be_found() -> None:
+    """E71, I37."""
+    readme = (ROOT / "README.md").read_text()
+    asked_for = {
+        "docs/how-to/best-practices-for-credentials.md": ["Do not change the kubeconfig"],
+        "docs/how-to/roll-back-credential-providers.md": ["## Upgrade", "## Downgrade", "## Versions that differ"],
+    }
+    for name, texts in asked_for.items():
+        assert name in readme
+        for text in texts:
+            assert text in (ROOT / name).read_text()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):

@@ -38,6 +38,7 @@ def migrated(capsys: Captured, *words: str) -> tuple[int, str, str]:
     "form", ["--cloud-provider={}", "--cloud-provider {} --v=2", "/usr/bin/kubelet -cloud-provider={}"]
 )
 def test_each_cloud_that_had_a_provider_gets_one(capsys: Captured, cloud: str, form: str) -> None:
+    """I4."""
     code, out, err = migrated(capsys, f"--kubelet-flags={form.format(cloud)}")
     assert code == 0, err
     (provider,) = loads(out).providers
