@@ -1,7 +1,7 @@
 """Unix sockets that only one user of this machine can reach, and who is at the other end of them.
 
-Used by what serves secrets on one: the agent and the daemon of the registry door. The kernel says which user connects;
-the mode of the socket alone would not keep out whoever can write to its folder.
+Used by what serves secrets on one: the agent, ``ostiary connect`` and the daemon of the registry door. The kernel says
+which user connects; the mode of the socket alone would not keep out whoever can write to its folder.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def listen_privately(path: str, *, owner: str, backlog: int) -> socket.socket:
     if others_write or status.st_uid not in (0, os.geteuid()):
         raise OSError(f"others may write to its folder {folder}")
     remove_stale(path, owner=owner)
+    return bind_privately(path, backlog=backlog)
+
+
+def bind_privately(path: str, *, backlog: int) -> socket.socket:
+    """A listening socket at *path*, where nothing is and nobody else can put anything; raises `OSError`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # Nobody else may connect in the moment before a mode could be set.
     before = os.umask(0o177)

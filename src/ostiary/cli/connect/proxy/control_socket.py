@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from ostiary.cli.connect.quick_token import ERROR, OK, peer_user
+from ostiary.core.net.unix_socket import bind_privately
 from ostiary.errors import OstiaryError
 
 log = logging.getLogger("ostiary.connect")
@@ -32,17 +33,7 @@ def bind_socket(path: str) -> socket.socket:
     """A new socket at *path*, in the place of one that a process has left behind. The caller holds the lock."""
     if os.path.lexists(path):
         os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Nobody else may connect in the moment before the mode is set.
-    before = os.umask(0o177)
-    try:
-        listener.bind(path)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    listener.listen(MOST_CLIENTS)
+    listener = bind_privately(path, backlog=MOST_CLIENTS)
     listener.setblocking(False)
     return listener
 
