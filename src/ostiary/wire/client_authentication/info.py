@@ -127,9 +127,14 @@ def decode_info(text: str) -> ExecCredentialSpec:
     )
 
 
+def _number(text: str) -> int | float:
+    """Go writes a negative zero as ``-0``; as an integer it would lose its sign."""
+    return -0.0 if text == "-0" else int(text)
+
+
 def _info_object(text: str) -> dict[str, Any]:
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_int=_number)
     except (ValueError, RecursionError):
         raise _unusable_info("it is not JSON") from None
     if not isinstance(fields, dict):

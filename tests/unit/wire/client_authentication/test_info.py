@@ -74,6 +74,7 @@ def test_an_info_that_is_written_and_read_is_the_same(info: ExecCredentialSpec) 
 
 
 @given(INFOS)
+@example(ExecCredentialSpec(V1, False, ClusterInfo("https://c", config=-0.0)))
 def test_an_info_that_is_read_and_written_is_the_same_to_the_byte(info: ExecCredentialSpec) -> None:
     text = encode_info(info)
     assert encode_info(decode_info(text)) == text
