@@ -60,7 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--idle",
         metavar="MINUTES",
         type=_minutes,
-        help="how long the proxy stays without a connection (default: 15; from 5 to 1440)",
+        help="end the proxy after so long without a request; an open watch counts as one (default: 15; from 5 to 1440)",
     )
     parser.add_argument("--print", action="store_true", help="print the new context, and leave the kubeconfig alone")
     parser.add_argument("--force", action="store_true", help="also replace entries of this name that belong elsewhere")

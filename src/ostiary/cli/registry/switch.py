@@ -13,8 +13,9 @@ from ostiary.registry.kubelet.config import load
 
 DISABLE_HELP = f"""\
 Switch a credential provider off, or all of them, within a second and without a restart: for the daemon,
-docker-credential-ostiary, ostiary-credential-provider and ostiary registry get and explain. What they have in memory of
-it is not used either. As root for all users of this machine ({MACHINE_FILE}), else for yourself.
+docker-credential-ostiary, ostiary-credential-provider, the providers for ECR, Google and Azure, and ostiary registry
+get, explain and probe. What they have in memory of it is not used either.
+As root for all users of this machine ({MACHINE_FILE}), else for yourself.
 
 PROVIDER is its name in the CredentialProviderConfig. Images then get the credentials of the other providers, or none.
 """

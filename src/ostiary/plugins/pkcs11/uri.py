@@ -89,7 +89,7 @@ def _attributes(parts: list[str], value_pattern: re.Pattern[str], known: tuple[s
         if name not in known:
             raise ValueError(f"it has an attribute that is none of {', '.join(known)}")
         if name in attributes:
-            raise ValueError(f"{name} stands in it twice")
+            raise ValueError(f"duplicate attribute {name}")
         if value_pattern.fullmatch(value) is None:
             raise ValueError(f"{name} has a character that must be percent-encoded")
         attributes[name] = unquote_to_bytes(value)

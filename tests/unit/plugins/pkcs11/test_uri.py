@@ -53,7 +53,7 @@ def test_no_error_quotes_a_value(secret: str) -> None:
     [
         ("", "names no key"),
         ("token=card", "names no key"),
-        ("object=a;object=b", "twice"),
+        ("object=a;object=b", "duplicate"),
         ("object=a;tokn=card", "none of"),
         ("object=a;library-version=3", "says nothing about the key"),
         ("object=a;type=cert", "not private"),
