@@ -90,9 +90,8 @@ def _sign_in(layout: Layout, path: str, host: str) -> str:
 
 
 def _question(layout: Layout, backend: Backend) -> str:
-    cache = (
-        QUESTION_CACHE.format(zone=_zone(layout.door.name), key=CACHE_KEY, cache=layout.cache) if layout.cache else ""
-    )
+    key = CACHE_KEY.format(upstream=backend.name)
+    cache = QUESTION_CACHE.format(zone=_zone(layout.door.name), key=key, cache=layout.cache) if layout.cache else ""
     return QUESTION.format(
         name=backend.name,
         scheme=layout.gateway.scheme,

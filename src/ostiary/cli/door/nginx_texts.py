@@ -125,11 +125,12 @@ QUESTION = """\
         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
 {cache}    }}
 """
-# What an answer depends on. Of these only the host can hold a colon, and the target after it begins with a slash.
+# What an answer depends on. The upstream is named: nginx chooses it by the host of a whole URL, which need not be that
+# of the Host line. Only the last part can hold a colon. No host can hold a slash, but not every target begins with one.
 CACHE_KEY = ":".join(
     (
-        *("$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length", "$ostiary_upgrade"),
-        *("$ostiary_token", "$http_host$request_uri"),
+        *("{upstream}", "$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length"),
+        *("$ostiary_upgrade", "$ostiary_token", "$http_host/$request_uri"),
     )
 )
 QUESTION_CACHE = """\

@@ -19,13 +19,16 @@ def test_only_the_last_part_of_the_key_can_hold_what_separates_its_parts(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, text, _ = run(capsys, "nginx", "--config", str(write(folder)), *CACHED, *BACKENDS)
-    (key,) = set(re.findall(r"proxy_cache_key (\S+);", text))
-    *parts, last = key.split(":")
-    assert last == "$http_host$request_uri"
-    assert set(parts) == {
-        *("$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length"),
-        *("$ostiary_upgrade", "$ostiary_token"),
-    }
+    keys = set(re.findall(r"proxy_cache_key (\S+);", text))
+    assert {key.partition(":")[0] for key in keys} == {"api", "shop"}, "each upstream has its own"
+    for key in keys:
+        upstream, *parts, last = key.split(":")
+        assert f"location = /_ostiary/{upstream} " in text
+        assert last == "$http_host/$request_uri", "no host has a slash"
+        assert set(parts) == {
+            *("$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length"),
+            *("$ostiary_upgrade", "$ostiary_token"),
+        }
 
 
 def passed(text: str) -> list[str]:
