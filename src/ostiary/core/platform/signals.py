@@ -33,11 +33,18 @@ def put_off_by_handler() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = signal.getsignal(signal.SIGINT)
+    if before is None:
+        # Not set by Python, so it could not be put back.
+        yield
+        return
     arrived: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
+    signal.signal(signal.SIGINT, lambda number, frame: arrived.append((number, frame)))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
         if arrived and callable(before):
             before(*arrived[0])
+        elif arrived and before is signal.SIG_DFL:
+            signal.raise_signal(signal.SIGINT)

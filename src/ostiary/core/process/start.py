@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
 from typing import Any
 
 from ostiary.core.process.children import RunningChild, end_notice
@@ -84,17 +87,46 @@ def run(
 class _StartedProcess(subprocess.Popen[bytes]):
     """A process that does not run on when Ctrl-C comes while it is being started.
 
-    Popen waits until the program has been loaded, and forgets about it if that wait is interrupted.
+    Popen waits until the program has been loaded, and forgets about it if that wait is interrupted. A Ctrl-C that comes
+    between the fork and the moment when its number is stored is put off until then: nobody could end it otherwise.
     """
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         try:
-            super().__init__(argv, **options)
+            with self._interrupts_put_off():
+                super().__init__(argv, **options)
         except KeyboardInterrupt:
             # Not reaped by Popen, so the number is still the child's.
-            if getattr(self, "pid", None) is not None:
+            if self._is_started:
                 self.kill()
             raise
+
+    @property
+    def _is_started(self) -> bool:
+        return getattr(self, "pid", None) is not None
+
+    @contextmanager
+    def _interrupts_put_off(self) -> Iterator[None]:
+        """By a handler and not by a mask, which the child would inherit."""
+        before = signal.getsignal(signal.SIGINT)
+        if not callable(before) or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        arrived: list[tuple[int, FrameType | None]] = []
+
+        def interrupt_once_started(number: int, frame: FrameType | None) -> None:
+            if self._is_started:
+                before(number, frame)
+            else:
+                arrived.append((number, frame))
+
+        signal.signal(signal.SIGINT, interrupt_once_started)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+            if arrived:
+                before(*arrived[0])
 
 
 ChildProcess = subprocess.Popen[bytes]

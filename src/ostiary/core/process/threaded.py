@@ -113,7 +113,8 @@ class _ThreadedChild:
         try:
             passed = self._live(while_waiting)
             if passed is None:
-                self._wait(lambda: self._overflowed or not self._stdout_open, self._limits.linger_seconds)
+                # Of stderr too: the thread that reads it may not have had its turn when the child has ended.
+                self._wait(self._is_read, self._limits.linger_seconds)
                 passed = Ending.TOO_MUCH_OUTPUT if self._overflowed else None
             if passed or self.unwanted:
                 self._end()
@@ -172,6 +173,9 @@ class _ThreadedChild:
                     return False
                 self._changed.wait(min(remaining, _LONGEST_WAIT))
         return True
+
+    def _is_read(self) -> bool:
+        return self._overflowed or not (self._stdout_open or self._stderr_open)
 
     def _exit_code(self) -> int:
         code = self._process.returncode

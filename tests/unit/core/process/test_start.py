@@ -663,6 +663,20 @@ class TestInterruption:
         assert b"KeyboardInterrupt" in told
         lifeline.wait_until_dropped()
 
+    def test_a_ctrl_c_before_the_number_of_the_child_is_known_ends_it_too(self, lifeline: Lifeline) -> None:
+        code = (
+            "def interrupt(frame, event, called):\n"
+            "    if event == 'c_return' and called.__name__ == 'fork_exec':\n"
+            "        sys.setprofile(None)\n"
+            "        os.kill(os.getpid(), signal.SIGINT)\n"
+            "sys.setprofile(interrupt)\n"
+            f"python({Lifeline.HOLD!r} + 'import signal; signal.pause()', sys.argv[1])"
+        )
+        with subprocess.Popen(program(code, lifeline.path), stderr=subprocess.PIPE) as running:
+            _, errors = running.communicate()
+        assert b"KeyboardInterrupt" in errors
+        lifeline.wait_until_nobody_holds_it()
+
     def test_a_ctrl_c_while_the_child_is_being_started_ends_it_too(self, lifeline: Lifeline) -> None:
         code = (
             "def interrupt(frame, event, called):\n"
