@@ -87,7 +87,8 @@ class ClusterAccess:
             if address.authorization is not None and (source is not None or _signs_with_a_header(selection.user)):
                 why = "the address of the server has a username and password, which take precedence"
                 log.warning("the credential of user %r is not sent: %s", selection.user.name, why)
-            self.request_signer = signer_for(selection.user, signer, settings=settings)
+            has_own_source = source is not None
+            self.request_signer = signer_for(selection.user, signer, has_own_source=has_own_source, settings=settings)
             self.source = (
                 source_for(selection, settings=settings, metrics=metrics or default_metrics(), clock=self._clock)
                 if source is None

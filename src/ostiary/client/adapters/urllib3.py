@@ -107,6 +107,9 @@ class ServerPool(HTTPConnectionPool):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> BaseHTTPResponse:
+        if self._connection.request_signer is not None:
+            # urllib3 would send the next hop with the signature of this one.
+            options.setdefault("redirect", False)
         request = _Urllib3Carrier(self, method, url, body, self.headers if headers is None else headers, options)
         return send_signed(self._connection, request)
 

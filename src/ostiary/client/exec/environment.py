@@ -64,8 +64,11 @@ def check_values_allowed(config: ExecConfig, *, user: str, allowed: bool) -> Non
 class ValueReader:
     """Reads the variables of one plugin that stand elsewhere. *policy* judges each command before it runs."""
 
-    def __init__(self, config: ExecConfig, *, user: str, policy: PluginPolicy, seconds: float) -> None:
+    def __init__(
+        self, config: ExecConfig, *, user: str, policy: PluginPolicy, seconds: float, clean_environment: bool
+    ) -> None:
         self._config, self._user, self._policy, self._seconds = config, user, policy, seconds
+        self._environ: Mapping[str, str] = {} if clean_environment else os.environ
 
     def read(self) -> dict[str, str]:
         """Each variable with its value; raises `CredentialError`, which names the variable and never the value."""
@@ -112,7 +115,7 @@ class ValueReader:
             outcome = run(
                 executable,
                 value.words,
-                env=os.environ,
+                env=self._environ,
                 stderr=Stderr.CAPTURE,
                 limits=RunLimits(seconds=self._seconds, stdout_bytes=LARGEST_VALUE + 2),
             )

@@ -124,7 +124,13 @@ class ExecPlugin:
         self._hints = HintThrottle(clock or SYSTEM_CLOCK)
         check_api_version(config, user=user)
         check_values_allowed(config, user=user, allowed=self._settings.value_from)
-        self._values = ValueReader(config, user=user, policy=self._settings.policy, seconds=self._settings.seconds)
+        self._values = ValueReader(
+            config,
+            user=user,
+            policy=self._settings.policy,
+            seconds=self._settings.seconds,
+            clean_environment=self._settings.clean_environment,
+        )
 
     def is_interactive(self) -> bool:
         """Whether a run now may ask a person; raises when it must and cannot."""

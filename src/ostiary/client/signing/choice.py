@@ -24,10 +24,22 @@ def check_signer(signer: object) -> None:
     )
 
 
-def signer_for(user: User, signer: RequestSigner | None, *, settings: ExecSettings) -> RequestSigner | None:
+def signer_for(
+    user: User, signer: RequestSigner | None, *, has_own_source: bool, settings: ExecSettings
+) -> RequestSigner | None:
+    """The signer of the program, else the command of *user*.
+
+    Not if the program has a source of its own: the command would be told a credential that is not the kubeconfig's.
+    """
     if user.signing is None:
         return signer
-    if signer is not None:
-        log.warning("the signing command of user %r is not used: the program brings a signer of its own", user.name)
+    if signer is not None or has_own_source:
+        own = "a signer" if signer is not None else "a source"
+        log.warning("the signing command of user %r is not used: the program brings %s of its own", user.name, own)
         return signer
-    return SigningCommand.from_config(user.signing, policy=settings.policy, seconds=settings.seconds)
+    return SigningCommand.from_config(
+        user.signing,
+        policy=settings.policy,
+        seconds=settings.seconds,
+        clean_environment=settings.clean_environment,
+    )

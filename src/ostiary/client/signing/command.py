@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from ostiary.client.exec.policy import AllowAll, Plan, PluginPolicy
 from ostiary.client.kubeconfig import SigningConfig
 from ostiary.client.signing.request import RequestToSign
-from ostiary.core.process import Ending, Outcome, RunLimits, find_executable, run
+from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, find_executable, run
 from ostiary.core.secrets.redact import redact, tail
 from ostiary.errors import RequestNotSigned
 from ostiary.model import Place
@@ -22,6 +22,7 @@ from ostiary.wire.ostiary_dev.request_signature import SignatureRefused, decode_
 SECONDS = 30.0
 AT_ONCE = 16
 STDERR_SHOWN = 2048
+LONGEST_REDACTED = 65536
 
 
 class SigningCommand:
@@ -40,13 +41,17 @@ class SigningCommand:
         policy: PluginPolicy | None = None,
         seconds: float = SECONDS,
         place: Place | None = None,
+        clean_environment: bool = False,
     ) -> None:
         self._command, self._args, self._env = command, tuple(args), dict(env or {})
         self._streamed, self._policy, self._seconds, self._place = streamed, policy or AllowAll(), seconds, place
+        self._clean_environment = clean_environment
         self._slots = threading.BoundedSemaphore(AT_ONCE)
 
     @classmethod
-    def from_config(cls, config: SigningConfig, *, policy: PluginPolicy, seconds: float) -> SigningCommand:
+    def from_config(
+        cls, config: SigningConfig, *, policy: PluginPolicy, seconds: float, clean_environment: bool
+    ) -> SigningCommand:
         return cls(
             config.command,
             config.args,
@@ -55,6 +60,7 @@ class SigningCommand:
             policy=policy,
             seconds=seconds,
             place=config.place,
+            clean_environment=clean_environment,
         )
 
     def __repr__(self) -> str:
@@ -86,8 +92,10 @@ class SigningCommand:
             return run(
                 executable,
                 (self._command, *self._args),
-                env={**os.environ, **self._env},
+                env={**({} if self._clean_environment else os.environ), **self._env},
                 stdin=request_json,
+                # Not passed on: it was told the credential and the body, and may repeat them.
+                stderr=Stderr.CAPTURE,
                 limits=RunLimits(seconds=self._seconds),
             )
         except (OSError, ValueError) as error:
@@ -103,7 +111,7 @@ class SigningCommand:
 
     def _stderr(self, outcome: Outcome, request: RequestToSign) -> str:
         header_words = [word for _, value in request.headers for word in value.split()]
-        secrets = [*self._env.values(), *header_words, *_words(outcome.stdout)]
+        secrets = [*self._env.values(), *header_words, *_words(outcome.stdout), *_words(request.content or b"")]
         text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=[word for word in secrets if len(word) > 5])
         return f"; it said:\n{text.strip()}" if text.strip() else ""
 
@@ -116,5 +124,6 @@ class SigningCommand:
         )
 
 
-def _words(stdout: bytes) -> list[str]:
-    return stdout.decode("utf-8", "replace").replace('"', " ").split()
+def _words(text: bytes) -> list[str]:
+    """Of a text that may be long: it can repeat no more than is shown."""
+    return text[:LONGEST_REDACTED].decode("utf-8", "replace").replace('"', " ").split()

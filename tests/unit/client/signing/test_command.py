@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from ostiary import (
     Allowlist,
     ConfigurationError,
+    Credential,
     DenyAll,
     PluginRefused,
     RequestNotSigned,
     RequestToSign,
+    Secret,
     SigningCommand,
 )
 from ostiary.wire.ostiary_dev.request_signature import SignatureRefused, decode_signature, encode_request
@@ -103,6 +105,41 @@ def test_what_goes_wrong_is_one_clear_error(script: str, cause: str, write: Writ
         signer.sign(REQUEST)
     assert cause in str(caught.value.cause)
     assert "c4n4ry" not in str(caught.value)
+
+
+def test_its_stderr_is_not_passed_on(write: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was told the credential."""
+    SigningCommand(str(write(f"tee /dev/stderr > told\nprintf '%s' '{GOOD}'"))).sign(REQUEST)
+    assert capfd.readouterr().err == ""
+
+
+def test_in_a_clean_environment_it_has_only_what_the_kubeconfig_says(
+    connect_to: Connect, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_PROGRAM", "1")
+    script = write(f"/bin/cat > told\n/usr/bin/env > environment\nprintf '%s' '{GOOD}'")
+    extension = {"name": EXTENSION, "extension": {"command": str(script), "env": [{"name": "A", "value": "b"}]}}
+    with connect_to(user={"token": "t", "extensions": [extension]}, clean_environment=True).httpx() as client:
+        client.get("/version")
+    variables = (tmp_path / "environment").read_text().splitlines()
+    assert "A=b" in variables
+    assert not any(line.startswith("OF_THE_PROGRAM") for line in variables)
+
+
+def test_with_a_source_of_the_program_it_is_not_run(
+    connect_to: Connect, api: ApiServer, write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would be told a credential that the kubeconfig has nothing to do with."""
+
+    class Source:
+        def fetch(self, rejection: object) -> Credential:
+            return Credential(token=Secret("of-the-program"))
+
+    extension = {"name": EXTENSION, "extension": {"command": str(write(printing(GOOD)))}}
+    with connect_to(user={"extensions": [extension]}, source=Source()).httpx() as client:
+        client.get("/version")
+    assert not (tmp_path / "told").exists()
+    assert "is not used" in caplog.text
 
 
 def test_its_stderr_is_shown_without_what_it_was_told(write: Write) -> None:
