@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import subprocess
+import termios
 from collections.abc import Mapping, Sequence
 
 SECONDS = 100.0
@@ -44,6 +45,10 @@ class AtTerminal:
                 self.shown += os.read(self._person, 4096).decode()
             except OSError:
                 raise AssertionError(f"it has ended, and showed: {self.shown}") from None
+
+    def echoes(self) -> bool:
+        """Whether what is typed is shown."""
+        return bool(termios.tcgetattr(self._person)[3] & termios.ECHO)
 
     def type(self, text: str) -> None:
         os.write(self._person, text.encode())

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--online",
         action="store_true",
-        help="with --check: also ask the token store, issuers, directories and upstreams",
+        help="with --check: also ask the token store, issuers, directories and upstreams, and open keys kept elsewhere",
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
     # How a gateway with several workers starts them; not for people.
@@ -77,11 +78,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check(path: Path | None, *, online: bool) -> int:
     # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
+    from ostiary.core.settings.outgoing import opening_keys
     from ostiary.gateway.config import default_config, load, warnings
     from ostiary.gateway.policy.unmatched import find_unmatched
     from ostiary.interfaces.authorization import Level
 
-    config = default_config() if path is None else load(path)
+    with opening_keys() if online else nullcontext():
+        config = default_config() if path is None else load(path)
     checks = _file_checks(path)
     if checks is not None and checks.problems:
         raise ConfigurationError("the gateway cannot use these files", problems=checks.problems)

@@ -61,7 +61,8 @@ class HeldKey:
 
     @property
     def is_closed(self) -> bool:
-        return not self._end.alive
+        """Also in a forked child: the thread of the key is not there."""
+        return not self._end.alive or os.getpid() != self._process
 
     def __repr__(self) -> str:
         return f"HeldKey({self.name})"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -17,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from ostiary.core.config.fields import Fields
 from ostiary.core.keys.address import KeyAddress
 from ostiary.core.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey, Text, unreadable
-from ostiary.core.tls import TlsSettings, build_context
+from ostiary.core.tls import TlsSettings, build_context, read_chain
 from ostiary.errors import OstiaryError, TransportError
 from ostiary.model import ClientCertificate, Secret
 
@@ -77,8 +79,27 @@ class HostName(Text):
 # --- TLS ---
 
 
+# An address can have us run a command, so whoever only reads a configuration opens no key.
+_opens_keys: ContextVar[bool] = ContextVar("opens_keys", default=False)
+
+
+@contextmanager
+def opening_keys() -> Iterator[None]:
+    """Within it, keys that are kept elsewhere are opened to check them: for who is about to use the configuration."""
+    before = _opens_keys.set(True)
+    try:
+        yield
+    finally:
+        _opens_keys.reset(before)
+
+
+def opens_keys() -> bool:
+    """Whether a check of settings may open a key that is kept elsewhere; see `opening_keys`."""
+    return _opens_keys.get()
+
+
 def bad_pair(certificate: Path, key: KeyPlace) -> str | None:
-    """What is wrong with the two. A key that is kept elsewhere is opened, which shows whether it can be used."""
+    """What is wrong with the two. A key that is kept elsewhere is opened only within `opening_keys`."""
     if unreadable(certificate) or (isinstance(key, Path) and unreadable(key)):
         return None  # it has been noted
     if isinstance(key, KeyAddress):
@@ -93,8 +114,14 @@ def bad_pair(certificate: Path, key: KeyPlace) -> str | None:
 
 
 def _bad_device_key(certificate: Path, key: KeyAddress) -> str | None:
+    from ostiary.core.keys.opening import check_address
+
     try:
-        device_certificate(certificate, key)
+        if opens_keys():
+            device_certificate(certificate, key)
+        else:
+            check_address(key)
+            read_chain(certificate.read_text())
     except OstiaryError as error:
         return ": ".join(filter(None, (error.summary, error.cause)))
     except (OSError, ValueError):

@@ -9,10 +9,12 @@ from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.config import Fields
+from ostiary.core.keys.address import KeyAddress
 from ostiary.core.net.loopback import is_loopback
 from ostiary.core.settings.kinds import Duration, FilePath, Holds, KeyPlace, Names, Parsed, PrivateKeys, unreadable
+from ostiary.core.settings.outgoing import opens_keys
 from ostiary.core.settings.sections import Section
-from ostiary.errors import ConfigurationError
+from ostiary.errors import OstiaryError
 from ostiary.gateway.issuer.key_files import read_device_key, read_key_file
 from ostiary.gateway.issuer.rotation import LONGEST_LIFETIME, KeyLife
 from ostiary.gateway.issuer.sealing_secrets import read_sealing_secrets
@@ -95,14 +97,24 @@ class IssuerKeys:
             if isinstance(place, Path):
                 _note(fields, "files", lambda path=place: read_key_file(str(path)))
             else:
-                _note(fields, "files", lambda address=place: read_device_key(address))
+                _note(fields, "files", lambda address=place: _check_device_key(address))
+
+
+def _check_device_key(address: KeyAddress) -> None:
+    if opens_keys():
+        read_device_key(address)
+        return
+    # Imported here: only those need it whose key is kept elsewhere.
+    from ostiary.core.keys.opening import check_address
+
+    check_address(address)
 
 
 def _note(fields: Fields, key: str, read: object) -> None:
     assert callable(read)
     try:
         read()
-    except ConfigurationError as error:
+    except OstiaryError as error:
         fields.problem(f"{error.summary}: {error.cause}", key, error.hint)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ostiary.core.config import read_bytes
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.core.counting.replicated_counts import ReplicatedCounts
+from ostiary.core.settings.outgoing import opening_keys
 from ostiary.gateway.config import default_config, load
 from ostiary.gateway.config.settings import GatewayConfig
 
@@ -37,4 +38,6 @@ class ConfigSource:
         """Raises `ConfigurationError` with every mistake. The providers are added to *built* in any case."""
         if self.path is None:
             return default_config()
-        return load(self.path, text=self.text, built=built, counts=self.counts)
+        # The gateway signs with its keys: one that cannot be used is a mistake, too.
+        with opening_keys():
+            return load(self.path, text=self.text, built=built, counts=self.counts)

@@ -45,7 +45,10 @@ class KeyProvider(Protocol):
 
     @property
     def pin_source(self) -> str:
-        """The file with the PIN, if the address names one: a path or a ``file:`` URL."""
+        """The file with the PIN, if the address names one: a path or a ``file:`` URL, as it is written there.
+
+        The caller resolves it, and asks its plugin policy about it if there is no program.
+        """
 
     def open(self, *, executable: str, pin: Secret | None, asked: bool) -> DeviceKey:
         """The key, ready to sign. *executable* is where the policy found the program; empty if there is none.

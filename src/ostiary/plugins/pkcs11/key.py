@@ -19,7 +19,7 @@ from pkcs11 import exceptions as reasons
 from ostiary.core.keys.schemes import PublicKey
 from ostiary.errors import KeyUnusable, PinWrong
 from ostiary.model import Secret, SignatureScheme
-from ostiary.plugins.pkcs11.logins import TokenSession, open_session
+from ostiary.plugins.pkcs11.logins import TokenSession, library_of_this_process, open_session
 from ostiary.plugins.pkcs11.public_key import read_public_key
 from ostiary.plugins.pkcs11.signatures import sign_digest
 from ostiary.plugins.pkcs11.uri import Pkcs11Uri, parse_uri
@@ -44,8 +44,8 @@ class Pkcs11Key:
 
     def __init__(self, uri: Pkcs11Uri, directory: Path) -> None:
         self._uri = uri
-        self._module = str(directory / Path(uri.module_path).expanduser()) if uri.module_path else ""
-        self._directory = directory
+        # Absolute: a bare name would be looked up elsewhere, by the policy and by the loader.
+        self._module = str((directory / Path(uri.module_path).expanduser()).absolute()) if uri.module_path else ""
 
     @classmethod
     def from_address(cls, address: str, directory: Path) -> Self:
@@ -60,9 +60,7 @@ class Pkcs11Key:
 
     @property
     def pin_source(self) -> str:
-        source = self._uri.pin_source
-        is_path = source and not source.startswith("file:")
-        return str(self._directory / Path(source).expanduser()) if is_path else source
+        return self._uri.pin_source
 
     def open(self, *, executable: str, pin: Secret | None, asked: bool) -> OpenPkcs11Key:
         with _told("the key cannot be opened"):
@@ -124,7 +122,7 @@ class OpenPkcs11Key:
 
 def _library(module: str) -> pkcs11.Object:
     try:
-        return pkcs11.lib(module)
+        return library_of_this_process(module)
     except (reasons.PKCS11Error, RuntimeError, OSError):
         raise KeyUnusable(
             "the key cannot be opened",

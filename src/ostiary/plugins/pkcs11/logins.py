@@ -6,6 +6,7 @@ with the last key.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,36 @@ class _TokenLogin:
 
 _lock = threading.Lock()
 _logins: dict[tuple[str, bytes], _TokenLogin] = {}
+# One for each token: a reader where a person types the PIN does not hold up the other tokens.
+_token_locks: dict[tuple[str, bytes], threading.Lock] = {}
+# Which process has initialized each library: a forked child does it again.
+_initialized_by: dict[str, int] = {}
+
+
+def _start_anew() -> None:
+    """In a forked child: PKCS#11 has nobody logged in there, and nobody would let go of the locks."""
+    global _lock
+    _lock = threading.Lock()
+    _token_locks.clear()
+    _logins.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
+
+
+def library_of_this_process(module: str) -> pkcs11.Object:
+    """The library, loaded and initialized; raises what the library raises."""
+    library = pkcs11.lib(module)
+    with _lock:
+        if _initialized_by.setdefault(module, os.getpid()) != os.getpid():
+            try:
+                # Most libraries do not notice the fork, and still have the parent's sessions.
+                library.reinitialize()
+            except reasons.CryptokiNotInitialized:
+                library.initialize()
+            _initialized_by[module] = os.getpid()
+    return library
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +69,11 @@ class TokenSession:
     def close(self) -> None:
         with suppress(reasons.PKCS11Error):
             self.session.close()
-        with _lock:
+        with _lock_of(self.name):
             login = _logins.get(self.name)
-            if login is None:
-                return
-            login.keys -= 1
-            if login.keys <= 0:
-                del _logins[self.name]
-                _end(login)
+            if login is not None:
+                login.keys -= 1
+                _end_if_unused(self.name, login)
 
 
 def open_session(token: pkcs11.Token, pin: Secret | None, *, asked: bool) -> TokenSession:
@@ -53,7 +81,7 @@ def open_session(token: pkcs11.Token, pin: Secret | None, *, asked: bool) -> Tok
     name = (token.label, token.serial)
     if pkcs11.TokenFlag.LOGIN_REQUIRED not in token.flags:
         return TokenSession(token.open(), name)
-    with _lock:
+    with _lock_of(name):
         login = _logins.get(name)
         if pin is None:
             if login is None or not _is_valid(login):
@@ -62,7 +90,11 @@ def open_session(token: pkcs11.Token, pin: Secret | None, *, asked: bool) -> Tok
             _check_tries(token, asked=asked)
             login = _TokenLogin(token.open(user_pin=pin.reveal()), keys=0 if login is None else login.keys)
             _logins[name] = login
-        session = token.open()
+        try:
+            session = token.open()
+        except BaseException:
+            _end_if_unused(name, login)
+            raise
         login.keys += 1
     return TokenSession(session, name)
 
@@ -76,9 +108,16 @@ def _is_valid(login: _TokenLogin) -> bool:
         return False
 
 
-def _end(login: _TokenLogin) -> None:
-    with suppress(reasons.PKCS11Error):
-        login.session.close()
+def _end_if_unused(name: tuple[str, bytes], login: _TokenLogin) -> None:
+    if login.keys <= 0:
+        del _logins[name]
+        with suppress(reasons.PKCS11Error):
+            login.session.close()
+
+
+def _lock_of(name: tuple[str, bytes]) -> threading.Lock:
+    with _lock:
+        return _token_locks.setdefault(name, threading.Lock())
 
 
 def _check_tries(token: pkcs11.Token, *, asked: bool) -> None:

@@ -47,7 +47,7 @@ class CommandKey:
         if not command:
             raise ValueError("the command is empty")
         # A bare name is looked up in PATH; anything else is a path, as in a kubeconfig.
-        path = str(directory / Path(command).expanduser()) if os.sep in command else command
+        path = str((directory / Path(command).expanduser()).absolute()) if os.sep in command else command
         return cls((path, *arguments))
 
     @property

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ostiary.client.exec.device_keys import open_device_key
+from ostiary.client.exec.policy import AllowAll, Allowlist, DenyAll
 from ostiary.core.keys.address import KeyAddress, is_address, parse_address, read_address
 from ostiary.core.keys.opening import OpeningRules, _Opener, check_address, open_key
-from ostiary.core.keys.pins import WrongPins, read_pin_file
+from ostiary.core.keys.pins import NO_PIN, WrongPins, pin_file, read_pin_file
 from ostiary.errors import ConfigurationError, KeyUnusable, PinNeeded, PinWrong, PluginRefused
 from ostiary.model import DeviceKey, Secret
 from tests.support.device_keys.handshake import MemoryKey
@@ -39,7 +42,7 @@ class Card:
 
 def opener(card: Card, **rules: object) -> _Opener:
     rules = {"environ": {}, "wrong": WrongPins(), **rules}
-    return _Opener(ADDRESS, card, "", OpeningRules(**rules))  # type: ignore[arg-type]
+    return _Opener(ADDRESS, card, "", OpeningRules(**rules), card.pin_source)  # type: ignore[arg-type]
 
 
 def test_the_pin_of_the_environment_is_used_and_nobody_is_asked() -> None:
@@ -94,14 +97,22 @@ def test_without_anybody_to_ask_the_error_says_what_to_set() -> None:
 @pytest.mark.parametrize("text", ["1234", "1234\n", "1234\r\n"])
 def test_the_line_break_at_the_end_of_a_file_is_not_of_the_pin(tmp_path: Path, text: str) -> None:
     (tmp_path / "a pin").write_text(text)
-    assert read_pin_file(str(tmp_path / "a pin")).reveal() == "1234"
-    assert read_pin_file(f"file:{tmp_path}/a%20pin").reveal() == "1234"
+    for source in ("a pin", str(tmp_path / "a pin"), f"file:{tmp_path}/a%20pin", "file:a%20pin"):
+        assert read_pin_file(pin_file(source, tmp_path)).reveal() == "1234"
 
 
-@pytest.mark.parametrize("source", ["/nowhere/pin", "file://another-machine/pin", "/dev/null"])
-def test_a_pin_file_that_cannot_be_used_is_told(source: str) -> None:
+@pytest.mark.parametrize("source", ["/nowhere/pin", "file://another-machine/pin", "/dev/zero", "pipe", "a\0b"])
+def test_a_pin_file_that_cannot_be_used_is_told(source: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(KeyUnusable):
-        read_pin_file(source)
+        read_pin_file(pin_file(source, tmp_path))
+
+
+@pytest.mark.parametrize("address", ["tpm2:handle:0x81000001?pin-source=pin", "pkcs11:object=a?pin-source=pin"])
+def test_a_file_is_no_pin_where_the_policy_denies_everything(tmp_path: Path, address: str) -> None:
+    (tmp_path / "pin").write_text("1234")
+    with pytest.raises(PluginRefused, match=str(tmp_path / "pin")):
+        open_device_key(KeyAddress(address, tmp_path), policy=DenyAll(), may_ask=False)
 
 
 class TestAddresses:
@@ -146,3 +157,51 @@ def test_the_policy_is_asked_before_a_command_of_an_address_runs(tmp_path: Path)
         open_key(KeyAddress("exec:./signer --slot 1", tmp_path), OpeningRules(judge=refuse))
     assert judged == [(str(tmp_path / "signer"), "--slot", "1")]
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_command_that_is_not_on_path_is_not_run_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no-such-signer").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (tmp_path / "no-such-signer").chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    said = "there is no command 'no-such-signer' on PATH"
+    with pytest.raises(KeyUnusable, match=said) as error:
+        open_key("exec:no-such-signer")
+    assert error.value.code == "key-not-found"
+    for policy in (AllowAll(), Allowlist(["no-such-signer"])):
+        with pytest.raises(KeyUnusable, match=said):
+            open_device_key("exec:no-such-signer", policy=policy, may_ask=False)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["it tells", "a TPM handle"])
+def test_a_wrong_pin_of_the_environment_is_tried_once_however_often_the_key_is_opened(*, is_told: bool) -> None:
+    card = Card(tells=is_told)
+    wrong = WrongPins()
+    for _ in range(4):
+        with pytest.raises(PinWrong):
+            opener(card, environ={"OSTIARY_KEY_PIN": "bad"}, wrong=wrong).open()
+    assert card.tried == (["bad"] if is_told else ["bad", None])
+    opener(card, environ={"OSTIARY_KEY_PIN": "1234"}, wrong=wrong).open()
+    with pytest.raises(PinNeeded):
+        opener(card, wrong=wrong).open()
+    assert card.tried.count(None) == (0 if is_told else 1), "the try without a PIN is not forgotten by a success"
+
+
+def test_a_right_pin_of_the_environment_costs_a_tpm_no_try() -> None:
+    card = Card(tells=False)
+    opener(card, environ={"OSTIARY_KEY_PIN": "1234"}).open()
+    assert card.tried == ["1234"]
+
+
+def test_many_wrong_pins_are_remembered_up_to_a_bound() -> None:
+    wrong = WrongPins()
+    wrong.remember("card", NO_PIN)
+    for number in range(1000):
+        wrong.remember("card", Secret(str(number)))
+    assert wrong.is_wrong("card", NO_PIN)
+    assert wrong.is_wrong("card", Secret("999"))
+    assert not wrong.is_wrong("card", Secret("0"))
+    wrong.forget_pins("card")
+    assert (wrong.is_wrong("card", NO_PIN), wrong.is_wrong("card", Secret("999"))) == (True, False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -88,3 +90,27 @@ def test_what_is_not_there_is_told(
         open_key(address.format(module=module()))
     assert error.value.code == "key-not-found"
     assert error.value.where == address.format(module=module())
+
+
+def test_a_forked_child_opens_the_key_itself(soft_token: SoftToken) -> None:
+    """In a process of its own: this one has threads that a child does not survive."""
+    script = (
+        "import os, sys\n"
+        "from ostiary.core.keys.opening import open_key\n"
+        "from ostiary.model import SignatureScheme\n"
+        "key = open_key(sys.argv[1])\n"
+        "if os.fork() == 0:\n"
+        "    own = open_key(sys.argv[1])\n"
+        "    assert key.is_closed and own is not key\n"
+        "    own.sign(bytes(32), SignatureScheme.ECDSA_SHA256)\n"
+        "    print('the child signs', flush=True)\n"
+        "    os._exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+        "key.sign(bytes(32), SignatureScheme.ECDSA_SHA256)\n"
+        "print('the parent signs')\n"
+    )
+    address = soft_token.address("ec", soft_token.folder / "pin")
+    done = subprocess.run(
+        [sys.executable, "-c", script, address], env=soft_token.environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.splitlines() == ["the child signs", "the parent signs"], done.stderr

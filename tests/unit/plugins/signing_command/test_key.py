@@ -117,3 +117,8 @@ def test_what_is_no_command_line_is_refused(address: str) -> None:
 def test_a_path_is_meant_from_the_folder_of_the_configuration(tmp_path: Path) -> None:
     assert CommandKey.from_address("./bin/sign a", tmp_path).program == (str(tmp_path / "bin/sign"), "a")
     assert CommandKey.from_address("sign a", tmp_path).program == ("sign", "a")
+
+
+def test_a_path_never_becomes_a_bare_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CommandKey.from_address("./sign", Path()).program == (str(tmp_path / "sign"),)

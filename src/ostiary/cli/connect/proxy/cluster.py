@@ -7,8 +7,12 @@ used, whom it impersonates. Here the connections of the gateway's engine are giv
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from ostiary.cli.connect.connectable import check_connectable
@@ -26,6 +30,8 @@ from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.dial import dial
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.model import Credential
+
+T = TypeVar("T")
 
 NO_TERMINAL = "let it ask in a terminal: ostiary connect --stop, then ostiary connect CONTEXT --foreground"
 # For a whole connection with its handshake. A key in hardware, or a cluster behind a VPN, may take its time.
@@ -55,8 +61,23 @@ class Route:
             connect_timeout=CONNECT_SECONDS,
             dial=dial if access.proxy is None else through(access.proxy),
         )
+        self._first_asked = asyncio.Lock()
+        self._has_asked = False
         self._made_for: Credential | None = None
         self._context_again_at = float("-inf")
+
+    async def ask(self, signing: Signing) -> Credential | Future[Credential] | None:
+        """The credential of *signing*, asked for in a thread until it was there once; raises `OstiaryError`.
+
+        A key in hardware may have to be opened for it, and a person may be typing the PIN.
+        """
+        if self._has_asked:
+            return signing.credential()
+        # One at a time: the others would wait in as many threads.
+        async with self._first_asked:
+            current = await wait_async(_in_own_thread(signing.credential))
+            self._has_asked = True
+            return current
 
     async def take_up(self, credential: Credential | None) -> None:
         """Use the client certificate of *credential* from the next connection on; raises `OstiaryError`."""
@@ -68,6 +89,21 @@ class Route:
         self._made_for, self._context_again_at = credential, now + CONTEXT_SECONDS
         if context is not self.pool.address.tls:
             self.pool.move(UpstreamAddress(*self._place, tls=context))
+
+
+def _in_own_thread(work: Callable[[], T]) -> Future[T]:
+    """Not one of the event loop's: the process ends without waiting for a person who is asked there."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="first credential", daemon=True).start()
+    return future
 
 
 class SignedRequest:
@@ -85,7 +121,7 @@ class SignedRequest:
 
     async def sign(self) -> bytes:
         """The lines of the head that say where it goes and who asks; raises `OstiaryError` if that is not known."""
-        current = self._signing.credential()
+        current = await self.route.ask(self._signing)
         if isinstance(current, Future):
             self._credential = await wait_async(current)
         else:
@@ -140,8 +176,9 @@ class ConnectedCluster:
     def route(self) -> Route:
         """Raises `ConfigurationError` if the kubeconfig cannot be used."""
         if not self._routes or any(fingerprint(path) != seen for path, seen in self._seen.items()):
+            # Before they are read: what is written meanwhile is then seen as a change.
+            seen = {path: fingerprint(path) for path in self._record.kubeconfig.split(os.pathsep) if path}
             config = kubeconfigs.load(environ={"KUBECONFIG": self._record.kubeconfig})
-            seen = {path: fingerprint(path) for path in (*config.files, *config.missing_files)}
             unavailable = not self._has_terminal
             access = connect(config, context=self._record.context, stdin_unavailable=unavailable, clock=self._clock)
             check_connectable(access.selection)

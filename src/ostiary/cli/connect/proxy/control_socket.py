@@ -60,7 +60,7 @@ class ControlSocket:
             user = peer_user(writer.get_extra_info("socket"))
             if user != os.geteuid():
                 log.warning("a process of the user %s was refused at the socket", user)
-            elif self._clients < MOST_CLIENTS:
+            else:
                 self._clients += 1
                 self._all_answered.clear()
                 try:
@@ -69,17 +69,42 @@ class ControlSocket:
                     self._clients -= 1
                     if not self._clients:
                         self._all_answered.set()
-        except (OSError, TimeoutError, ValueError):
-            # It went away, or said nothing that is a question.
+        except OSError:
+            # It went away.
             pass
         finally:
             writer.close()
 
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await asyncio.wait_for(reader.readline(), QUESTION_SECONDS)
+        is_full = self._clients > MOST_CLIENTS
         try:
-            reply = OK + await self._answer(line.decode().rstrip("\n"))
-        except OstiaryError as error:
-            reply = ERROR + json.dumps({"summary": error.summary, **dict(error.lines())}).encode()
+            # Also where there is no room: a reply to what was not read would be lost.
+            line = (await asyncio.wait_for(reader.readline(), QUESTION_SECONDS)).decode()
+        except (OSError, ValueError):
+            # It went away, or said nothing that is a question.
+            return
+        if is_full:
+            log.error("a question at the socket was refused: %d others are being answered", MOST_CLIENTS)
+            reply = _error_reply(_unavailable(f"it is answering {MOST_CLIENTS} others"))
+        else:
+            reply = await self._reply_to(line.rstrip("\n"))
         writer.write(reply)
         await writer.drain()
+
+    async def _reply_to(self, line: str) -> bytes:
+        try:
+            return OK + await self._answer(line)
+        except OstiaryError as error:
+            return _error_reply(error)
+        except Exception as error:
+            # Without a reply the client would take us for dead, and start another proxy.
+            log.error("a question at the socket failed inside the proxy", exc_info=error)
+            return _error_reply(_unavailable(f"it failed with {type(error).__name__}, and its log says where"))
+
+
+def _unavailable(cause: str) -> OstiaryError:
+    return OstiaryError("the proxy cannot answer", cause=cause, code="connect-unavailable")
+
+
+def _error_reply(error: OstiaryError) -> bytes:
+    return ERROR + json.dumps({"summary": error.summary, **dict(error.lines())}).encode()

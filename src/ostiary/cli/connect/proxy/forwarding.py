@@ -30,7 +30,10 @@ from ostiary.wire.status import failure
 log = logging.getLogger("ostiary.connect")
 
 _JSON = [(b"Content-Type", b"application/json")]
-_IMPERSONATE = b"impersonate-"
+# All that kube-apiserver knows.
+_IMPERSONATE_USER = b"impersonate-user"
+_IMPERSONATE = (_IMPERSONATE_USER, b"impersonate-group", b"impersonate-uid")
+_IMPERSONATE_EXTRA = b"impersonate-extra-"
 # As long as the client waits, we do. Its connection is what bounds it.
 _NO_LIMIT = float("inf")
 
@@ -174,9 +177,16 @@ class _ClientHeaders:
 
 
 def _impersonation(scanned: Scanned) -> bytes:
-    """The client's own lines; raises `BadHeader` for a name that only looks like one to some servers."""
-    if not all(name.startswith(_IMPERSONATE) for name, _ in scanned.impersonate):
+    """The client's own lines; raises `BadHeader` for those that some or all API servers do not act upon.
+
+    The client's lines replace those of the kubeconfig, so with such lines nobody would be impersonated.
+    """
+    names = [name for name, _ in scanned.impersonate]
+    if not all(name in _IMPERSONATE or name.startswith(_IMPERSONATE_EXTRA) for name in names):
         raise BadHeader("a header looks like impersonation and is none")
+    users = [value.strip() for name, value in scanned.impersonate if name == _IMPERSONATE_USER]
+    if names and not (users and all(users)):
+        raise BadHeader("impersonation needs a user: the header Impersonate-User is missing or empty")
     return b"".join([name + b": " + value + b"\r\n" for name, value in scanned.impersonate])
 
 

@@ -10,6 +10,7 @@ import hashlib
 import ssl
 from collections.abc import Callable
 
+from ostiary.errors import OstiaryError
 from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 
@@ -42,6 +43,9 @@ def _check_pin(connection: UpstreamConnection, pins: frozenset[str]) -> None:
 
 def failure_reason(error: Exception) -> str:
     """Why a connection could not be opened, for the log."""
+    if isinstance(error, OstiaryError):
+        # Of our own key, which has to sign in the handshake.
+        return ": ".join(filter(None, (error.summary, error.cause)))
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be verified: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 import trustme
 
 from ostiary.cli.connect.proxy.cluster import ConnectedCluster
-from ostiary.errors import ConfigurationError, PluginNotInteractive, TransportError
+from ostiary.client import kubeconfig as kubeconfigs
+from ostiary.errors import ConfigurationError, KeyUnusable, PluginNotInteractive, TransportError
 from ostiary.testing import FakeClock
 from tests.support.connect_listener import connect_record
 from tests.support.plugins import exec_user, write_kubeconfig
@@ -85,3 +87,43 @@ async def test_a_rotated_certificate_is_used_for_the_next_connection(
     clock.advance(minutes=6)
     await cluster.check()
     assert cluster.route().pool.address.tls is not first.tls
+
+
+async def test_a_kubeconfig_that_is_written_while_it_is_read_is_read_again(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig = write_kubeconfig(tmp_path / "config", server="https://one.example", user=TOKEN)
+    load = kubeconfigs.load
+
+    def load_then_write(**options: object) -> kubeconfigs.Kubeconfig:
+        config = load(**options)  # type: ignore[arg-type]
+        write_kubeconfig(kubeconfig, server="https://three.example", user=TOKEN)
+        return config
+
+    monkeypatch.setattr(kubeconfigs, "load", load_then_write)
+    cluster = cluster_of(kubeconfig, clock)
+    cluster.route()
+    monkeypatch.undo()
+    assert cluster.route().access.server == "https://three.example"
+
+
+async def test_the_event_loop_goes_on_while_a_key_is_opened(tmp_path: Path, clock: FakeClock) -> None:
+    """The signing command waits until the loop lets it go on."""
+    fifo, command = tmp_path / "fifo", tmp_path / "signer"
+    os.mkfifo(fifo)
+    command.write_text(f"#!/bin/sh\nread line < {fifo}\nexit 1\n")
+    command.chmod(0o755)
+    trustme.CA().issue_cert("dev").cert_chain_pems[0].write_to_path(str(tmp_path / "dev.pem"))
+    user = {
+        "client-certificate": str(tmp_path / "dev.pem"),
+        "extensions": [{"name": "ostiary.dev/client-key", "extension": {"key": f"exec:{command}"}}],
+    }
+    kubeconfig = write_kubeconfig(tmp_path / "config", server="https://one.example", user=user)
+    check = asyncio.create_task(cluster_of(kubeconfig, clock).check())
+    await asyncio.sleep(0)
+    # In a loop that waits for the key, the command would have timed out before this is written.
+    writer = os.open(fifo, os.O_RDWR)
+    os.write(writer, b"go\n")
+    with pytest.raises(KeyUnusable, match="failed with exit code 1"):
+        await check
+    os.close(writer)

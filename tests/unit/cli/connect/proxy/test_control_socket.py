@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.cli.connect.proxy import control_socket
 from ostiary.cli.connect.proxy.control_socket import ControlSocket, bind_socket
 from ostiary.errors import ConfigurationError
+
+FAILURES = {"os": OSError(28, "canary"), "value": ValueError("canary"), "other": KeyError("canary")}
 
 
 async def answer(line: str) -> bytes:
     if line == "fail":
         raise ConfigurationError("it failed", cause="because", hint="mend it", code="connect-unavailable")
+    if line in FAILURES:
+        raise FAILURES[line]
+    if line == "hang":
+        await asyncio.Event().wait()
     return line.encode()
 
 
@@ -52,3 +59,27 @@ async def test_a_question_gets_its_reply_or_its_error(path: str) -> None:
 async def test_what_is_no_question_gets_nothing_and_the_next_one_its_reply(path: str, data: bytes) -> None:
     assert await ask(path, data) == b""
     assert await ask(path, b"hello\n") == b"ok\nhello"
+
+
+@pytest.mark.parametrize("line", sorted(FAILURES))
+async def test_a_failure_inside_is_logged_and_gets_a_reply(
+    path: str, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, _, content = (await ask(path, f"{line}\n".encode())).partition(b"\n")
+    assert kind == b"error"
+    assert json.loads(content)["code"] == "connect-unavailable"
+    assert b"canary" not in content
+    assert "failed inside the proxy" in caplog.text
+
+
+async def test_one_too_many_is_told_so(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(control_socket, "MOST_CLIENTS", 1)
+    _, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"hang\n")
+    reply = await ask(path, b"hello\n")
+    writer.close()
+    assert reply.startswith(b"error\n")
+    assert b"it is answering 1 others" in reply
+    assert "was refused" in caplog.text

@@ -55,7 +55,7 @@ async def test_bodies_pass_whole_however_large(tmp_path: Path, ca: trustme.CA) -
         assert response.body == body
 
 
-@pytest.mark.parametrize("lines", [("Impersonate-User: bob",), ("Impersonate-Group: admins",)])
+@pytest.mark.parametrize("lines", [("Impersonate-User: bob",), ("Impersonate-User: bob", "Impersonate-Group: a")])
 async def test_a_clients_impersonation_is_never_mixed_with_the_kubeconfigs(
     tmp_path: Path, ca: trustme.CA, lines: tuple[str, ...]
 ) -> None:
@@ -67,6 +67,25 @@ async def test_a_clients_impersonation_is_never_mixed_with_the_kubeconfigs(
         without, own = (_impersonation(request) for request in s.upstream.requests)
         assert without == ["impersonate-user: auditor", "impersonate-group: audit"]
         assert own == [f"{name.lower()}: {value}" for name, value in (line.split(": ") for line in lines)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Impersonate-Foo: x",),
+        ("Impersonate-User: bob", "Impersonate-Foo: x"),
+        ("Impersonate-User:",),
+        ("Impersonate-User: ", "Impersonate-User: bob"),
+        ("Impersonate-Group: admins",),
+        ("Impersonate-Extra-Reason: x",),
+    ],
+)
+async def test_what_the_cluster_would_not_act_upon_never_replaces_the_kubeconfigs_impersonation(
+    tmp_path: Path, ca: trustme.CA, lines: tuple[str, ...]
+) -> None:
+    async with served(tmp_path, ca, echo, user={**TOKEN, "as": "auditor"}) as s:
+        assert (await s.ask("/", *lines)).status == 400
+        assert s.upstream.requests == []
 
 
 def _impersonation(request: Message) -> list[str]:

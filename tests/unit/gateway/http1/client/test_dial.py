@@ -14,7 +14,9 @@ import pytest
 import trustme
 import uvloop
 
+from ostiary.errors import KeyUnusable
 from ostiary.gateway.http1.client.address import UpstreamAddress
+from ostiary.gateway.http1.client.dial import failure_reason
 from ostiary.gateway.http1.client.pool import Pool
 from tests.support.http1 import Upstream, honest, turn, upstream
 from tests.support.http1_client import ask
@@ -113,3 +115,8 @@ async def test_an_upstream_may_listen_on_a_unix_socket(tmp_path: Path) -> None:
     pool.close()
     server.close()
     await turn()
+
+
+def test_a_key_that_did_not_sign_in_the_handshake_is_told_as_that() -> None:
+    error = KeyUnusable("the key did not sign in time", cause="no answer within 2 s")
+    assert failure_reason(error) == "the key did not sign in time: no answer within 2 s"
