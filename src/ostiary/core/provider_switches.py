@@ -24,7 +24,8 @@ from ostiary.errors import ConfigurationError
 
 PROVIDERS_VARIABLE = "OSTIARY_REGISTRY_PROVIDERS"
 FILE_VARIABLE = "OSTIARY_REGISTRY_SWITCHES"
-MACHINE_FILE = "/etc/ostiary/registry-disabled"
+# Not in /etc/ostiary, which is the gateway's and closed to others: everybody has to be able to read this.
+MACHINE_FILE = "/etc/ostiary-registry/disabled"
 ALL = "*"
 # How long a look at the files counts. A long-running program may look up thousands of images a second.
 LOOK_SECONDS = 0.25
@@ -104,13 +105,16 @@ class Switches:
 def read_file(path: str) -> list[SwitchedOff]:
     """What the switch file at *path* says; nothing if there is none. Raises `ConfigurationError`."""
     try:
-        with open(path, "rb") as file:
+        # Not waiting: a FIFO is refused below.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             problem = _distrust(status)
             if problem:
                 raise _unusable(path, problem)
             data = file.read(LARGEST + 1)
     except FileNotFoundError:
+        if os.path.islink(path):
+            raise _unusable(path, "it is a link to nothing") from None
         return []
     except NotADirectoryError:
         return []

@@ -25,6 +25,8 @@ V1 = f"{GROUP}/v1"
 V1ALPHA1 = f"{GROUP}/v1alpha1"
 V1BETA1 = f"{GROUP}/v1beta1"
 API_VERSIONS = (V1, V1ALPHA1, V1BETA1)
+# Where a credential server of ours is asked, with the repository behind it.
+CREDENTIALS_PATH = "/v1/credentials/"
 
 REQUEST_KIND = "CredentialProviderRequest"
 RESPONSE_KIND = "CredentialProviderResponse"

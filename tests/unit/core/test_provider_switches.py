@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.cli.registry import switch_file
 from ostiary.cli.registry.switch_file import disable, enable
 from ostiary.core.provider_switches import ALL, LOOK_SECONDS, MACHINE_FILE, Switches, own_file, read_file, switch_files
 from ostiary.errors import ConfigurationError
@@ -55,6 +56,18 @@ def test_a_switch_counts_within_a_second_in_what_runs_already(file: str) -> None
     assert running.disabled("acme") is None
 
 
+def test_everybody_can_read_the_machines_file_whatever_the_umask(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert os.path.dirname(MACHINE_FILE) != "/etc/ostiary", "that is closed to all but the gateway"
+    monkeypatch.setattr(switch_file, "MACHINE_FILE", file)
+    before = os.umask(0o077)
+    try:
+        disable(file, "acme")
+    finally:
+        os.umask(before)
+    modes = [os.stat(path).st_mode & 0o777 for path in (os.path.dirname(file), file)]
+    assert modes == [0o755, 0o644]
+
+
 def test_it_keeps_since_when_unless_there_is_a_new_reason(file: str) -> None:
     clock = FakeClock()
     first = disable(file, "acme", clock=clock)
@@ -97,6 +110,14 @@ def test_what_others_may_write_or_own_stops_everything(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(ConfigurationError):
         switches(str(path)).current()
+
+
+def test_a_link_to_nothing_and_a_fifo_stop_everything(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for name, cause in (("link", "a link to nothing"), ("fifo", "not a regular file")):
+        with pytest.raises(ConfigurationError, match=cause):
+            read_file(str(tmp_path / name))
 
 
 def test_after_an_error_the_next_look_is_at_once(tmp_path: Path) -> None:

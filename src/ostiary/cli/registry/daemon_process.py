@@ -139,9 +139,9 @@ def _http_api(arguments: argparse.Namespace, daemon: CredentialDaemon, stack: Ex
     path, bin_dir = os.path.abspath(path), os.path.abspath(bin_dir)
 
     def keyring() -> Keyring:
-        return daemon.config(path, bin_dir).keyring
+        return daemon.keyring(path, bin_dir)
 
-    keyring()
+    daemon.config(path, bin_dir)
     tls = DaemonTls(arguments.tls_cert, arguments.tls_key, arguments.client_ca)
     host, _, port = arguments.listen.rpartition(":")
     try:

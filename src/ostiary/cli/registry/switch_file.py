@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.provider_switches import ALL, SwitchedOff, read_file
+from ostiary.core.provider_switches import ALL, MACHINE_FILE, SwitchedOff, read_file
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 
@@ -52,6 +52,9 @@ def _editing(path: str) -> Iterator[None]:
         # The folder, and not the file, which is replaced.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            if path == MACHINE_FILE:
+                # Whatever the umask: who cannot look into the folder can use no provider.
+                os.fchmod(descriptor, 0o755)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:

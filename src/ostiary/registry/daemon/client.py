@@ -20,8 +20,6 @@ from ostiary.registry.daemon import protocol
 ATTENTION_SECONDS = 2.0
 # For a provider that runs to its limit of a minute.
 ANSWER_SECONDS = 70.0
-# The kubelet ends its provider after a minute.
-PROVIDE_SECONDS = 50.0
 _NOBODY = (2, 20, 111)  # ENOENT, ENOTDIR, ECONNREFUSED
 _PERMISSION = (1, 13)  # EPERM, EACCES
 

@@ -71,7 +71,7 @@ class KeptSources:
 
 
 class CredentialDaemon:
-    """One event loop asks `answer`; `config` may be asked for from any thread."""
+    """One event loop asks `answer`; `keyring` and `config` may be asked for from any thread."""
 
     def __init__(
         self,
@@ -91,8 +91,7 @@ class CredentialDaemon:
 
     async def answer(self, verb: bytes, texts: list[bytes]) -> bytes:
         """What goes back to the program, in the form of `protocol`."""
-        self.questions += 1
-        self.asked_at = self._clock.monotonic()
+        self._note_question()
         first, second = (os.fsdecode(text) for text in texts[:2])
         if verb == protocol.PROVIDE:
             return protocol.answer(*await self._provide(first, second, texts[2]))
@@ -103,6 +102,11 @@ class CredentialDaemon:
             return protocol.answer(code, f"{stdout}\n".encode() if stdout else b"", stderr.encode())
         report = self.reload(drop=first == "drop") if verb == protocol.RELOAD else self.status()
         return protocol.answer(OK, json.dumps(report).encode())
+
+    def keyring(self, path: str, bin_dir: str) -> Keyring:
+        """For a question that does not come through `answer`; raises as `config` does."""
+        self._note_question()
+        return self.config(path, bin_dir).keyring
 
     def config(self, path: str, bin_dir: str) -> KeptConfig:
         """What is kept of the configuration at *path*, up to date; `ConfigurationError` if it was never usable."""
@@ -196,6 +200,11 @@ class CredentialDaemon:
             if drop:
                 sources.answers.clear()
         return self.status()
+
+    def _note_question(self) -> None:
+        with self._lock:
+            self.questions += 1
+            self.asked_at = self._clock.monotonic()
 
     # --- what is kept ---
 

@@ -7,6 +7,9 @@ Who asks has to show a certificate of the configured authority with one of the c
 user gets which credentials is the gateway's policy, on the path. So a path has one reading here: a repository in full,
 as it was normalised, without tag, query and escapes. Anything else is a 400, for the policy has not judged what we
 would make of it. And it is a POST: a policy that lets people read everything gives no credentials away.
+
+No request has a body. The gateway sends the requests of many users over one connection: what we left unread of one
+user's body would be our next request, and its answer would be given to somebody else.
 """
 
 from __future__ import annotations
@@ -16,22 +19,29 @@ import logging
 import socket
 import socketserver
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
-from typing import cast
+from typing import Any, cast
 
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, ImageNameError, OstiaryError
 from ostiary.registry.credentials import Credentials, ImageCredential
 from ostiary.registry.keyring import Keyring, Lookup
 from ostiary.registry.matching.image_name import parse_image_name
-from ostiary.wire.credential_provider import V1, BasicAuth, CacheKeyType, Response, encode_response
+from ostiary.wire.credential_provider import (
+    CREDENTIALS_PATH,
+    V1,
+    BasicAuth,
+    CacheKeyType,
+    Response,
+    encode_response,
+)
 
-PREFIX = "/v1/credentials/"
 USER_HEADER = "X-Remote-User"
 MOST_CONNECTIONS = 64
 IDLE_SECONDS = 60.0
@@ -50,9 +60,11 @@ class CredentialsReply:
 
 def credentials_reply(keyring: Keyring, path: str) -> CredentialsReply:
     """What is said to a POST of *path*, which is the path of the request, byte for byte."""
-    name = path.removeprefix(PREFIX)
+    name = path.removeprefix(CREDENTIALS_PATH)
     try:
-        repository = parse_image_name(name).repository if path.startswith(PREFIX) and len(name) < LONGEST_NAME else ""
+        repository = (
+            parse_image_name(name).repository if path.startswith(CREDENTIALS_PATH) and len(name) < LONGEST_NAME else ""
+        )
     except ImageNameError:
         repository = ""
     if not repository or repository != name:
@@ -144,19 +156,39 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def verify_request(self, request: object, client_address: object) -> bool:
         return self._places.acquire(blocking=False)
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            # No thread could be started, so none gives the place back.
+            self._places.release()
+            raise
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        log.error("a connection was not taken: %s", type(sys.exc_info()[1]).__name__)
+
     def process_request_thread(self, request: object, client_address: object) -> None:
         connection = cast(socket.socket, request)
         try:
             # The handshake belongs to the thread: a client that does not finish it holds up nobody.
             with suppress(OSError):
                 connection.settimeout(HANDSHAKE_SECONDS)
-                connection = self.tls().wrap_socket(connection, server_side=True)
-                self.finish_request(connection, client_address)
+                connection = encrypted = self.tls().wrap_socket(connection, server_side=True)
+                # Before anything is read: nobody else of that authority shall hold a place.
+                if self._may_ask(encrypted):
+                    self.finish_request(connection, client_address)
         except Exception as error:
             log.error("a request ended with %s", type(error).__name__)
         finally:
             self.shutdown_request(connection)
             self._places.release()
+
+    def _may_ask(self, connection: ssl.SSLSocket) -> bool:
+        names = certificate_names(connection.getpeercert() or {})
+        if names & self.clients:
+            return True
+        log.warning("a client was refused: its certificate is for %s", printable(", ".join(sorted(names))))
+        return False
 
 
 class _ApiHandler(BaseHTTPRequestHandler):
@@ -164,24 +196,35 @@ class _ApiHandler(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
     server: _CredentialListener
 
+    def parse_request(self) -> bool:
+        if not super().parse_request():
+            return False
+        lengths = self.headers.get_all("Content-Length", [])
+        # What follows a line that is no header is not among the headers, and may be a length, too.
+        if self.headers.defects or "Transfer-Encoding" in self.headers or any(each.strip() != "0" for each in lengths):
+            self._send(_status(400, "BadRequest", "the request must not have a body"))
+            return False
+        return True
+
+    def handle_expect_100(self) -> bool:
+        """Nobody is asked to go on: there must not be a body."""
+        return True
+
     def do_GET(self) -> None:
         if self.path == "/healthz":
             self._send(CredentialsReply(200, b'{"ok": true}'))
         else:
-            self._send(_status(405 if self.path.startswith(PREFIX) else 404, "NotFound", f"POST {PREFIX}REPOSITORY"))
+            self._send(
+                _status(
+                    405 if self.path.startswith(CREDENTIALS_PATH) else 404,
+                    "NotFound",
+                    f"POST {CREDENTIALS_PATH}REPOSITORY",
+                )
+            )
 
     def do_POST(self) -> None:
-        if not self.path.startswith(PREFIX):
-            self._send(_status(404, "NotFound", f"POST {PREFIX}REPOSITORY"))
-            return
-        names = certificate_names(cast(ssl.SSLSocket, self.connection).getpeercert() or {})
-        if not names & self.server.clients:
-            log.warning("a client was refused: its certificate is for %s", printable(", ".join(sorted(names))))
-            self._send(_status(403, "Forbidden", "this client certificate may not ask"))
-            return
-        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0").strip() != "0":
-            self.close_connection = True
-            self._send(_status(400, "BadRequest", "the request must not have a body"))
+        if not self.path.startswith(CREDENTIALS_PATH):
+            self._send(_status(404, "NotFound", f"POST {CREDENTIALS_PATH}REPOSITORY"))
             return
         # As it was sent: `path` has lost what stood twice at its beginning.
         target = self.requestline.split()[1]
@@ -199,6 +242,9 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", JSON)
         self.send_header("Content-Length", str(len(reply.body)))
         self.send_header("Cache-Control", "no-store")
+        if reply.status != 200:
+            # This ends the connection, too.
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(reply.body)
 

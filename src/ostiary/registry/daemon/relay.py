@@ -8,6 +8,9 @@ import sys
 
 from ostiary.registry.user_config import SOCKET_VARIABLE, socket_path
 
+# The kubelet ends its provider after a minute, and then nobody says why.
+PROVIDE_SECONDS = 50.0
+
 
 def absolute(path: str) -> str:
     """As the daemon can read it: it works in a directory of its own."""
@@ -21,7 +24,7 @@ def ask(program: str, verb: bytes, *texts: str | bytes, seconds: float | None = 
     asked and has not answered in time.
     """
     path = socket_path()
-    if path is None or os.environ.get("OSTIARY_REGISTRY_PROVIDERS"):
+    if path is None or os.environ.get("OSTIARY_REGISTRY_PROVIDERS") or _has_own_switches():
         # The daemon has an environment of its own, and must not overrule this one.
         return None
     if not os.environ.get(SOCKET_VARIABLE) and not os.path.lexists(path):
@@ -45,6 +48,24 @@ def ask(program: str, verb: bytes, *texts: str | bytes, seconds: float | None = 
     _write(2, stderr)
     _write(1, stdout)
     return code
+
+
+def _has_own_switches() -> bool:
+    """Whether there is a switch file that only this environment names: the daemon may not know that one."""
+    path = os.environ.get("OSTIARY_REGISTRY_SWITCHES")
+    folder = os.environ.get("XDG_CONFIG_HOME")
+    if not path and folder and os.geteuid() != 0:
+        path = os.path.join(folder, "ostiary", "registry-disabled")
+    if not path or os.path.abspath(path) == os.path.expanduser("~/.config/ostiary/registry-disabled"):
+        return False
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        # The program will say what is wrong with it.
+        return True
+    return True
 
 
 def leave_at_once(code: int) -> None:

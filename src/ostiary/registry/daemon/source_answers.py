@@ -35,6 +35,14 @@ class _KeptResponse:
     expires_at: float
 
 
+class _SourceRun(Future[Response]):
+    """The sources are being asked, for *image*; others of its registry may wait for the same answer."""
+
+    def __init__(self, image: str) -> None:
+        super().__init__()
+        self.image = image
+
+
 class SourceAnswers:
     """The sources of one file and what they answered. Used from one event loop; sources are asked in threads."""
 
@@ -52,7 +60,7 @@ class SourceAnswers:
         self._clock = clock
         self._limit = limit
         self._kept: OrderedDict[_Key, _KeptResponse] = OrderedDict()
-        self._flights: SingleFlight[Future[Response]] = SingleFlight(thread_name="ostiary-credential-source")
+        self._flights: SingleFlight[_SourceRun] = SingleFlight(thread_name="ostiary-credential-source")
 
     async def respond(self, request: Request) -> Response:
         """Raises what the sources raise; that is not kept."""
@@ -67,10 +75,16 @@ class SourceAnswers:
             return kept
         registry = request.image.partition("/")[0]
         if indexes and self.sources[indexes[0]].cache_key_type is CacheKeyType.REGISTRY:
-            response = await wait_async(self._join((indexes, registry, account), request))
-            if response.cache_key_type is CacheKeyType.REGISTRY:
-                return response
-            # It may be for another image of that registry, and then says nothing of ours.
+            run = self._join((indexes, registry, account), request)
+            try:
+                response = await wait_async(run)
+            except Exception:
+                if run.image == request.image:
+                    raise
+            else:
+                if response.cache_key_type is CacheKeyType.REGISTRY:
+                    return response
+            # It may be for another image of that registry, and then says nothing of ours. So does its error.
         kept = self._find(indexes, request.image, account)
         if kept is not None:
             return kept
@@ -95,7 +109,7 @@ class SourceAnswers:
                 return replace(entry.response, cache_duration=timedelta(seconds=int(entry.expires_at - now)))
         return None
 
-    def _join(self, key: _Key, request: Request) -> Future[Response]:
+    def _join(self, key: _Key, request: Request) -> _SourceRun:
         with self._flights.lock:
             running = self._flights.running(key)
             if running is not None:
@@ -103,12 +117,17 @@ class SourceAnswers:
             self.runs += 1
             started_at = self._clock.monotonic()
             settle = partial(self._keep, key, request, started_at)
-            return self._flights.start(Future(), lambda: self._ask(request, self.sources), settle=settle, key=key)
+            return self._flights.start(
+                _SourceRun(request.image), lambda: self._ask(request, self.sources), settle=settle, key=key
+            )
 
     def _keep(
         self, key: _Key, request: Request, started_at: float, response: Response | None, error: BaseException | None
     ) -> None:
         if response is None or not response.cache_duration or response.cache_duration <= timedelta(0):
+            return
+        if any(self.sources[index].hosts_dir for index in key[0]):
+            # The node's mirrors, which choose the host whose login it is, may change at any time.
             return
         by_registry = response.cache_key_type is CacheKeyType.REGISTRY
         base = request.image.partition("/")[0] if by_registry else request.image

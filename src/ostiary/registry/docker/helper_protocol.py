@@ -27,8 +27,12 @@ def image_of(server: str) -> str | None:
     Docker Hub's, and Docker Hub's credential must not be given to somebody else.
     """
     address = server.partition("://")[2] or server
+    authority, _, path = address.partition("/")
+    if any(character in authority for character in "?#\\"):
+        # Others end the host there, and what follows would be another one.
+        return None
     # Without a user: a URL may have one before its host.
-    host, _, path = address.rpartition("@")[2].partition("/")
+    host = authority.rpartition("@")[2]
     if f"{path}/".startswith(("v1/", "v2/")):
         path = f"{path}/"[3:]
     domain = DOCKER_HUB if host in HUB_NAMES else host

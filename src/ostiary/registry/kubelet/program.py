@@ -65,8 +65,7 @@ def _ask_daemon(path: str, stdin: bytes, *, is_program: bool) -> int | None:
     """The exit code, with the daemon's answer written; None if it is not there."""
     from ostiary.registry.daemon import relay
 
-    # The kubelet ends us after a minute, and then nobody says why.
-    code = relay.ask(PROGRAM, b"provide", relay.absolute(path), own_name(), stdin, seconds=50.0)
+    code = relay.ask(PROGRAM, b"provide", relay.absolute(path), own_name(), stdin, seconds=relay.PROVIDE_SECONDS)
     if code is not None and is_program:
         relay.leave_at_once(code)
     return code

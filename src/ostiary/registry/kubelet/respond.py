@@ -60,7 +60,8 @@ def _at_mirror(request: Request, hosts_dir: str) -> Request:
     from ostiary.registry.mirrors.containerd import ContainerdHosts
     from ostiary.registry.mirrors.plan import NO_NAME
 
-    endpoint = next(iter(ContainerdHosts(hosts_dir).plan(request.image).asked), None)
+    plan = ContainerdHosts(hosts_dir).plan(request.image)
+    endpoint = next((each for each in plan.asked if each.resolves), None)
     if endpoint is None or not endpoint.repository:
         raise ConfigurationError(
             no_credential(request.image),

@@ -105,7 +105,8 @@ def _endpoint(host: RegistryHost, name: ImageName) -> PullEndpoint:
     repository = credential_name(host.host, mirrored_path(host, name.path)) if is_mirror else name.repository
     skip = "" if "pull" in host.capabilities else "it does not have the capability pull"
     note = ""
-    if not skip and "resolve" not in host.capabilities and not name.digest:
+    resolves = bool(name.digest) or "resolve" in host.capabilities
+    if not skip and not resolves:
         note = (
             "it is not asked for the tag, for want of the capability resolve, but for the content once another host has"
         )
@@ -120,6 +121,7 @@ def _endpoint(host: RegistryHost, name: ImageName) -> PullEndpoint:
         note,
         # Its credentials are tried at every host that asks for one.
         gets_kubelet_credential=True,
+        resolves=resolves,
     )
 
 

@@ -34,6 +34,7 @@ class PullEndpoint:
     Credentials are looked up for `repository`, the image's name at this host; it is empty if no image name can have
     this host. `skip` says why the endpoint is left out, and is empty if it is asked. `gets_kubelet_credential`: the
     runtime sends the credential that the kubelet handed over, which is for the image's own name, to this host, too.
+    `resolves`: it is asked which content the image's name stands for, and not only for content.
     """
 
     address: str
@@ -45,6 +46,7 @@ class PullEndpoint:
     skip: str = ""
     note: str = ""
     gets_kubelet_credential: bool = False
+    resolves: bool = True
 
 
 @dataclass(frozen=True, slots=True)

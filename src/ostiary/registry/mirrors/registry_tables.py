@@ -68,7 +68,6 @@ class RegistriesFile:
     search: tuple[str, ...] | None = None
     short_name_mode: ShortNameMode | None = None
     aliases: tuple[tuple[str, str], ...] = ()
-    is_version_1: bool = False
 
 
 def parse_registries_file(file: TomlFile, *, is_drop_in: bool = False) -> RegistriesFile:
@@ -211,4 +210,4 @@ def _version_1(registries: TomlTable) -> RegistriesFile:
         for name in sorted(insecure | blocked)
         if name
     )
-    return RegistriesFile(tables, lists["search"], is_version_1=True)
+    return RegistriesFile(tables, lists["search"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -116,3 +117,24 @@ def test_the_relay_says_which_daemon_it_does_not_use_and_raises_for_what_is_not_
     assert raised.value.code == "registry-socket-not-ours"
     monkeypatch.setenv("OSTIARY_REGISTRY_SOCKET", "none")
     assert relay.ask("program", protocol.GET) is None
+
+
+@pytest.mark.parametrize("variable", ["OSTIARY_REGISTRY_SWITCHES", "XDG_CONFIG_HOME"])
+def test_the_relay_asks_no_daemon_that_may_not_know_this_users_switches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    file = tmp_path / "conf" / "ostiary" / "registry-disabled"
+    file.parent.mkdir(parents=True)
+    for name in ("OSTIARY_REGISTRY_PROVIDERS", "OSTIARY_REGISTRY_SWITCHES", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OSTIARY_REGISTRY_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv(variable, str(file if variable == "OSTIARY_REGISTRY_SWITCHES" else tmp_path / "conf"))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(client, "ask", lambda *_, **__: (7, b"", b""))
+    assert relay.ask("program", protocol.GET) == 7, "nothing was switched"
+    file.write_text("*\n")
+    assert relay.ask("program", protocol.GET) is None
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "conf").rename(tmp_path / ".config")
+    monkeypatch.setenv(variable, os.environ[variable].replace("/conf", "/.config"))
+    assert relay.ask("program", protocol.GET) == 7, "the file that the daemon knows"

@@ -16,6 +16,7 @@ from ostiary.core.provider_switches import Switches
 from ostiary.registry.daemon import protocol, socket_server
 from ostiary.registry.daemon.engine import MOST_CONFIGS, CredentialDaemon
 from ostiary.registry.daemon.socket_server import SocketServer
+from ostiary.testing.clock import FakeClock
 from tests.support.registry_daemon import DaemonSite
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -70,6 +71,16 @@ def test_a_server_that_is_none_gets_nothing(daemon: CredentialDaemon, site: Daem
     data = server.encode("utf-8", "surrogateescape")
     assert ask(daemon, protocol.GET, site.config, site.provider.bin_dir, data)[0] == 1
     assert site.provider.runs == 0
+
+
+def test_a_question_counts_whichever_way_it_comes(site: DaemonSite) -> None:
+    clock = FakeClock()
+    daemon = CredentialDaemon(switches=Switches([str(site.switches)], variable=""), clock=clock)
+    clock.advance(minutes=5)
+    daemon.config(str(site.config), str(site.provider.bin_dir))
+    assert (daemon.questions, clock.monotonic() - daemon.asked_at) == (0, 300)
+    daemon.keyring(str(site.config), str(site.provider.bin_dir))
+    assert (daemon.questions, clock.monotonic() - daemon.asked_at) == (1, 0)
 
 
 def test_only_so_many_configurations_are_kept(daemon: CredentialDaemon, site: DaemonSite) -> None:

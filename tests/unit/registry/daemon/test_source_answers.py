@@ -27,10 +27,13 @@ class Asked:
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
+        self.forbidden = ""
 
     def __call__(self, request: Request, sources: tuple[LoginSource, ...]) -> Response:
         self.images.append(request.image)
         self.gate.wait(30)
+        if request.image == self.forbidden:
+            raise CredentialError("forbidden", code="docker-helper-failed")
         if self.error is not None:
             raise self.error
         token = request.service_account_token.reveal() if request.service_account_token else "nobody"
@@ -121,6 +124,31 @@ def test_an_answer_for_one_image_does_not_serve_those_who_waited_with_it() -> No
     responses = asyncio.run(together())
     assert [list(response.auth) for response in responses] == [["a.io/0"], ["a.io/1"], ["a.io/2"]]
     assert len(asked.images) == 3
+
+
+def test_an_error_for_one_image_is_not_told_to_those_who_waited_with_it() -> None:
+    asked = Asked()
+    kept = answers(asked, FakeClock())
+    asked.forbidden = "a.io/0"
+    asked.gate.clear()
+
+    async def together() -> list[Response | BaseException]:
+        tasks = [asyncio.create_task(kept.respond(Request(f"a.io/{number}"))) for number in range(3)]
+        await asyncio.sleep(0)
+        asked.gate.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    responses = asyncio.run(together())
+    assert [isinstance(response, CredentialError) for response in responses] == [True, False, False]
+
+
+def test_what_depends_on_the_nodes_mirrors_is_not_kept() -> None:
+    asked = Asked()
+    source = LoginSource(("*.io",), Command(("x",)), asked.kind, asked.duration, hosts_dir="/certs.d")
+    kept = SourceAnswers((source,), clock=FakeClock(), ask=asked)
+    ask(kept, "a.io/x")
+    ask(kept, "a.io/x")
+    assert (len(asked.images), len(kept)) == (2, 0)
 
 
 def test_an_error_is_not_kept_and_the_oldest_make_room() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.errors import ImageNameError
 from ostiary.registry.docker.helper_protocol import image_of
 from tests.support.providers import ProviderScript
 
@@ -167,7 +168,19 @@ def test_version_and_usage(tmp_path: Path) -> None:
         ("https://user@registry.io/v2", "registry.io/any/image"),
         ("registry.io/team/app", "registry.io/team/app"),
         ("registry", None),
+        ("https://evil.example?@registry.io", None),
+        ("https://evil.example#@registry.io/app", None),
+        ("https://evil.example\\@registry.io", None),
     ],
 )
 def test_a_server_stands_for_an_image_of_its_registry(server: str, image: str | None) -> None:
     assert image_of(server) == image
+
+
+@pytest.mark.parametrize("server", ["https://evil.example/x@registry.io", "evil.example/v2/@registry.io"])
+def test_an_at_sign_in_the_path_does_not_change_the_host(server: str) -> None:
+    try:
+        image = image_of(server)
+    except ImageNameError:
+        return
+    assert image is None or image.startswith("evil.example/")

@@ -40,6 +40,12 @@ def test_the_login_is_that_of_the_host_that_containerd_asks_first(tmp_path: Path
     assert {key: auth.username for key, auth in response.auth.items()} == {IMAGE: "mirror-robot"}
 
 
+def test_a_mirror_that_is_not_asked_for_tags_is_not_the_first(tmp_path: Path) -> None:
+    hosts = '[host."https://content.example.net"]\ncapabilities = ["pull"]\n[host."https://mirror.example.net"]\n'
+    logins = {"content.example.net": "content-robot", "mirror.example.net": "mirror-robot"}
+    assert answer(tmp_path, hosts, logins, WITH_MIRRORS).auth[IMAGE].username == "mirror-robot"
+
+
 def test_a_mirror_without_a_login_leaves_the_word_to_the_next_source(tmp_path: Path) -> None:
     hosts = '[host."https://mirror.example.net"]\n'
     response = answer(tmp_path, hosts, {"a.registry.io": "robot"}, WITH_MIRRORS, {})

@@ -15,9 +15,8 @@ from ostiary.errors import CredentialError
 from ostiary.registry.kubelet.sources.config import CredentialServer
 from ostiary.registry.kubelet.sources.login_answer import no_credential
 from ostiary.registry.kubelet.sources.sending import NoReply, client_context, post, secret_in_file
-from ostiary.wire.credential_provider import BasicAuth, Request, ResponseRefused, decode_response
+from ostiary.wire.credential_provider import CREDENTIALS_PATH, BasicAuth, Request, ResponseRefused, decode_response
 
-PATH = "/v1/credentials/"
 # What a status means to whoever runs the node.
 MEANINGS = {
     401: ("does not know this node's token", "renew the token: ostiary agent keeps one fresh in a file"),
@@ -41,7 +40,7 @@ def ask_server(server: CredentialServer, request: Request) -> tuple[BasicAuth, t
         key=server.client_key,
     )
     try:
-        status, body = post(server.url.rstrip("/") + PATH + request.image, b"", headers, context)
+        status, body = post(server.url.rstrip("/") + CREDENTIALS_PATH + request.image, b"", headers, context)
     except NoReply as error:
         raise _failure(server, request.image, str(error)) from None
     if status != 200:
