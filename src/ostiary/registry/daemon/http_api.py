@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler
-from typing import Any, cast
+from typing import cast
 
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, ImageNameError, OstiaryError
@@ -156,9 +156,9 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def verify_request(self, request: object, client_address: object) -> bool:
         return self._places.acquire(blocking=False)
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: object, client_address: object) -> None:
         try:
-            super().process_request(request, client_address)
+            super().process_request(cast(socket.socket, request), cast("tuple[str, int]", client_address))
         except RuntimeError:
             # No thread could be started, so none gives the place back.
             self._places.release()
