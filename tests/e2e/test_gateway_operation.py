@@ -171,7 +171,9 @@ class TestReload:
             token = gateway.login("alice").token
             connection, old = kept_alive(gateway), certificate(gateway)
             assert gateway.metric("ostiary_gateway_listener_certificate_expiry_timestamp_seconds") > time.time()
-            site.new_certificate()
+            # A worker that had not started yet would begin with the new one, and have no news to tell.
+            with many_connections(gateway):
+                site.new_certificate()
             written_a_while_ago(site)
             for worker in range(workers):
                 gateway.line("the renewed certificate is in use", after=worker)
