@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from ostiary.registry.daemon import client, protocol
 from ostiary.registry.user_config import ROOTS_SOCKET
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.registry import Passwords, Registry, write_image
-from tests.support.registry_daemon import PROGRAMS, SECONDS, DaemonSite
+from tests.support.registry_daemon import PROGRAMS, SECONDS, DaemonSite, until
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 LOGIN = {"ServerURL": "a.registry.io", "Username": "robot", "Secret": CANARY}
@@ -55,12 +53,6 @@ def write_sources(site: DaemonSite) -> Path:
     path = site.folder / "sources.yaml"
     path.write_text(json.dumps({"apiVersion": "ostiary/v1", "kind": "ImageCredentialSources", "sources": [source]}))
     return path
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def times_asked(site: DaemonSite) -> int:
