@@ -278,15 +278,15 @@ def get(arguments: argparse.Namespace) -> int:
 
 
 def _get_at_endpoints(registry_choice: RegistryChoice, mirrors: Mirrors, arguments: argparse.Namespace) -> int:
-    found = lookup_endpoints(
+    lookup = lookup_endpoints(
         registry_choice.keyring,
         mirrors,
         arguments.image,
         pod=registry_choice.pod,
         pull_secrets=registry_choice.pull_secrets,
     )
-    print_pull_lookup(found, in_json=arguments.output == JSON)
-    return 0 if found.has_credential else 1
+    print_pull_lookup(lookup, in_json=arguments.output == JSON)
+    return 0 if lookup.has_credential else 1
 
 
 def explain_image(arguments: argparse.Namespace) -> int:

@@ -85,23 +85,24 @@ def explain_pull(
     mirrors: Mirrors, image: str, explain_name: Callable[[str], ImageExplanation], *, in_json: bool
 ) -> bool:
     """Print where *image* is pulled from and with which credentials. Says whether there is one."""
-    told = explain_endpoints(mirrors, image, explain_name)
+    explanation = explain_endpoints(mirrors, image, explain_name)
     if in_json:
-        print_json(as_json(told))
+        print_json(as_json(explanation))
     else:
-        _print_pull(told)
-    return told.has_credential
+        _print_pull(explanation)
+    return explanation.has_credential
 
 
-def _print_pull(told: PullExplanation) -> None:
-    print(f"image {printable(told.image)}, pulled by {told.runtime}")
-    rows_of_pull = [("means", name) for name in told.names] + [("warning", text) for text in told.warnings]
+def _print_pull(explanation: PullExplanation) -> None:
+    print(f"image {printable(explanation.image)}, pulled by {explanation.runtime}")
+    rows_of_pull = [("means", name) for name in explanation.names]
+    rows_of_pull += [("warning", text) for text in explanation.warnings]
     for row in rows(rows_of_pull, stream=sys.stdout, width=WIDTH):
         print(row)
-    for endpoint in told.endpoints:
+    for endpoint in explanation.endpoints:
         _print_endpoint(endpoint)
-    print(f"\nwith the kubelet: {told.kubelet}")
-    print_candidates(told.own_name)
+    print(f"\nwith the kubelet: {explanation.kubelet}")
+    print_candidates(explanation.own_name)
 
 
 def _print_endpoint(endpoint: EndpointExplanation) -> None:

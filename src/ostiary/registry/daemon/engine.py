@@ -179,8 +179,8 @@ class CredentialDaemon:
             request = decode_request(stdin)
             switched_off = self._switches.disabled(name)
             if switched_off is not None:
-                told = f"{PROVIDER_PROGRAM}: {switched_off}\n".encode()
-                return OK, encode_response(respond_disabled(), api_version=request.api_version), told
+                stderr = f"{PROVIDER_PROGRAM}: {switched_off}\n".encode()
+                return OK, encode_response(respond_disabled(), api_version=request.api_version), stderr
             response = await self._answers(path).respond(request)
             return OK, encode_response(response, api_version=request.api_version), b""
         except OstiaryError as error:
@@ -269,5 +269,5 @@ async def _helper_output(docker: _Docker, path: str, bin_dir: str, server: str) 
     except OstiaryError as error:
         return HelperOutput(FAILED, printable(error.summary), tell(str(error)))
     except Exception as error:
-        told = tell(f"{type(error).__name__}: {redact(str(error))}")
-        return HelperOutput(FAILED, "docker-credential-ostiary failed", told)
+        stderr = tell(f"{type(error).__name__}: {redact(str(error))}")
+        return HelperOutput(FAILED, "docker-credential-ostiary failed", stderr)

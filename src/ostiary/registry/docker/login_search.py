@@ -55,12 +55,12 @@ class LoginSearch:
     def output(self) -> HelperOutput:
         if self._login is not None:
             return HelperOutput(OK, json.dumps({"ServerURL": self._server, **_login_fields(self._login)}))
-        told = "".join(tell(str(error)) for error in self._failures)
-        told += "".join(tell(note) for note in self._notes)
+        stderr = "".join(tell(str(error)) for error in self._failures)
+        stderr += "".join(tell(note) for note in self._notes)
         if self._failures:
             # "Not found" would make a client try without a credential, and hide the reason.
-            return HelperOutput(FAILED, printable(f"a credential provider failed: {self._failures[0].summary}"), told)
-        return HelperOutput(FAILED, NOT_FOUND, told)
+            return HelperOutput(FAILED, printable(f"a credential provider failed: {self._failures[0].summary}"), stderr)
+        return HelperOutput(FAILED, NOT_FOUND, stderr)
 
 
 def tell(text: str) -> str:

@@ -52,7 +52,7 @@ class PullExplanation:
     def has_credential(self) -> bool:
         """Whether some endpoint has a credential of its own, or a provider that matches was not run."""
         explanations = [each.explanation for each in self.endpoints if each.explanation is not None]
-        return any(told.candidates or not told.complete for told in explanations)
+        return any(each.candidates or not each.complete for each in explanations)
 
 
 def explain_endpoints(mirrors: Mirrors, image: str, explain_name: Callable[[str], ImageExplanation]) -> PullExplanation:
@@ -71,14 +71,14 @@ def explain_endpoints(mirrors: Mirrors, image: str, explain_name: Callable[[str]
 
 def _endpoints(plan: PullPlan, explain_name: Callable[[str], ImageExplanation]) -> list[EndpointExplanation]:
     position = 0
-    told = []
+    endpoints = []
     for endpoint in plan.endpoints:
         position += not endpoint.skip
         explanation = explain_name(endpoint.repository) if endpoint.repository and not endpoint.skip else None
         if explanation is not None:
             explanation = replace(explanation, conclusion=explanation.conclusion.removesuffix(PULLS_WITHOUT))
-        told.append(_endpoint(endpoint, 0 if endpoint.skip else position, explanation))
-    return told
+        endpoints.append(_endpoint(endpoint, 0 if endpoint.skip else position, explanation))
+    return endpoints
 
 
 def _endpoint(endpoint: PullEndpoint, position: int, explanation: ImageExplanation | None) -> EndpointExplanation:
