@@ -16,7 +16,7 @@ import pytest
 import trustme
 
 from tests.support.cluster import Cluster
-from tests.support.every_worker import answers_of_all
+from tests.support.every_worker import answers_of_all, many_connections
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.set_clock import SetClock
 
@@ -61,9 +61,8 @@ def running(request: pytest.FixtureRequest, ca: trustme.CA, tmp_path: Path) -> I
         )
         with served as gateway:
             # Whoever starts after a step has seen nothing of it.
-            deadline = time.monotonic() + SECONDS
-            while gateway.probe("/readyz").status_code != 200:
-                assert time.monotonic() < deadline
+            with many_connections(gateway):
+                pass
             yield Running(site, gateway, clock)
 
 

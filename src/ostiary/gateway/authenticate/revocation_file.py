@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -34,6 +35,8 @@ from ostiary.errors import OstiaryError
 from ostiary.interfaces.token_store import RevocationKind
 
 POLL_SECONDS = 0.25
+# How many checks to wait for another worker. Whoever else holds the lock must not hold up a revocation.
+MAX_WAITS = 20
 MAX_BYTES = 16 * 1024 * 1024
 # RFC 3339, with the zone that most people forget.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
@@ -117,6 +120,7 @@ class RevocationFile:
         # The sequence number of the last revocation when the file was last checked.
         self._sequence = 0
         self._trouble: str | None = None
+        self._waits = 0
 
     async def run(self, *, every: float = POLL_SECONDS) -> None:
         """Check again and again until cancelled."""
@@ -134,7 +138,12 @@ class RevocationFile:
             return 0
         if content == self._seen and all(self._lines.values()):
             return 0
-        return await self._apply(content)
+        with _only_worker(self._path) as alone:
+            if not alone and self._waits < MAX_WAITS:
+                self._waits += 1
+                return 0
+            self._waits = 0
+            return await self._apply(content)
 
     async def _apply(self, content: _Content) -> int:
         now = self._clock.now()
@@ -200,6 +209,31 @@ class RevocationFile:
         if trouble != self._trouble:
             log.error("the revocation file %s %s", self._path, trouble)
         self._trouble = trouble
+
+
+@contextmanager
+def _only_worker(path: str) -> Iterator[bool]:
+    """Whether no other worker of this machine puts lines into force meanwhile.
+
+    If two of them asked for the marks at once, neither would see that of the other, and the later revocation would end
+    the session of whoever has signed in again since the earlier one.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115  # closed below, which lets go of the lock
+    except OSError:
+        # Without the file there are no lines.
+        yield True
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:
+            # Some network file systems have no locks. To revoke twice is better than not at all.
+            pass
+        yield True
 
 
 def _read(path: str) -> _Content:

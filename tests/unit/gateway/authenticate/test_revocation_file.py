@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.tokens import RENEWAL_PREFIX, Issued, Tokens, digest, new_token
-from ostiary.gateway.authenticate.revocation_file import MAX_BYTES, Line, RevocationFile, parse_line
+from ostiary.gateway.authenticate.revocation_file import MAX_BYTES, MAX_WAITS, Line, RevocationFile, parse_line
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
@@ -322,6 +323,31 @@ async def test_a_line_that_another_worker_has_seen_first_counts_once(path: Path)
     again = await signed_in(tokens, "ann")
     await workers[1].check_now()
     assert await tokens.find(again.token.reveal()) is not None
+
+
+async def test_workers_that_see_a_line_at_the_same_time_revoke_once(path: Path, tmp_path: Path) -> None:
+    path.write_text("")
+    async with AsyncExitStack() as stack:
+        workers = []
+        for _ in range(4):
+            store = SqliteTokenStore(tmp_path / "tokens.db")
+            stack.push_async_callback(store.close)
+            workers.append(RevocationFile(path, Tokens(store)))
+            await workers[-1].check_now()
+        path.write_text("user ann\n")
+        for _ in workers:
+            await asyncio.gather(*(worker.check_now() for worker in workers))
+        assert (await store.revocations_after(0)).head == 1
+
+
+async def test_whoever_else_holds_the_lock_of_the_file_does_not_hold_up_a_revocation(
+    file: RevocationFile, path: Path, tokens: Tokens
+) -> None:
+    path.write_text("user ann\n")
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert [await file.check_now() for _ in range(MAX_WAITS + 1)] == [0] * MAX_WAITS + [1]
+    assert await tokens.sequence() == 1
 
 
 async def test_a_line_whose_time_lies_ahead_is_refused_by_number_and_locks_nobody_out(
