@@ -77,10 +77,10 @@ sdk: $(STAMP)  ## build the wheel of ostiary-provider-sdk: dist/
 image:  ## build the container image with buildah: deploy/image
 	deploy/image/build
 
-lock: $(STAMP)  ## resolve requirements.lock again
+lock: $(STAMP)  ## resolve the lock files again; UPGRADE=--upgrade takes newer versions
 	$(BIN)/pip install -q uv
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 \
-	  --no-emit-package python-ldap --no-emit-package gssapi --no-header --no-annotate --upgrade -q -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal \
+	  --no-emit-package python-ldap --no-emit-package gssapi --no-header --no-annotate $(UPGRADE) -q -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --extra postgresql --group demo --generate-hashes \
 	  --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q -o requirements-demo.lock
 	printf '%s\n' python-ldap gssapi | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
