@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 
+from bench import rbac_files
 from bench.table import Row
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -22,7 +23,7 @@ MAX_MICROSECONDS, MAX_RATIO = 5, 2
 def run() -> Iterator[Row]:
     providers, asked, built = {}, {}, {}
     for size in SIZES:
-        policy = _policy(size)
+        policy = make_policy(size)
         gc.collect()
         started = time.thread_time()
         providers[size] = RbacAuthorization(policy=policy)
@@ -39,14 +40,15 @@ def run() -> Iterator[Row]:
         yield Row(f"decision, {size:,} bindings", f"{took[size]:.2f} us", f"<= {MAX_MICROSECONDS} us")
     ratios = [many / few for few, many in zip(times[SIZES[0]], times[SIZES[-1]], strict=True)]
     yield Row("100,000 bindings / 10 bindings", f"{statistics.median(ratios):.2f}", f"<= {MAX_RATIO}")
-    first = RbacAuthorization(policy=_policy(SIZES[-1]))
+    first = RbacAuthorization(policy=make_policy(SIZES[-1]))
     once = _turn(first, asked[SIZES[-1]][:FIRST]) / FIRST * 1e6
     yield Row("first decision of a user, 100,000 bindings", f"{once:.1f} us")
     yield Row("index of 100,000 bindings, made in", f"{built[SIZES[-1]]:.2f} s", "<= 1 s")
     yield Row("index of 100,000 bindings, memory", f"{_memory(SIZES[-1]) / 1024**2:.0f} MiB", "<= 100 MiB")
+    yield from rbac_files.run()
 
 
-def _policy(size: int) -> Manifests:
+def make_policy(size: int) -> Manifests:
     """Nine users to a namespace, each with a role there, and for every nine of them a group in the whole cluster."""
     return Manifests(bindings=tuple(_binding(number) for number in range(size)))
 
@@ -89,7 +91,7 @@ def _turn(provider: RbacAuthorization, asked: list[Attributes]) -> float:
 
 
 def _memory(size: int) -> int:
-    policy = _policy(size)
+    policy = make_policy(size)
     gc.collect()
     tracemalloc.start()
     provider = RbacAuthorization(policy=policy)

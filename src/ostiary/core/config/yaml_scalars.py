@@ -12,7 +12,7 @@ import struct
 from ostiary.core.config.document import Scalar
 from ostiary.core.go.text import decode_base64, decode_like_go
 
-_WORDS: dict[str, bool | float | None] = {
+WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
     **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
@@ -59,8 +59,8 @@ def key_of(value: Scalar) -> str | None:
 
 
 def _resolve(text: str) -> Scalar:
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in WORDS:
+        return WORDS[text]
     if text[0] not in "+-.0123456789":
         return text
     # After a leading dot, underscores must stand between digits, as in Go itself.

@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ostiary.core import catalog
@@ -30,13 +31,26 @@ AUTHORIZATION = "authorization"
 DEFAULT_TYPE = "rbac"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenedPolicy:
-    """A chain and what it grants. `unlisted` names the providers that cannot list what they grant."""
+    """A chain and what it grants. `unlisted` names the providers that cannot list what they grant.
+
+    `listings` are those that can, each with the upstreams that its grants are for.
+    """
 
     authorizer: Authorizer
-    grants: tuple[Grant, ...]
+    listings: tuple[tuple[ListsGrants, tuple[str, ...]], ...]
     unlisted: tuple[str, ...] = ()
+
+    @cached_property
+    def grants(self) -> tuple[Grant, ...]:
+        """All of them. Collected when first asked for: a large policy has millions, and few commands need them."""
+        return tuple(
+            grant if grant.upstream == upstream else replace(grant, upstream=upstream)
+            for listing, upstreams in self.listings
+            for upstream in upstreams
+            for grant in listing.grants()
+        )
 
 
 @asynccontextmanager
@@ -46,7 +60,7 @@ async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") ->
     With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for.
     """
     authorizer = Authorizer.from_settings(settings)
-    grants, unlisted = list[Grant](), list[str]()
+    listings, unlisted = list[tuple[ListsGrants, tuple[str, ...]]](), list[str]()
     for provider in settings.chain:
         names = provider.upstreams
         if upstream and names is not None and upstream not in names:
@@ -55,10 +69,9 @@ async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") ->
         if listing is None:
             unlisted.append(provider.name)
         else:
-            places = ("",) if names is None or upstream else sorted(names)
-            grants += [replace(grant, upstream=place) for place in places for grant in listing.grants()]
+            listings.append((listing, ("",) if names is None or upstream else tuple(sorted(names))))
     try:
-        yield OpenedPolicy(authorizer, tuple(grants), tuple(unlisted))
+        yield OpenedPolicy(authorizer, tuple(listings), tuple(unlisted))
     finally:
         await close_all(provider.instance for provider in settings.chain)
 

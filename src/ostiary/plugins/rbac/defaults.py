@@ -19,7 +19,6 @@ from ostiary.wire.rbac import (
     USER_GROUP,
     Binding,
     LabelSelector,
-    Manifests,
     PolicyRule,
     Role,
 )
@@ -29,15 +28,6 @@ MONITORING = "system:monitoring"
 
 _READ = ("get", "list", "watch")
 _WRITE = ("create", "delete", "deletecollection", "patch", "update")
-
-
-def with_defaults(manifests: Manifests) -> Manifests:
-    """*manifests*, and of the defaults those that they do not replace."""
-    own_names = {(role.kind, role.name) for role in manifests.roles}
-    own_names |= {(binding.kind, binding.name) for binding in manifests.bindings}
-    roles = tuple(role for role in DEFAULT_ROLES if (role.kind, role.name) not in own_names)
-    bindings = tuple(binding for binding in DEFAULT_BINDINGS if (binding.kind, binding.name) not in own_names)
-    return Manifests(roles + manifests.roles, bindings + manifests.bindings, manifests.ignored, manifests.problems)
 
 
 def _rule(verbs: tuple[str, ...], groups: str | tuple[str, ...], *resources: str) -> PolicyRule:

@@ -18,12 +18,12 @@ from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.defaults import DEFAULT_BINDINGS, DEFAULT_ROLES
 from ostiary.plugins.rbac.index import (
     MASTERS,
-    CompiledRole,
     Index,
     holder_of,
     is_implied,
     with_namespace,
 )
+from ostiary.plugins.rbac.lookup.compiled_role import CompiledRole
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,
@@ -126,7 +126,7 @@ def _lists(rule: PolicyRule) -> tuple[tuple[str, ...], ...]:
 
 def _candidates(index: Index, user: UserInfo, request: RequestInfo) -> Iterator[_Candidate]:
     # Many bindings share one role, so the best rule of a role is looked for once.
-    best: dict[int, tuple[PolicyRule, tuple[_Failure, ...]] | None] = {}
+    best: dict[CompiledRole, tuple[PolicyRule, tuple[_Failure, ...]] | None] = {}
     for binding in index.bindings:
         around = (*_subject_failure(binding, user), *_namespace_failure(binding, request))
         by_name = _names(binding, user)
@@ -134,9 +134,9 @@ def _candidates(index: Index, user: UserInfo, request: RequestInfo) -> Iterator[
         if role is None:
             yield _Candidate(binding, None, (_Failure("role", f"{binding.role} does not exist"), *around), by_name)
             continue
-        if id(role) not in best:
-            best[id(role)] = _best_rule(role, request)
-        candidate = best[id(role)]
+        if role not in best:
+            best[role] = _best_rule(role, request)
+        candidate = best[role]
         if candidate is not None:
             yield _Candidate(binding, candidate[0], (*candidate[1], *around), by_name)
 

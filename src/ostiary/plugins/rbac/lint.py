@@ -15,9 +15,9 @@ from ostiary.core.rules.matching import covers, normalize
 from ostiary.core.users.implied_groups import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
 from ostiary.interfaces.authorization import Finding, Level
 from ostiary.model import Problem
-from ostiary.plugins.rbac.defaults import with_defaults
+from ostiary.plugins.rbac.files.load import ManifestFiles, Paths
 from ostiary.plugins.rbac.index import Index
-from ostiary.plugins.rbac.load import ManifestFiles, Paths
+from ostiary.plugins.rbac.policy import RbacPolicy
 from ostiary.wire.rbac import (
     ANY,
     CLUSTER_ROLE,
@@ -30,6 +30,7 @@ from ostiary.wire.rbac import (
     PolicyRule,
     Role,
     describe,
+    together,
 )
 from ostiary.wire.request.resource_names import plural_of
 
@@ -48,11 +49,11 @@ _EVERYBODY = {
 
 def lint(paths: Paths) -> tuple[Finding, ...]:
     """Judge the policy at *paths*, files and directories. Never raises for what is wrong with it."""
-    return judge(ManifestFiles(paths).read())
+    return judge(together(ManifestFiles(paths).read().values()))
 
 
 def judge(manifests: Manifests) -> tuple[Finding, ...]:
-    index = Index(with_defaults(manifests))
+    index = RbacPolicy(manifests).index
     findings = [Finding(Level.ERROR, "invalid", problem) for problem in manifests.problems]
     for role in manifests.roles:
         findings += _role_findings(role, index)

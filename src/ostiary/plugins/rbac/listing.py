@@ -9,6 +9,7 @@ from ostiary.core.rules.matching import normalize
 from ostiary.interfaces.authorization import Grant, NonResourceRule, ResourceRule, Rules, Subject
 from ostiary.model import RequestInfo, UserInfo
 from ostiary.plugins.rbac.index import MASTERS, Index, holder_of, missing_roles, with_namespace
+from ostiary.plugins.rbac.lookup.compiled_role import CompiledRole
 from ostiary.wire.rbac import ANY, USER_GROUP, PolicyRule
 
 _EVERYTHING = (PolicyRule((ANY,), (ANY,), (ANY,)), PolicyRule((ANY,), non_resource_urls=(ANY,)))
@@ -48,12 +49,17 @@ def _as_rules(resources: tuple[PolicyRule, ...], urls: tuple[PolicyRule, ...]) -
 
 def grants(index: Index) -> Iterator[Grant]:
     """Who has which rule. Rules for paths are left out where a RoleBinding gives them: they mean nothing there."""
+    # Many bindings share one role.
+    converted: dict[tuple[CompiledRole, bool], tuple[ResourceRule | NonResourceRule, ...]] = {}
     for binding in index.bindings:
         role = index.role_of(binding)
         if role is None:
             continue
-        all_rules = _as_rules(role.rules, () if binding.namespace else role.rules)
-        rules: list[ResourceRule | NonResourceRule] = [*all_rules.resource_rules, *all_rules.non_resource_rules]
+        key = (role, bool(binding.namespace))
+        rules = converted.get(key)
+        if rules is None:
+            all_rules = _as_rules(role.rules, () if binding.namespace else role.rules)
+            rules = converted[key] = (*all_rules.resource_rules, *all_rules.non_resource_rules)
         for written_subject in binding.subjects:
             subject = with_namespace(written_subject, binding)
             if holder_of(subject, "")[1]:

@@ -1,17 +1,14 @@
 """The rbac provider: Kubernetes' own roles and bindings, from files, decide who may do what.
 
-    files -> manifests -> Index, swapped in whole      decide: one look into the index in force
+    files -> RbacPolicy -> Index, published in one step      decide: one look into the index in force
 
-It only ever allows or has no opinion. A thread checks whether the files have changed; a policy with a mistake in it
-never comes into force, and the one before stays until it is mended.
+It only ever allows or has no opinion. Changed files come into force while it is used (`files.follow`); a policy with a
+mistake in it never does, and the one before stays until it is mended.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Self
 
 from ostiary.core.catalog import Context
@@ -20,23 +17,20 @@ from ostiary.core.config import Fields
 from ostiary.core.rules.matching import resource_keys
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
-from ostiary.core.watched_file import is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
-from ostiary.plugins.rbac.defaults import with_defaults
-from ostiary.plugins.rbac.index import MASTERS, Index
-from ostiary.plugins.rbac.load import Look, ManifestFiles, Paths, check_manifests
+from ostiary.plugins.rbac.files.follow import FollowedFiles
+from ostiary.plugins.rbac.files.load import Paths, check_manifests
+from ostiary.plugins.rbac.index import MASTERS
+from ostiary.plugins.rbac.policy import RbacPolicy, key_of, warn_of_missing_roles
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.settings import RbacSettings
-from ostiary.wire.rbac import Manifests
+from ostiary.wire.rbac import Binding, Manifests, together
 
-POLL_SECONDS = 1.0
 # Everybody is in one of these by being known or not, so no identity system needs to be asked.
 _IMPLIED = frozenset((AUTHENTICATED, UNAUTHENTICATED))
-
-log = logging.getLogger("ostiary.rbac")
 
 
 class RbacAuthorization:
@@ -57,20 +51,16 @@ class RbacAuthorization:
         watch: bool = True,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.problems: tuple[Problem, ...] = ()
-        self._files = ManifestFiles(paths)
-        if policy is not None and self._files.paths:
+        paths = tuple(paths)
+        if policy is not None and paths:
             raise ValueError("the policy is either in files or given")
-        self._defaults = defaults
-        self._clock = clock
-        self._checking = threading.Lock()
-        self._stop = threading.Event()
-        # Started by the first use, and not before: a thread does not survive the fork that makes a worker.
-        self._to_watch = watch and bool(self._files.paths)
-        self._thread: threading.Thread | None = None
-        self._look: Look = self._files.look()
-        self._manifests = self._files.read() if policy is None else policy
-        self._index = self._compile(check_manifests(self._manifests), 1)
+        self._files: FollowedFiles | None = None
+        if policy is None:
+            self._files = FollowedFiles(paths, defaults=defaults, watch=watch, clock=clock)
+            self._policy = self._files.policy
+        else:
+            self._policy = RbacPolicy(check_manifests(together([policy])), defaults=defaults)
+            warn_of_missing_roles(self._policy)
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
@@ -85,27 +75,27 @@ class RbacAuthorization:
     # --- deciding ---
 
     def decide(self, attributes: Attributes) -> Decision:
-        if self._to_watch:
-            self._start()
-        return self._index.decide(attributes.user, attributes.request)
+        if self._files is not None and self._files.to_start:
+            self._files.start()
+        return self._policy.index.decide(attributes.user, attributes.request)
 
     async def authorize(self, attributes: Attributes) -> Decision:
         return self.decide(attributes)
 
     async def relevant_groups(self) -> frozenset[str]:
-        if self._to_watch:
-            self._start()
-        return self._index.groups() - _IMPLIED
+        if self._files is not None and self._files.to_start:
+            self._files.start()
+        return self._policy.index.groups() - _IMPLIED
 
     @property
     def revision(self) -> int:
-        if self._to_watch:
-            self._start()
-        return self._index.revision
+        if self._files is not None and self._files.to_start:
+            self._files.start()
+        return self._policy.index.revision
 
     def cache_key(self, attributes: Attributes) -> Hashable:
         """What the decision depends on: of the groups those with bindings, and the name only where rules have names."""
-        index, user, request = self._index, attributes.user, attributes.request
+        index, user, request = self._policy.index, attributes.user, attributes.request
         every = (*user.groups, *implied_groups(user))
         who = (user.username, frozenset(group for group in every if index.mentions(group) or group == MASTERS))
         if not request.is_resource:
@@ -118,23 +108,27 @@ class RbacAuthorization:
     # --- telling ---
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules:
-        return listing.rules_for(self._index, user, namespace)
+        return listing.rules_for(self._policy.index, user, namespace)
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
-        return listing.who_can(self._index, attributes.request)
+        return listing.who_can(self._policy.index, attributes.request)
 
     def gives_rights(self, user: UserInfo) -> bool:
-        return self._index.gives_rights(user)
+        return self._policy.index.gives_rights(user)
 
     def grants(self) -> tuple[Grant, ...]:
-        return tuple(listing.grants(self._index))
+        return tuple(listing.grants(self._policy.index))
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
         """Those of the files, and not those of the defaults."""
-        return tuple((subject, binding.place) for binding in self._manifests.bindings for subject in binding.subjects)
+        bindings = sorted(
+            (item for item in self._policy.own_objects() if isinstance(item, Binding)),
+            key=key_of,
+        )
+        return tuple((subject, binding.place) for binding in bindings for subject in binding.subjects)
 
     def explain(self, attributes: Attributes) -> Explanation:
-        return explain.explain(self._index, attributes.user, attributes.request)
+        return explain.explain(self._policy.index, attributes.user, attributes.request)
 
     @staticmethod
     def lint(paths: Paths) -> tuple[Finding, ...]:
@@ -143,72 +137,15 @@ class RbacAuthorization:
 
     # --- following the files ---
 
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return () if self._files is None else self._files.problems
+
     def check_now(self) -> bool:
         """Look, and put a changed policy into force; says whether it did. Never raises for a bad file."""
-        with self._checking:
-            look = self._files.look()
-            if look == self._look and is_settled(look.values(), self._clock):
-                return False
-            # What changes while it is read looks different from what was seen, and is read next time.
-            self._look = look
-            manifests = self._files.read()
-            if manifests.problems:
-                self._keep_the_old(manifests.problems)
-                return False
-            self.problems = ()
-            if manifests is self._manifests:
-                return False
-            # Comments and places do not decide anything, so decisions made before them still hold.
-            changed = manifests != self._manifests
-            self._manifests = manifests
-            # The index carries its revision, so a reader always gets both of the same policy.
-            self._index = self._compile(manifests, self._index.revision + changed)
-            if changed:
-                log.info("revision %d of the RBAC policy is in force", self._index.revision)
-            return changed
+        return self._files is not None and self._files.check_now()
 
     async def close(self) -> None:
         """Stop looking at the files. The policy in force stays."""
-        self._to_watch = False
-        self._stop.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await asyncio.to_thread(thread.join)
-
-    def _compile(self, manifests: Manifests, revision: int) -> Index:
-        index = Index(with_defaults(manifests) if self._defaults else manifests, revision=revision)
-        if index.missing_roles:
-            # Such a binding gives nothing, and is no reason to do without the others.
-            kind, namespace, name = min(index.missing_roles)
-            where = f' in namespace "{namespace}"' if namespace else ""
-            count = len(index.missing_roles)
-            what = "a role that the RBAC policy binds does not exist:"
-            if count > 1:
-                what = f"{count} roles that the RBAC policy binds do not exist, such as"
-            log.warning('%s %s "%s"%s', what, kind, name, where)
-        return index
-
-    def _keep_the_old(self, problems: tuple[Problem, ...]) -> None:
-        # Told once, and not at every look while it stays the same.
-        if problems != self.problems:
-            texts = "; ".join(map(str, problems[:5]))
-            log.error("the changed RBAC policy has %d mistakes, and the old one stays: %s", len(problems), texts)
-        self.problems = problems
-
-    def _start(self) -> None:
-        with self._checking:
-            if not self._to_watch:
-                return
-            self._to_watch = False
-            self._thread = threading.Thread(
-                target=self._run, args=(self._stop.wait,), name="ostiary-rbac-watch", daemon=True
-            )
-            self._thread.start()
-
-    def _run(self, wait_or_stop: Callable[[float], bool]) -> None:
-        while not wait_or_stop(POLL_SECONDS):
-            try:
-                self.check_now()
-            except Exception:
-                # A bug in one check must not silently end all later ones.
-                log.exception("the RBAC policy cannot be watched at this moment")
+        if self._files is not None:
+            await self._files.close()

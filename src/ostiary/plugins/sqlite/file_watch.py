@@ -8,14 +8,11 @@ to spare, `FileWatch.open` returns None, and the store polls.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 from collections.abc import Callable
 from contextlib import suppress
 
-# From <sys/inotify.h>; the two flags are those of open(2).
-_ATTRIBUTES, _DELETED, _MOVED = 0x004, 0x400, 0x800
-_MANY_EVENTS = 64 * 1024
+from ostiary.core.platform.inotify import ATTRIBUTES, SELF_DELETED, SELF_MOVED, Inotify
 
 
 def touch(path: str) -> None:
@@ -27,41 +24,34 @@ def touch(path: str) -> None:
 class FileWatch:
     """Calls *on_change* in the running event loop whenever the file is touched, moved or deleted."""
 
-    def __init__(self, descriptor: int, on_change: Callable[[], None]) -> None:
-        self._descriptor = descriptor
+    def __init__(self, inotify: Inotify, on_change: Callable[[], None]) -> None:
+        self._inotify: Inotify | None = inotify
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(descriptor, self._read)
+        self._loop.add_reader(inotify.fileno(), self._read)
 
     @classmethod
     def open(cls, path: str, on_change: Callable[[], None]) -> FileWatch | None:
-        descriptor = _watch(path)
-        return None if descriptor is None else cls(descriptor, on_change)
+        inotify = _watch(path)
+        return None if inotify is None else cls(inotify, on_change)
 
     def close(self) -> None:
-        if self._descriptor >= 0:
+        inotify, self._inotify = self._inotify, None
+        if inotify is not None:
             # A loop that is closed has forgotten its readers already.
             with suppress(RuntimeError):
-                self._loop.remove_reader(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = -1
+                self._loop.remove_reader(inotify.fileno())
+            inotify.close()
 
     def _read(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._descriptor, _MANY_EVENTS)
-        self._on_change()
+        if self._inotify is not None:
+            list(self._inotify.events())
+            self._on_change()
 
 
-def _watch(path: str) -> int | None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    try:
-        initialise, add = libc.inotify_init1, libc.inotify_add_watch
-    except AttributeError:
+def _watch(path: str) -> Inotify | None:
+    inotify = Inotify.open()
+    if inotify is not None and not inotify.watch(path, ATTRIBUTES | SELF_DELETED | SELF_MOVED):
+        inotify.close()
         return None
-    descriptor: int = initialise(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        return None
-    if add(descriptor, os.fsencode(path), _ATTRIBUTES | _DELETED | _MOVED) < 0:
-        os.close(descriptor)
-        return None
-    return descriptor
+    return inotify

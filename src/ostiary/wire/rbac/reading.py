@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from sys import intern
 from typing import NamedTuple
 
-from ostiary.core.config import Document, Fields, Reading
+from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.core.rules import PolicyRule
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Subject
@@ -32,6 +32,7 @@ from ostiary.wire.rbac.objects import (
     Role,
     is_dns_name,
 )
+from ostiary.wire.rbac.regular_objects import read_regular_object
 from ostiary.wire.request.selectors import SelectorError, check_label_key, check_label_values
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -91,7 +92,7 @@ class _ManifestReader:
         }
 
     def read(self, document: Document) -> None:
-        if document.root.value is None:
+        if document.root.value is None or self._read_regular(document):
             return
         reading = Reading(document)
         is_ours = self._object(reading.root)
@@ -100,6 +101,31 @@ class _ManifestReader:
             reading.finish("the RBAC manifests cannot be used", strict=is_ours)
         except ConfigurationError as error:
             self.problems += error.problems
+
+    def _read_regular(self, document: Document) -> bool:
+        """Read a document without anything unusual; says whether it was one."""
+        root, file = document.root, document.file
+        if document.duplicates:
+            return False
+        if (item := read_regular_object(root, file=file)) is not None:
+            self._add(item)
+            return True
+        items = [
+            read_regular_object(node, file=file, path=f"items[{number}]")
+            for number, node in enumerate(_items_of_list(root))
+        ]
+        if not items or None in items:
+            return False
+        for item in items:
+            if item is not None:
+                self._add(item)
+        return True
+
+    def _add(self, item: Role | Binding) -> None:
+        if isinstance(item, Role):
+            self.roles.append(item)
+        else:
+            self.bindings.append(item)
 
     def _object(self, fields: Fields, *, kind: str = "", api_version: str = "") -> bool:
         """Read one object, or a list of them; *kind* and *api_version* are for the items of a typed list."""
@@ -128,6 +154,16 @@ class _ManifestReader:
         fields.ignore("metadata")
         for item in fields.sections("items"):
             self._object(item, kind=kind, api_version=api_version)
+
+
+def _items_of_list(root: Node) -> list[Node]:
+    """The items of what ``kubectl get -o yaml`` prints; empty if it is anything else."""
+    fields = root.value
+    if not isinstance(fields, dict) or not fields.keys() <= {"apiVersion", "items", "kind", "metadata"}:
+        return []
+    texts = [fields[key].value for key in ("apiVersion", "kind") if key in fields]
+    items = fields["items"].value if "items" in fields else None
+    return items if texts == ["v1", "List"] and isinstance(items, list) else []
 
 
 def _role(fields: Fields, kind: str) -> Role:

@@ -24,7 +24,7 @@ READ = rule("get list", "core", "pods")
 
 def policy(items: Sequence[object]) -> OpenedPolicy:
     provider = rbac(*(one for one in items if isinstance(one, Role | Binding)), defaults=True)
-    return OpenedPolicy(Authorizer([Link("rbac", provider)]), provider.grants())
+    return OpenedPolicy(Authorizer([Link("rbac", provider)]), ((provider, ("",)),))
 
 
 async def diff(old: Sequence[object], new: Sequence[object]) -> list[Change]:

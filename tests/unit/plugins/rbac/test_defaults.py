@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ostiary.model import UserInfo
-from ostiary.plugins.rbac.defaults import DEFAULT_ROLES, with_defaults
-from ostiary.plugins.rbac.index import Index
+from ostiary.plugins.rbac.defaults import DEFAULT_ROLES
 from ostiary.plugins.rbac.listing import rules_for
+from ostiary.plugins.rbac.policy import RbacPolicy
 from ostiary.wire.rbac import Manifests
 from tests.unit.plugins.rbac.policies import bind
 
@@ -20,7 +20,7 @@ def test_their_lists_are_in_the_order_of_a_cluster() -> None:
 
 
 def test_the_verbs_of_a_resource_come_in_the_order_in_which_a_cluster_tells_them() -> None:
-    rules = rules_for(Index(with_defaults(Manifests(bindings=(bind("admin", "User:alice"),)))), UserInfo("alice"), "x")
+    rules = rules_for(RbacPolicy(Manifests(bindings=(bind("admin", "User:alice"),))).index, UserInfo("alice"), "x")
 
     def verbs(resource: str) -> list[str]:
         listed = (one.verbs for one in rules.resource_rules if resource in one.resources)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Subject
 from ostiary.model import UserInfo
 from tests.unit.plugins.rbac.policies import ask, ask_path, bind, cluster_role, rbac, role, rule, urls
@@ -94,7 +96,7 @@ def test_rbac_tells_each_rule_of_each_subject_where_it_holds() -> None:
         role("r", "team", rule("list", "apps", "deployments")),
         bind("r", "User:alice"),
         bind("r", "Group:dev", namespace="team"),
-        bind("r", "User:bob", namespace="team", role_kind="Role"),
+        replace(bind("r", "User:bob", namespace="team", role_kind="Role"), name="local"),
         bind("gone", "User:eve"),
     )
     told = [(one.subject.name, one.rule, one.namespace, one.subject.via) for one in provider.grants()]
@@ -105,7 +107,7 @@ def test_rbac_tells_each_rule_of_each_subject_where_it_holds() -> None:
         ("alice", NonResourceRule(("get",), ("/x",)), "", cluster),
         # A RoleBinding gives no paths.
         ("dev", pods, "team", f'{local} ClusterRole "r"'),
-        ("bob", ResourceRule(("list",), ("apps",), ("deployments",)), "team", f'{local} Role "r"'),
+        ("bob", ResourceRule(("list",), ("apps",), ("deployments",)), "team", 'RoleBinding "local/team" of Role "r"'),
     ]
 
 

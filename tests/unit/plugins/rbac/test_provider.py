@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ostiary.core.catalog import Context, load
 from ostiary.core.config import Reading, parse
+from ostiary.core.platform.inotify import Inotify
 from ostiary.errors import ConfigurationError
-from ostiary.plugins.rbac import RbacAuthorization, provider
-from ostiary.plugins.rbac.load import ManifestFiles
+from ostiary.plugins.rbac import RbacAuthorization
+from ostiary.plugins.rbac.files import follow
+from ostiary.plugins.rbac.files.load import Look, ManifestFiles
 from ostiary.testing import FakeClock
 from ostiary.wire.rbac import Manifests
 from tests.unit.plugins.rbac.policies import HEADER, ask
@@ -173,9 +178,9 @@ def test_files_that_look_the_same_are_not_read_again(file: Path, monkeypatch: py
     reads: list[str] = []
     read = ManifestFiles.read
 
-    def counted(files: ManifestFiles) -> Manifests:
+    def counted(files: ManifestFiles, look: Look | None = None) -> dict[str, Manifests]:
         reads.append("read")
-        return read(files)
+        return read(files, look)
 
     monkeypatch.setattr(ManifestFiles, "read", counted)
     assert not rbac.check_now()
@@ -202,29 +207,71 @@ def test_a_link_that_is_exchanged_is_a_change(tmp_path: Path) -> None:
     assert may(rbac, "pods", "nodes") == [False, True]
 
 
-async def test_the_first_use_begins_to_watch_and_close_ends_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class InForce(logging.Handler):
+    """Waits for the message that a policy is in force."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "is in force" in record.getMessage():
+            self.event.set()
+
+
+@pytest.fixture
+def in_force(caplog: pytest.LogCaptureFixture) -> Iterator[threading.Event]:
+    handler, logger = InForce(), logging.getLogger("ostiary.rbac")
+    caplog.set_level(logging.INFO, "ostiary.rbac")
+    logger.addHandler(handler)
+    yield handler.event
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("has_inotify", [True, False])
+async def test_the_first_use_begins_to_watch_and_close_ends_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, in_force: threading.Event, has_inotify: bool
+) -> None:
     """S57: nothing runs before, so that a worker may be forked from it."""
-    monkeypatch.setattr(provider, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0 if has_inotify else 0.01)
+    if not has_inotify:
+        monkeypatch.setattr(Inotify, "open", lambda: None)
     rbac = RbacAuthorization([file])
-    threads = {thread.name for thread in threading.enumerate()}
-    assert "ostiary-rbac-watch" not in threads
-    before = rbac.revision
-    changed, looked = threading.Event(), rbac.check_now
-
-    def look() -> bool:
-        found = looked()
-        if rbac.revision > before:
-            changed.set()
-        return found
-
-    monkeypatch.setattr(rbac, "check_now", look)
-    file.write_text(grant("nodes"))
-    assert changed.wait(20)
+    assert "ostiary-rbac-watch" not in {thread.name for thread in threading.enumerate()}
+    assert rbac.revision == 1
+    # At one go: it might be looked at while it is written.
+    (file.parent / "new").write_text(grant("nodes"))
+    (file.parent / "new").replace(file)
+    assert await asyncio.to_thread(in_force.wait, 20)
     assert may(rbac, "nodes") == [True]
     await rbac.close()
     await rbac.close()
     assert "ostiary-rbac-watch" not in {thread.name for thread in threading.enumerate()}
     assert may(rbac, "nodes") == [True]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is of Linux")
+async def test_directories_that_come_and_go_are_noticed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_force: threading.Event
+) -> None:
+    monkeypatch.setattr(follow, "POLL_SECONDS", 60.0)
+    (tmp_path / "policy").mkdir()
+    rbac = RbacAuthorization([tmp_path / "policy"])
+    assert rbac.revision == 1
+    (tmp_path / "team").mkdir()
+    (tmp_path / "team" / "a.yaml").write_text(grant("pods"))
+    (tmp_path / "team").rename(tmp_path / "policy" / "team")
+    assert await asyncio.to_thread(in_force.wait, 20)
+    in_force.clear()
+    (tmp_path / "new").write_text(grant("nodes"))
+    (tmp_path / "new").rename(tmp_path / "policy" / "team" / "a.yaml")
+    assert await asyncio.to_thread(in_force.wait, 20)
+    assert may(rbac, "pods", "nodes") == [False, True]
+    in_force.clear()
+    (tmp_path / "policy" / "team").rename(tmp_path / "policy" / ".hidden")
+    assert await asyncio.to_thread(in_force.wait, 20)
+    assert may(rbac, "nodes") == [False]
+    await rbac.close()
 
 
 async def test_a_provider_that_is_not_to_watch_starts_no_thread(file: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ostiary.core.config import parse_all
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac.defaults import with_defaults
+from ostiary.plugins.rbac.files.follow import FollowedFiles
 from ostiary.plugins.rbac.index import Index
-from ostiary.wire.rbac import PolicyRule, read_manifests
+from ostiary.plugins.rbac.policy import ObjectChange, RbacPolicy, key_of
+from ostiary.wire.rbac import Binding, PolicyRule, Role, read_manifests
 from tests.support.vectors import Vector, replay
 
 
@@ -16,7 +19,29 @@ def difference(vector: Vector) -> str | None:
     manifests = read_manifests(parse_all(vector["manifests"]))
     if manifests.problems:
         return f"refused: {manifests.problems[0]}"
-    index = Index(with_defaults(manifests))
+    return difference_of(RbacPolicy(manifests).index, vector)
+
+
+def difference_by_changes(vector: Vector) -> str | None:
+    """One object after the other, and some of them twice: the rest of the policy must follow."""
+    manifests = read_manifests(parse_all(vector["manifests"]))
+    policy = RbacPolicy()
+    items: list[Role | Binding] = [*manifests.bindings, *manifests.roles]
+    for item in (*items, *items[::2]):
+        policy.apply([ObjectChange(key_of(item), None)])
+        policy.apply([ObjectChange(key_of(item), item)])
+    return difference_of(policy.index, vector)
+
+
+def difference_in_files(vector: Vector) -> str | None:
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "policy.yaml"
+        path.write_text(vector["manifests"])
+        files = FollowedFiles([directory], defaults=True, watch=False)
+    return difference_of(files.policy.index, vector)
+
+
+def difference_of(index: Index, vector: Vector) -> str | None:
     for name, rules in vector.get("aggregated", {}).items():
         ours, theirs = index.roles["ClusterRole", "", name].rules, tuple(map(rule_of, rules))
         if set(ours) != set(theirs):
@@ -55,3 +80,11 @@ def answer(index: Index, asked: dict[str, Any]) -> bool:
 def test_every_question_gets_the_answer_of_a_cluster() -> None:
     """Also where an aggregating ClusterRole keeps rules of its own, because its selectors find none."""
     replay("rbac", difference)
+
+
+def test_a_policy_that_came_by_single_changes_answers_the_same() -> None:
+    replay("rbac", difference_by_changes)
+
+
+def test_a_policy_in_files_answers_the_same() -> None:
+    replay("rbac", difference_in_files)
