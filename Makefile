@@ -67,9 +67,9 @@ reference: $(STAMP)  ## write what is made from declarations: the tables of sett
 	@$(BIN)/python scripts/reference
 	@$(BIN)/python scripts/monitoring
 
-bench: components  ## the figures, as ratios in one run
+bench: components  ## the figures, as ratios in one run, and their plots (ARGS="heads --quick")
 	@scripts/components bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(ARGS)
 
 sdk: $(STAMP)  ## build the wheel of ostiary-provider-sdk: dist/
 	cd sdk && ../$(BIN)/python -m hatchling build -t wheel -d ../dist

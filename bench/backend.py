@@ -21,13 +21,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bench.pace import pace
 from bench.table import Row
 from ostiary.asgi import GatekeeperMiddleware
 from ostiary.backend import Gatekeeper
 from tests.support.backend import WEBHOOKS, backend_settings, prepare
 from tests.support.gateway import Gateway, Site, role
 
-REQUESTS, TURNS = 1000, 40
+REQUESTS, TURNS = 1000, pace(40, quick=2)
 PATH = "/v1/shop/carts/c1"
 TEMPLATES: dict[str, Any] = {"type": "http", "templates": ["/v1/{namespace}/{resource}/{name}"]}
 

@@ -23,9 +23,10 @@ from typing import Any
 import trustme
 
 import ostiary
+from bench.pace import pace
 from bench.table import Row
 
-TURNS, WARM_UP, REQUESTS, CALLERS = 120, 10, 10, 64
+TURNS, WARM_UP, REQUESTS, CALLERS = pace(120, quick=12), 10, 10, 64
 PATH = "/api/v1/namespaces/default/pods"
 TOKEN = "t0ken-"
 

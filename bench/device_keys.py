@@ -17,6 +17,7 @@ from pathlib import Path
 
 import trustme
 
+from bench.pace import pace
 from bench.table import Row
 from ostiary.core.keys.opening import open_key
 from ostiary.core.keys.pairing import pair_with_key
@@ -26,7 +27,7 @@ from tests.support.device_keys.certified import certify
 from tests.support.device_keys.softhsm import PIN, SoftToken
 from tests.support.device_keys.swtpm import soft_tpm
 
-TURNS = 150
+TURNS = pace(150, quick=5)
 
 
 def run() -> Iterator[Row]:

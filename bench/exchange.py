@@ -27,9 +27,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from bench.idle import _processor_seconds
+from bench.pace import pace
 from bench.table import Row
 
-EXCHANGES, CONNECTIONS, ROUNDS = 400, 16, 12
+EXCHANGES, CONNECTIONS, ROUNDS = 400, 16, pace(12, quick=2)
 ISSUER, GATEWAY = "https://token.actions.githubusercontent.com", "https://gateway.example.com"
 MAIN = {"ref": "refs/heads/main"}
 RULES = [

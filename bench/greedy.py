@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench.gateway import _resident, gateway
 from bench.greedy_load import CHUNKED_BODIES, LOGINS, READS, TARGETS, UPLOADS, Greedy
+from bench.pace import pace
 from bench.peers import BODY, LOAD_CORE, _nginx, free_port, started
 from bench.table import Row
 from ostiary.core.tokens import Tokens
@@ -30,8 +31,8 @@ from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 PER_SECOND = 200
-QUIET_SECONDS = 10
-ROUNDS = 5
+QUIET_SECONDS = pace(10, quick=2)
+ROUNDS = pace(5, quick=1)
 # The uploads and the reads are slow: somebody else must feel them for longer than it takes to begin them.
 HELD_SECONDS = 5
 LARGE_BYTES = 8 * 1024 * 1024

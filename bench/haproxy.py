@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from bench.gateway import LUA, PATHS, ROUNDS, SAMPLE_SECONDS, TOKENS, gateway, sample, status_of
+from bench.pace import pace
 from bench.peers import MEASURED_CORE, Peer, backend, free_port, proxies, started
 from bench.table import Row
 from ostiary.cli import main
@@ -24,7 +25,7 @@ from ostiary.interfaces.token_store import RevocationKind
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
 SECRET = "the-secret-of-the-door"
-REVOCATIONS = 20
+REVOCATIONS = pace(20, quick=2)
 
 
 def run() -> Iterator[Row]:
@@ -57,7 +58,16 @@ def _doors(folder: Path) -> str:
 def _haproxy(folder: Path, door: str) -> Iterator[Peer]:
     home, port = folder / door, free_port()
     home.mkdir()
-    options = ["--config", str(folder / "gateway" / "gateway.yaml"), "--door", door, "--listen", f"127.0.0.1:{port}"]
+    write_config(home, folder / "gateway" / "gateway.yaml", door, port)
+    with started(
+        ["haproxy", "-db", "-f", str(home / "haproxy.cfg")], core=MEASURED_CORE, port=port, cwd=home
+    ) as process:
+        yield Peer("haproxy", port, process.pid)
+
+
+def write_config(home: Path, gateway_config: Path, door: str, port: int) -> Path:
+    """What ``ostiary door haproxy`` prints, on one core as the others have."""
+    options = ["--config", str(gateway_config), "--door", door, "--listen", f"127.0.0.1:{port}"]
     texts = []
     for more in ([], ["--spoe"]):
         out = io.StringIO()
@@ -65,13 +75,10 @@ def _haproxy(folder: Path, door: str) -> Iterator[Peer]:
             main(["door", "haproxy", *options, *more])
         texts.append(out.getvalue())
     (home / "spoe.conf").write_text(texts[1])
-    # One core, as the others have.
     text = texts[0].replace(SPOE_FILE, str(home / "spoe.conf")).replace("global\n", "global\n    nbthread 1\n")
-    (home / "haproxy.cfg").write_text(text)
-    with started(
-        ["haproxy", "-db", "-f", str(home / "haproxy.cfg")], core=MEASURED_CORE, port=port, cwd=home
-    ) as process:
-        yield Peer("haproxy", port, process.pid)
+    file = home / "haproxy.cfg"
+    file.write_text(text)
+    return file
 
 
 def _compared(plain: Peer, haproxy: Peer, ours: Peer, script: Path, what: str, promised: str) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from bench.pace import pace
 from bench.table import Row
 from ostiary.core.counting.counts import MachineCounts, MemoryCounts
 from ostiary.core.counting.rates import Buckets
@@ -25,7 +26,7 @@ from ostiary.interfaces.store_abilities.replicas import Counted
 
 T = TypeVar("T")
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS = pace(20.0, quick=2.0)
 WORKERS = 2
 TAKES = 20_000
 

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench.pace import pace
+
 # How long an idle process is counted, to know what its background work takes.
-IDLE_SECONDS = 5.0
+IDLE_SECONDS = pace(5.0, quick=1.0)
 
 
 def valgrind(folder: Path) -> list[str]:

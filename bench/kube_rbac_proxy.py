@@ -8,16 +8,18 @@ that cannot be done, its rows are left out.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import threading
+import ssl
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from bench.peers import MEASURED_CORE, Peer, free_port, started
+from bench.beside.site import Certificates
+from bench.peers import MEASURED_CORE, Peer, free_port, serving, started
 
 PROGRAM = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ostiary-bench" / "kube-rbac-proxy-0.19.1"
 _ANSWERS = {
@@ -29,45 +31,50 @@ _CONFIG = {"authorization": {"resourceAttributes": {"namespace": "team-1", "reso
 
 
 @contextmanager
-def kube_rbac_proxy(folder: Path, upstream: int) -> Iterator[list[Peer]]:
-    """It alone, or nothing where it could not be built."""
+def kube_rbac_proxy(folder: Path, upstream: int, certificates: Certificates | None = None) -> Iterator[list[Peer]]:
+    """It alone, or nothing where it could not be built. With *certificates* it speaks TLS on both sides."""
     if not PROGRAM.exists():
         yield []
         return
     home = folder / "kube-rbac-proxy"
     home.mkdir()
     port = free_port()
-    with _api_server() as api_server:
+    with serving(_Reviews) as api_server:
         (home / "kubeconfig").write_text(json.dumps(_kubeconfig(api_server)))
         (home / "config.json").write_text(json.dumps(_CONFIG))
         command = [
             str(PROGRAM),
-            f"--insecure-listen-address=127.0.0.1:{port}",
-            f"--upstream=http://127.0.0.1:{upstream}/",
             f"--kubeconfig={home / 'kubeconfig'}",
             f"--config-file={home / 'config.json'}",
+            *_sides(port, upstream, certificates),
         ]
         with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
             yield [Peer("kube-rbac-proxy", port, process.pid)]
 
 
-def warm_up(peer: Peer, tokens: Iterable[str]) -> None:
-    """Present each token once: from then on it is known."""
-    for token in tokens:
-        request = urllib.request.Request(f"http://127.0.0.1:{peer.port}/", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=60) as answer:
+def _sides(port: int, upstream: int, certificates: Certificates | None) -> list[str]:
+    if certificates is None:
+        return [f"--insecure-listen-address=127.0.0.1:{port}", f"--upstream=http://127.0.0.1:{upstream}/"]
+    return [
+        f"--secure-listen-address=127.0.0.1:{port}",
+        f"--tls-cert-file={certificates.chain}",
+        f"--tls-private-key-file={certificates.key}",
+        f"--upstream=https://127.0.0.1:{upstream}/",
+        f"--upstream-ca-file={certificates.authority}",
+    ]
+
+
+def warm_up(
+    peer: Peer, tokens: Iterable[str], certificates: Certificates | None = None, *, methods: Sequence[str] = ("GET",)
+) -> None:
+    """Present each token once with each method: from then on token and permission are known."""
+    url, context = f"http://127.0.0.1:{peer.port}/", None
+    if certificates:
+        url, context = f"https://127.0.0.1:{peer.port}/", ssl.create_default_context(cafile=certificates.authority)
+    for token, method in itertools.product(tokens, methods):
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"}, method=method)
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             answer.read()
-
-
-@contextmanager
-def _api_server() -> Iterator[int]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Reviews)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Reviews(BaseHTTPRequestHandler):

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import trustme
 
+from bench.pace import pace
 from bench.table import Row
 from tests.support.oidc_replicas import OidcReplicas
 from tests.support.postgresql import running
 from tests.support.postgresql_store import store_section
 
 # As many sign-ins as one address may begin at once.
-LOGOUTS, REPLICAS, WATCHES = 50, 3, 10
+LOGOUTS, REPLICAS, WATCHES = pace(50, quick=3), 3, 10
 
 
 def run() -> Iterator[Row]:

@@ -17,11 +17,12 @@ import httpx
 
 from bench.gateway import status_of
 from bench.instructions import Counter, valgrind
+from bench.pace import pace
 from bench.peers import Peer, backend
 from bench.stores_gateways import ALL_CORES, PODS, GatewaySite, sign_in
 from bench.table import Row
 
-COUNTED, TURNS = 1000, 3
+COUNTED, TURNS = pace(1000, quick=50), pace(3, quick=1)
 SCOPE = "get,list pods -n team; get,list deployments.apps -n team; get configmaps --name settings -n team; discovery"
 _names = itertools.count()
 

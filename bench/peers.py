@@ -7,10 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 # The load and the backend share one core, so that what is measured has the other to itself.
@@ -54,6 +56,18 @@ def started(command: list[str], *, core: str, port: int, cwd: Path) -> Iterator[
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """A server in a thread of this process, for what a peer asks once; gives its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -142,13 +156,13 @@ def _plain_haproxy(folder: Path, upstream: int) -> Iterator[Peer]:
 def _plain_envoy(folder: Path, upstream: int, envoy: str) -> Iterator[Peer]:
     port = free_port()
     config = folder / "envoy.json"
-    config.write_text(json.dumps(_envoy_config(port, upstream)))
+    config.write_text(json.dumps(envoy_config(port, upstream)))
     command = [envoy, "-c", str(config), "--concurrency", "1", "--log-level", "error", "--use-dynamic-base-id"]
     with started(command, core=MEASURED_CORE, port=port, cwd=folder) as process:
         yield Peer("Envoy", port, process.pid)
 
 
-def _envoy_config(port: int, upstream: int) -> dict[str, object]:
+def envoy_config(port: int, upstream: int) -> dict[str, object]:
     manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
     router = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
     route = {"match": {"prefix": "/"}, "route": {"cluster": "b"}}

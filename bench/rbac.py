@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Iterator
 
 from bench import rbac_files
+from bench.pace import pace
 from bench.table import Row
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
@@ -16,7 +17,7 @@ from ostiary.plugins.rbac import RbacAuthorization
 from ostiary.wire.rbac import CLUSTER_ROLE_BINDING, ROLE_BINDING, USER, USER_GROUP, Binding, Manifests
 
 SIZES = (10, 1_000, 100_000)
-DECISIONS, FIRST, TURNS, CALLERS = 500, 50, 60, 50
+DECISIONS, FIRST, TURNS, CALLERS = 500, 50, pace(60, quick=3), 50
 MAX_MICROSECONDS, MAX_RATIO = 5, 2
 
 

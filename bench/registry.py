@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench.pace import pace
 from bench.processes import alternating
 from bench.table import Row
 from ostiary.registry.keyring import Keyring
@@ -20,7 +21,7 @@ from ostiary.registry.kubelet.config import loads
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.registry_daemon import DaemonSite
 
-LOOKUPS, TURNS, CALLERS, PROCESS_TURNS = 2000, 40, 200, 60
+LOOKUPS, TURNS, CALLERS, PROCESS_TURNS = 2000, pace(40, quick=3), 200, pace(60, quick=3)
 IMAGE = "wanted.registry.test/team/app:v1"
 ANSWER = {
     "kind": "CredentialProviderResponse",

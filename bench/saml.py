@@ -19,6 +19,7 @@ import trustme
 from lxml import etree
 
 from bench.idle import _processor_seconds
+from bench.pace import pace
 from bench.table import Row
 from ostiary.interfaces.identity import Redirect
 from tests.support.gateway import ServedGateway, Site
@@ -27,7 +28,7 @@ from tests.support.saml.documents import Asked, IdentitySystem, encrypt, signer,
 from tests.support.saml.service import message_of
 
 # As many sign-ins as one address may begin, with their returns, in a minute.
-WARM_UP, SIGN_INS = 3, 25
+WARM_UP, SIGN_INS = 3, pace(25, quick=2)
 GROUPS = {"groups": [f"group-{number}" for number in range(20)]}
 
 

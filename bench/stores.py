@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from bench import stores_gateways
+from bench.pace import pace
 from bench.table import Row
 from ostiary.core.tokens import Tokens
 from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenStore
@@ -27,7 +28,8 @@ from ostiary.plugins.redis.token_store import RedisTokenStore
 from tests.support.postgresql import DATABASE, PASSWORD, USER, running
 from tests.support.redis import SENTINEL_NAME, redis_server, redis_with_sentinels
 
-TURNS, SIGN_INS, AT_ONCE, LOOKUPS, REVOCATIONS = 5, 2000, 64, 4000, 300
+TURNS, SIGN_INS, AT_ONCE = pace(5, quick=1), pace(2000, quick=200), 64
+LOOKUPS, REVOCATIONS = pace(4000, quick=400), pace(300, quick=5)
 LIMIT_SECONDS = 10.0
 
 MakeStore = Callable[[], TokenStore]

@@ -23,6 +23,7 @@ import httpx
 
 from bench.gateway import CONNECTIONS, LUA, Sample, sample, status_of
 from bench.instructions import Counter, valgrind
+from bench.pace import pace
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, started
 from bench.table import Row
 from tests.support.gateway import role
@@ -30,9 +31,10 @@ from tests.support.postgresql import PgBouncer, PostgresServer, pgbouncer, runni
 from tests.support.postgresql_store import store_section
 from tests.support.redis import RedisServer, redis_server
 
-USERS, PATHS, REVOCATIONS, SILENT_REVOCATIONS, REPLICAS = 50, 20, 300, 20, 3
+USERS, PATHS, REPLICAS = 50, 20, 3
+REVOCATIONS, SILENT_REVOCATIONS = pace(300, quick=5), pace(20, quick=2)
 # Many short turns: of a few the neighbours of a shared machine decide the median.
-ROUNDS, TURN_SECONDS, COUNTED = 30, 1, 1000
+ROUNDS, TURN_SECONDS, COUNTED = pace(30, quick=2), 1, pace(1000, quick=50)
 ALL_CORES = ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
 MAX_STALE, LIMIT_SECONDS = 5.0, 10.0
 PODS = "/api/v1/namespaces/team/pods"

@@ -16,6 +16,7 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+from bench.pace import pace
 from bench.table import Row
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.tokens import Tokens, digest, new_token, well_formed
@@ -25,9 +26,9 @@ from ostiary.plugins.sqlite import changes, database_file
 from ostiary.plugins.sqlite.log import Seen
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 
-TOKENS, PER_SESSION = 1_000_000, 10
-AT_ONCE, LOOKUPS, TURNS, REVOCATIONS = 500, 5000, 7, 50
-SIGN_INS = 2000
+TOKENS, PER_SESSION = pace(1_000_000, quick=10_000), 10
+AT_ONCE, LOOKUPS, TURNS, REVOCATIONS = 500, pace(5000, quick=500), pace(7, quick=2), pace(50, quick=3)
+SIGN_INS = pace(2000, quick=500)
 
 
 def run() -> Iterator[Row]:

@@ -35,7 +35,7 @@ def test_no_relative_link_is_left_and_each_leads_to_a_file_of_the_release() -> N
     for target, relative in zip(targets, before, strict=True):
         if not relative.startswith(("http", "#")):
             kind, tag, path = target.removeprefix(f"{HOME}/").split("/", 2)
-            assert (kind, tag) == ("raw" if path.endswith(".png") else "blob", "v1")
+            assert (kind, tag) == ("raw" if path.endswith((".png", ".svg")) else "blob", "v1")
             assert (ROOT / path.partition("#")[0]).exists()
 
 

@@ -1,0 +1,94 @@
+"""The gateway itself, and Envoy and HAProxy that ask it: one gateway for all three."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from bench.beside.plain import envoy, envoy_program, haproxy_bind
+from bench.beside.site import NAME, Candidate, Site
+from bench.gateway import gateway
+from bench.haproxy import write_config
+from bench.peers import Peer, free_port
+from ostiary.cli import main
+
+OURS = "ostiary"
+ENVOY_ASKS, HAPROXY_KEEPS = "Envoy with ext_authz to ostiary", "HAProxy with ostiary's decisions"
+SECRET = "the-secret-of-the-door"
+
+
+@dataclass(frozen=True, slots=True)
+class OurGateway:
+    candidate: Candidate
+    config: Path
+    tokens: tuple[str, ...]
+
+
+@contextmanager
+def our_gateway(site: Site, *, role: str) -> Iterator[OurGateway]:
+    """A gateway with doors for Envoy and HAProxy. It does all of its work, an audit event in a file included."""
+    (site.folder / "secret").write_text(SECRET)
+    with gateway(
+        site.folder, site.upstream, extra=_doors(site.folder), role=role, certificates=site.certificates
+    ) as peer:
+        home = site.folder / "gateway"
+        tokens = sorted({line.split()[0] for line in (home / "targets").read_text().splitlines()})
+        candidate = Candidate(OURS, peer.port, (peer,), secure=bool(site.certificates))
+        yield OurGateway(candidate, home / "gateway.yaml", tuple(tokens))
+
+
+def _doors(folder: Path) -> str:
+    callers = f"callers: {{tokenFile: {folder}/secret}}"
+    asks = f"{{name: asks, proxy: envoy, {callers}}}"
+    agent = f'agent: {{address: "127.0.0.1:{free_port()}"}}, decisions: {{socket: {folder}/haproxy.sock}}'
+    return f"doors: [{asks}, {{name: keeps, proxy: haproxy, {agent}, {callers}}}]"
+
+
+def envoy_that_asks(site: Site, ours: OurGateway) -> AbstractContextManager[Candidate] | None:
+    """Envoy with what ``ostiary door envoy`` prints."""
+    program = envoy_program()
+    if program is None:
+        return None
+    port, out = free_port(), io.StringIO()
+    options = ["--config", str(ours.config), "--door", "asks", "--listen", f"127.0.0.1:{port}"]
+    if site.certificates:
+        options += ["--ca", str(site.certificates.authority)]
+    with redirect_stdout(out), redirect_stderr(io.StringIO()):
+        main(["door", "envoy", *options])
+    text = out.getvalue()
+    if site.certificates:
+        # The system's authorities do not know the one of this run.
+        text = text.replace("/etc/ssl/certs/ca-certificates.crt", str(site.certificates.authority))
+    return envoy(site, ENVOY_ASKS, yaml.safe_load(text), port, program, *_processes(ours))
+
+
+def haproxy_with_decisions(site: Site, ours: OurGateway) -> AbstractContextManager[Candidate] | None:
+    """HAProxy with what ``ostiary door haproxy`` prints."""
+    if not shutil.which("haproxy"):
+        return None
+    port, home = free_port(), site.folder / "keeps"
+    home.mkdir()
+    file = write_config(home, ours.config, "keeps", port)
+    if site.certificates:
+        listen, authority = f"bind 127.0.0.1:{port}", str(site.certificates.authority)
+        text = file.read_text().replace(listen, f"{listen} {haproxy_bind(site.certificates)}")
+        text = text.replace("@system-ca", authority).replace("sni str(127.0.0.1)", f"sni str({NAME})")
+        file.write_text(text)
+    return _haproxy(site, file, port, _processes(ours))
+
+
+@contextmanager
+def _haproxy(site: Site, file: Path, port: int, others: tuple[Peer, ...]) -> Iterator[Candidate]:
+    command = ["haproxy", "-db", "-f", str(file)]
+    with site.candidate(HAPROXY_KEEPS, command, port, *others, cwd=file.parent) as candidate:
+        yield replace(candidate, forgets=True)
+
+
+def _processes(ours: OurGateway) -> tuple[Peer, ...]:
+    return ours.candidate.processes
