@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bench import (
+    audit_log,
     backend,
     client,
     device_keys,
@@ -36,6 +37,7 @@ SUITES = {
     "device-keys": device_keys.run,
     "registry": registry.run,
     "rbac": rbac.run,
+    "audit-log": audit_log.run,
     "tokens": tokens.run,
     "stores": stores.run,
     "gateway": gateway.run,
