@@ -39,6 +39,7 @@ SUITES = {
     "device-keys": Suite("bench.device_keys", 1),
     "registry": Suite("bench.registry", 1),
     "rbac": Suite("bench.rbac", 1),
+    "audit-log": Suite("bench.audit_log", 2),
     "tokens": Suite("bench.tokens", 2),
     "stores": Suite("bench.stores", 10),
     "gateway": Suite("bench.gateway", 4, OF_GATEWAY),

@@ -125,6 +125,30 @@ def cluster_behind_the_gateway(world: World) -> None:
     world.environment["KUBECONFIG"] = str(kubeconfig)
 
 
+def operator_with_an_audit_log(world: World) -> None:
+    """What alice and a service account did, as a gateway records it."""
+    path = "/api/v1/namespaces/team/pods"
+    requests = [("alice", "get", "web"), ("alice", "get", "db"), ("alice", "list", "")]
+    events = [
+        {
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": "Metadata",
+            "auditID": f"id-{number}",
+            "stage": "ResponseComplete",
+            "verb": verb,
+            "requestURI": f"{path}/{name}" if name else path,
+            "user": {"username": user, "groups": ["system:authenticated"]},
+            "objectRef": {"resource": "pods", "namespace": "team", "name": name, "apiVersion": "v1"},
+            "responseStatus": {"code": 200},
+            "requestReceivedTimestamp": "2026-01-31T08:00:00.000000Z",
+            "annotations": {"authorization.k8s.io/decision": "allow"},
+        }
+        for number, (user, verb, name) in enumerate([*requests, ("system:serviceaccount:shop:builder", "list", "")])
+    ]
+    (world.folder / "audit.log").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+
+
 def cluster_with_a_key(world: World) -> None:
     """A context ``prod`` with a client certificate, and a folder for sockets whose path is short."""
     cluster = world.stack.enter_context(Cluster(world.authority))
@@ -307,6 +331,8 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/sign-in-with-saml.md": credential_for_a_cluster,
     "docs/how-to/sign-in-with-spiffe.md": server_of_spire,
     "docs/how-to/trace-requests.md": collector_of_traces,
+    "docs/how-to/compare-with-the-cluster.md": cluster_behind_the_gateway,
+    "docs/how-to/roles-from-use.md": operator_with_an_audit_log,
     "docs/how-to/run-replicas-behind-haproxy.md": machine_with_a_database_and_haproxy,
     "docs/how-to/run-in-a-container.md": builder_of_the_image,
     "docs/how-to/run-with-systemd.md": administrator_of_a_host,

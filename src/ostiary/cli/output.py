@@ -87,14 +87,15 @@ def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) ->
 
 def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     """Columns as wide as they must be; the last one is not padded."""
-    cells = [tuple(map(_one_line, line)) for line in lines]
+    cells = [tuple(map(one_line, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     for number, line in enumerate((tuple(header), *cells)):
         text = "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip()
         print(text if number else paint(text, Style.FAINT, sys.stdout))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """*text* without anything that could steer a terminal or look like another line; a dash if nothing is left."""
     return " ".join(printable(text).split()) or "-"
 
 

@@ -238,13 +238,13 @@ def encode_review(attributes: Attributes, *, api_version: str = V1) -> bytes:
     return _ENCODER.encode({"kind": SUBJECT, "apiVersion": api_version, "metadata": {}, "spec": spec})
 
 
-def decode_status(data: bytes, *, api_version: str = V1) -> Decision:
+def decode_status(data: bytes, *, api_version: str = V1, kind: str = SUBJECT) -> Decision:
     """What the other server says; raises `ReviewError` unless it is a clear answer to a question in *api_version*."""
     if len(data) > MAX_BYTES:
         raise ReviewError(f"the answer is larger than {MAX_BYTES} bytes")
     answer = _decode(_ANSWER, data)
-    if answer.kind != SUBJECT or answer.api_version != api_version:
-        raise ReviewError(f"the answer is no {SUBJECT} of {api_version}")
+    if answer.kind != kind or answer.api_version != api_version:
+        raise ReviewError(f"the answer is no {kind} of {api_version}")
     status: _Status = answer.status
     if status.allowed and status.denied:
         raise ReviewError("the answer says both allowed and denied")

@@ -12,6 +12,7 @@ import yaml
 from ostiary.model import UserInfo
 from ostiary.wire.codec.go_json import go_json
 from tests.support.cluster import patch, protobuf, resources
+from tests.support.cluster.access_reviews import reviewed_user
 from tests.support.cluster.account_tokens import DISCOVERY_PATH, JWKS_PATH, JWKS_TYPE, AccountTokens
 from tests.support.cluster.http import Answer, Exchange, Record, json_answer, text_answer
 from tests.support.cluster.kubelet import Container, serve_exec, serve_log, serve_port_forward
@@ -243,8 +244,9 @@ class Api:
                 status: Object = {"userInfo": _user_info(user)}
             case "tokenreviews":
                 status = self.accounts.review(spec, self._find, API_SERVER_AUDIENCE)
-            case "selfsubjectaccessreviews":
-                reason = self.refuse(user, _reviewed(spec)) if self.refuse else None
+            case "selfsubjectaccessreviews" | "subjectaccessreviews":
+                subject = user if asked.resource.startswith("self") else reviewed_user(spec)
+                reason = self.refuse(subject, _reviewed(spec)) if self.refuse else None
                 status = {"allowed": reason is None, **({"reason": reason} if reason else {})}
             case _:
                 status = self._rules()

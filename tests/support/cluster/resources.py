@@ -52,6 +52,14 @@ RESOURCES = (
     Resource(
         "authorization.k8s.io",
         "v1",
+        "subjectaccessreviews",
+        "SubjectAccessReview",
+        namespaced=False,
+        verbs=("create",),
+    ),
+    Resource(
+        "authorization.k8s.io",
+        "v1",
         "selfsubjectaccessreviews",
         "SelfSubjectAccessReview",
         namespaced=False,

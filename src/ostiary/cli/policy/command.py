@@ -5,25 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ostiary.cli.arguments import JSON, UsageError, add_output
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.gateway.choice import DEFAULT, add_config, run_async
 from ostiary.cli.output import Style, paint, print_json, print_note, rows
-from ostiary.cli.policy.decision_output import AttributesJson, object_text
-from ostiary.core.extras import needing
+from ostiary.cli.policy import replay, shadow, suggest
+from ostiary.cli.policy.replay import GAIN, add_fail_on, exit_code
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ostiary.gateway.audit.recorded import Counts
-    from ostiary.gateway.config.settings import GatewayConfig
     from ostiary.gateway.policy.diff import Change
-    from ostiary.gateway.policy.replay import Difference, Replay
     from ostiary.interfaces.authorization import Finding, Subject
-
-GAIN, LOSS, ANY, NEVER = FAIL_ON = ("gain", "loss", "any", "never")
 
 LINT_HELP = """\
 Report errors and likely mistakes in a policy, each with its line and its fix: rules that can never match, bindings to
@@ -52,30 +47,29 @@ examples:
   ostiary policy diff policy-in-force/ policy/
   ostiary policy diff gateway.yaml new-gateway.yaml --fail-on any --output json
 """
-REPLAY_HELP = """\
-Decide recorded requests again, with the policy of a candidate gateway.yaml, and print the decisions that differ:
-who would gain or lose access that they used. AUDIT_LOG is the audit log of the gateway, or of kube-apiserver: one event
-on a line.
-
-Exit code 1 if decisions differ, or if a request could not be decided; --fail-on chooses what counts.
-"""
-REPLAY_EXAMPLES = """\
-examples:
-  ostiary policy replay --config new-gateway.yaml /var/log/ostiary/audit.log
-  ostiary policy replay --config new-gateway.yaml --fail-on loss audit.log audit.log.1
-"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(required=True, metavar="lint|diff|replay")
+    verbs = parser.add_subparsers(required=True, metavar="lint|diff|replay|suggest|shadow")
     _configure_lint(verbs.add_parser("lint", help="mistakes", description=LINT_HELP, epilog=LINT_EXAMPLES))
     _configure_diff(verbs.add_parser("diff", help="compare two policies", description=DIFF_HELP, epilog=DIFF_EXAMPLES))
-    _configure_replay(
+    replay.configure(
         verbs.add_parser(
             "replay",
             help="decide recorded requests again with a new policy",
-            description=REPLAY_HELP,
-            epilog=REPLAY_EXAMPLES,
+            description=replay.DESCRIPTION,
+            epilog=replay.EPILOG,
+        )
+    )
+    suggest.configure(
+        verbs.add_parser("suggest", help="roles from use", description=suggest.DESCRIPTION, epilog=suggest.EPILOG)
+    )
+    shadow.configure(
+        verbs.add_parser(
+            "shadow",
+            help="where the gateway and a cluster decide differently",
+            description=shadow.DESCRIPTION,
+            epilog=shadow.EPILOG,
         )
     )
 
@@ -90,36 +84,17 @@ def _configure_lint(parser: argparse.ArgumentParser) -> None:
 
 def _configure_diff(parser: argparse.ArgumentParser) -> None:
     _add_type(parser)
-    _add_fail_on(parser, GAIN)
+    add_fail_on(parser, GAIN)
     add_output(parser)
     parser.add_argument("old", metavar="OLD", help="the policy in force")
     parser.add_argument("new", metavar="NEW", help="the new policy")
     parser.set_defaults(run=diff_policies)
 
 
-def _configure_replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-c", "--config", metavar="FILE", required=True, help="the candidate's configuration")
-    _add_fail_on(parser, ANY)
-    add_output(parser)
-    parser.add_argument("logs", metavar="AUDIT_LOG", nargs="+", help="the audit log to replay")
-    parser.set_defaults(run=replay_logs)
-
-
 def _add_type(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--type", metavar="NAME", help="the authorization provider whose policy it is (default: by name)"
     )
-
-
-def _add_fail_on(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--fail-on", choices=FAIL_ON, default=default, help="what makes the exit code 1 (default: %(default)s)"
-    )
-
-
-def _code(fail_on: str, *, gains: int, losses: int) -> int:
-    counted = {GAIN: gains, LOSS: losses, ANY: gains + losses, NEVER: 0}
-    return FAILED if counted[fail_on] else OK
 
 
 # --- lint ---
@@ -198,7 +173,7 @@ def diff_policies(arguments: argparse.Namespace) -> int:
     else:
         _print_changes(changes)
         print(f"gains: {gains}, losses: {losses}" if changes else "no changes: nobody gains or loses a permission")
-    return _code(arguments.fail_on, gains=gains, losses=losses)
+    return exit_code(arguments.fail_on, gains=gains, losses=losses)
 
 
 async def _differences(old_path: str, new_path: str, plugin_type: str | None) -> tuple[Change, ...]:
@@ -258,85 +233,3 @@ def _change_json(change: Change) -> dict[str, object]:
         return fields | {"paths": list(change.paths)}
     where = {"group": change.api_group, "namespace": change.namespace, "name": change.name}
     return fields | {"resources": list(change.resources)} | where
-
-
-# --- replay ---
-
-
-def replay_logs(arguments: argparse.Namespace) -> int:
-    from ostiary.gateway import config
-    from ostiary.gateway.audit.recorded import Counts
-
-    counts = Counts()
-    replay = run_async(_replay(config.load(arguments.config), arguments.logs, counts))
-    if not replay.asked:
-        # A gate that tried nothing must not be an open one.
-        raise ConfigurationError(
-            "there are no requests to replay",
-            cause=f"no event records a decision; {counts.unreadable} lines are not audit events",
-            where=", ".join(arguments.logs),
-            code="config-invalid",
-        )
-    gains = sum(difference.effect.value == GAIN for difference in replay.differences)
-    losses = len(replay.differences) - gains
-    if arguments.output == JSON:
-        print_json(_replay_json(replay) | {"unreadable": counts.unreadable, "undecided": counts.undecided})
-    else:
-        _print_replay(replay, gains=gains, losses=losses)
-    if counts.unreadable:
-        print_note(f"{counts.unreadable} lines are not audit events and were skipped")
-    if replay.failed:
-        print_note(f"{replay.failed} requests could not be decided: {replay.error}")
-        return FAILED
-    return _code(arguments.fail_on, gains=gains, losses=losses)
-
-
-async def _replay(config: GatewayConfig, logs: list[str], counts: Counts) -> Replay:
-    with needing("gateway"):
-        from ostiary.gateway.policy.replay import replay, requiring_more
-    from ostiary.gateway.audit.recorded import read, with_upstream
-    from ostiary.gateway.policy.source import open_policy
-
-    upstreams = [upstream.name for upstream in config.upstreams]
-    async with open_policy(config.authorization) as policy:
-        records = (with_upstream(record, upstreams) for record in read(logs, counts))
-        return await replay(records, policy.authorizer, requiring_more(config))
-
-
-def _print_replay(replay: Replay, *, gains: int, losses: int) -> None:
-    for difference in replay.differences:
-        gained = difference.effect.value == GAIN
-        sign = paint("+", Style.BAD, sys.stdout) if gained else paint("-", Style.GOOD, sys.stdout)
-        times = "once" if difference.count == 1 else f"{difference.count} times"
-        print(f"{sign} {printable(_difference_text(difference))}: {times}, such as {printable(difference.example)}")
-    requests = f"{replay.asked} {'request' if replay.asked == 1 else 'requests'}"
-    print(f"{requests}: gains: {gains}, losses: {losses}" if replay.differences else f"{requests}: decided as before")
-
-
-def _difference_text(difference: Difference) -> str:
-    attributes = _difference_attributes(difference)
-    word = "may now" if difference.effect.value == GAIN else "may no longer"
-    return (
-        f'User "{difference.username}" {word} {attributes["verb"]} {attributes.get("path") or object_text(attributes)}'
-    )
-
-
-def _difference_attributes(difference: Difference) -> AttributesJson:
-    from ostiary.gateway.doors.operator_json import attributes_json
-    from ostiary.model import Attributes, UserInfo
-
-    return cast(AttributesJson, attributes_json(Attributes(UserInfo(difference.username), difference.request)))
-
-
-def _replay_json(replay: Replay) -> dict[str, object]:
-    differences = []
-    for difference in replay.differences:
-        fields = {key: value for key, value in _difference_attributes(difference).items() if key != "groups"}
-        summary = {
-            "effect": difference.effect.value,
-            "count": difference.count,
-            "example": difference.example,
-            "reason": difference.reason,
-        }
-        differences.append(fields | summary)
-    return {"asked": replay.asked, "free": replay.free, "failed": replay.failed, "differences": differences}

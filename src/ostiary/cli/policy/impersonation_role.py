@@ -24,7 +24,8 @@ DESCRIPTION = """\
 Print the role and binding that a gateway with identity: impersonation needs in the cluster behind it, made from its
 policy: only users and groups that the configured providers can produce, and only the verbs and resources that the
 policy allows one of them. It can never be system:masters, nor a part of the control plane, a node or a service account.
-Print it again when the policy or the users have changed; a note is printed for each rule without a bound.
+Print it again when the policy or the users have changed; a note is printed for each rule without a bound. Where
+decisions are compared with the cluster's (shadow), the gateway may also create subjectaccessreviews.
 
 Users are named one by one. Those of htpasswd and single_user are known; where an identity provider cannot list its
 users, name them with --user, or accept every name with --any-user.
@@ -126,15 +127,18 @@ async def _objects(
     from ostiary.gateway.policy.source import open_policy
 
     subject = _subject(arguments)
-    async with open_policy(config.authorization, upstream=chosen_upstream(arguments.upstream, config)) as policy:
+    chosen = chosen_upstream(arguments.upstream, config)
+    async with open_policy(config.authorization, upstream=chosen) as policy:
         mentioned = await policy.authorizer.relevant_groups()
         usernames = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
     possible = PossibleSubjects.from_config(config)
     identity = _identity(possible, mentioned, usernames, arguments)
+    is_shadowed = any(each.shadow is not None and chosen in ("", each.name) for each in config.upstreams)
+    own = (roles.ASKS_DECISIONS,) if is_shadowed else ()
     if arguments.legacy:
-        return roles.legacy_role(identity, name=arguments.name, subject=subject), policy.unlisted
+        return roles.legacy_role(identity, name=arguments.name, subject=subject, own=own), policy.unlisted
     grants = None if policy.unlisted else policy.grants
-    return roles.constrained_role(identity, grants, name=arguments.name, subject=subject), policy.unlisted
+    return roles.constrained_role(identity, grants, name=arguments.name, subject=subject, own=own), policy.unlisted
 
 
 def _identity(

@@ -1,6 +1,6 @@
 """Audit events read back: what was asked, by whom, and what was decided then.
 
-    audit log  ->  lines  ->  RecordedRequest  ->  ``ostiary explain``, ``ostiary policy replay``
+    audit log  ->  lines  ->  RecordedRequest  ->  ``ostiary explain``, ``ostiary policy replay|suggest``
 
 Called by the commands, never by the gateway that serves. Events of kube-apiserver have the same form, so its logs can
 be read too. A log may hold what a crash cut short: such lines are counted, and never quoted.
@@ -8,36 +8,51 @@ be read too. A log may hold what a crash cut short: such lines are counted, and 
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import NamedTuple
 
+from ostiary.core.caching.bounded import Bounded
 from ostiary.core.delegation import BEYOND_SCOPE
-from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.ended_requests import EndedRequest
+from ostiary.gateway.audit.log_files import Counts, LogPath, lines
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary.wire.audit import CAPABILITIES, DECISION, REASON, SCOPE, UPSTREAM, Stage
-from ostiary.wire.request import request_info
+from ostiary.wire.audit import (
+    CAPABILITIES,
+    DECISION,
+    NO_OBJECT,
+    REASON,
+    SCOPE,
+    SHADOW_STAGE,
+    UPSTREAM,
+    RecordedEvent,
+    RecordedObject,
+    Stage,
+    decode_event,
+    decode_notes,
+    decode_user,
+)
+from ostiary.wire.request.request_info import PROXY, WATCH, long_running, request_info
 
 ALLOW, FORBID = "allow", "forbid"
 OWN_GROUP = "ostiary.dev"
 
-# A JSON object of an audit event, with fields of any type.
-Event = dict[str, Any]
-
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 # A long-running request has two events; both have the decision.
 _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
+_TEXTS_KEPT = 20_000
+# The verbs of a request to one object, and to all of them: what `request_info` makes of the methods.
+_OF_ONE = frozenset(("get", "create", "update", "patch", "delete"))
+_OF_MANY = frozenset(("list", "watch", "create", "update", "patch", "deletecollection"))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
     """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
-    answered in the end, if that is recorded; `scope` what its token may be used for, if that is less than its owner."""
+    answered in the end, if that is recorded; `scope` what its token may be used for, if that is less than its owner.
+    `actor` is who asked in the name of the user, if it was somebody else."""
 
     id: str
     at: datetime
@@ -45,6 +60,7 @@ class RecordedRequest:
     decision: Decision
     status: int = 0
     scope: str = ""
+    actor: str = ""
 
     @property
     def refused_by_scope(self) -> bool:
@@ -52,101 +68,157 @@ class RecordedRequest:
         return not self.decision.allowed and self.decision.reason.startswith(BEYOND_SCOPE)
 
 
-@dataclass(slots=True)
-class Counts:
-    """What was skipped while reading: lines that are not events, and events without a decision."""
+class _Notes(NamedTuple):
+    """What the annotations of an event say of its request. Most events of a log share theirs with many others."""
 
-    unreadable: int = 0
-    undecided: int = 0
+    decision: Decision | None
+    hidden: Decision | None
+    scope: str
+    upstream: str
+    capabilities: tuple[str, ...]
 
 
-def find(paths: Iterable[str | os.PathLike[str]], audit_id: str) -> RecordedRequest | EndedRequest | None:
+class EventReader:
+    """Makes requests of events. The user and the annotations of most events came before, and are decoded once.
+
+    *upstream* is that of events that name none: a gateway with one upstream does not write it down.
+    """
+
+    def __init__(self, upstream: str = "") -> None:
+        self._upstream = upstream
+        self._users: Bounded[bytes, UserInfo | None] = Bounded(_TEXTS_KEPT)
+        self._notes: Bounded[bytes, _Notes] = Bounded(_TEXTS_KEPT)
+
+    def request_of(self, event: RecordedEvent) -> RecordedRequest | None:
+        """What *event* records; None if nobody was identified, or nothing was decided."""
+        notes = self._notes_of(bytes(event.annotations))
+        if notes.decision is None or not event.request_uri:
+            return None
+        user = sender = self._user_of(bytes(event.user))
+        text, actor = bytes(event.impersonated_user), ""
+        if text != NO_OBJECT:
+            # With impersonation, the decision was about what the impersonated user may do.
+            user = self._user_of(text) or sender
+            actor = "" if user is sender or sender is None else sender.username
+        try:
+            at = datetime.fromisoformat(event.request_received_timestamp).astimezone(UTC)
+        except ValueError:
+            return None
+        if user is None:
+            return None
+        status = 0 if event.response_status is None else event.response_status.code
+        return RecordedRequest(
+            event.audit_id,
+            at,
+            Attributes(user, _request(event, notes, self._upstream)),
+            notes.hidden if status == 404 and notes.hidden is not None else notes.decision,
+            status,
+            notes.scope,
+            actor,
+        )
+
+    def _user_of(self, text: bytes) -> UserInfo | None:
+        if text in self._users:
+            return self._users[text]
+        user = decode_user(text)
+        self._users.keep(text, user)
+        return user
+
+    def _notes_of(self, text: bytes) -> _Notes:
+        notes = self._notes.get(text)
+        if notes is None:
+            notes = _read_notes(decode_notes(text))
+            self._notes.keep(text, notes)
+        return notes
+
+
+def _read_notes(annotations: dict[str, str]) -> _Notes:
+    decision = hidden = None
+    verdict, reason = annotations.get(DECISION), annotations.get(REASON, "")
+    if verdict == ALLOW:
+        decision = Decision(Verdict.ALLOW, reason)
+    elif verdict == FORBID:
+        decision, hidden = Decision(Verdict.NO_OPINION, reason), Decision(Verdict.NO_OPINION, reason, hidden=True)
+    capabilities = tuple(filter(None, annotations.get(CAPABILITIES, "").split(",")))
+    return _Notes(decision, hidden, annotations.get(SCOPE, ""), annotations.get(UPSTREAM, ""), capabilities)
+
+
+def find(paths: Iterable[LogPath], audit_id: str) -> RecordedRequest | EndedRequest | None:
     """The request with this id; raises `ConfigurationError` if a file cannot be read.
 
     Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
     """
     lowered_id = audit_id.strip().lower()
+    text, reader, counts = lowered_id.encode("utf-8", "replace"), EventReader(), Counts()
     request: RecordedRequest | None = None
     ended: EndedRequest | None = None
     for path in paths:
-        for line in _lines(path):
-            # Parsing every line of a large log would take minutes, and nearly all are about other requests.
-            if lowered_id not in line.lower():
+        for _, line in lines(path, counts):
+            if text not in line.lower():
                 continue
-            event = _event(line)
-            if event is None or str(event.get("auditID")).lower() != lowered_id:
+            event = decode_event(line)
+            if event is None or event.audit_id.lower() != lowered_id:
                 continue
             # One request may have several events; the last one has the answer.
-            request = decode_request(event) or request
+            if event.stage != SHADOW_STAGE:
+                request = reader.request_of(event) or request
             ended = decode_end(event) or ended
     return request or ended
 
 
-def read(paths: Iterable[str | os.PathLike[str]], counts: Counts) -> Iterator[RecordedRequest]:
-    """Each decided request once; raises `ConfigurationError` if a file cannot be read."""
-    ids: set[str] = set()
+def read(paths: Iterable[LogPath], counts: Counts, *, upstreams: Sequence[str] = ()) -> Iterator[RecordedRequest]:
+    """Each decided request once; raises `ConfigurationError` if a file cannot be read.
+
+    *upstreams* are those of the gateway: if there is only one, events do not name it.
+    """
+    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "")
+    # Only what lasts has two events. To remember the ids of all others would take memory for nothing.
+    lasting: set[str] = set()
     for path in paths:
-        for line in _lines(path):
-            event = _event(line)
+        for number, line in lines(path, counts):
+            event = decode_event(line)
             if event is None:
-                counts.unreadable += 1
+                counts.count_unreadable(path, number)
                 continue
-            if event.get("stage") not in _STAGES or event.get("auditID") in ids:
+            if event.stage not in _STAGES or event.audit_id in lasting:
                 continue
-            request = decode_request(event)
+            request = reader.request_of(event)
             if request is None:
                 counts.undecided += 1
                 continue
-            ids.add(request.id)
+            if event.stage == Stage.STARTED.value or long_running(request.attributes.request):
+                lasting.add(request.id)
             yield request
 
 
-def decode_request(event: Event | None) -> RecordedRequest | None:
-    """What *event* records; None if nobody was identified, nothing was decided, or it is no event."""
-    if event is None:
-        return None
-    try:
-        # With impersonation, the decision was about what the impersonated user may do.
-        who = event.get("impersonatedUser") or event["user"]
-        verdict = event["annotations"][DECISION]
-        user, info = _user(who), _request(event)
-        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
-        reason, scope = (str(event["annotations"].get(key, "")) for key in (REASON, SCOPE))
-        audit_id = event["auditID"]
-    except (KeyError, TypeError, AttributeError, ValueError):
-        return None
-    if verdict not in (ALLOW, FORBID) or not user.username or not isinstance(audit_id, str):
-        return None
-    status = event.get("responseStatus") or {}
-    is_hidden = verdict == FORBID and isinstance(status, dict) and status.get("code") == 404
-    decision = Decision(Verdict.ALLOW if verdict == ALLOW else Verdict.NO_OPINION, reason, is_hidden)
-    code = status.get("code") if isinstance(status, dict) else None
-    status_code = code if isinstance(code, int) else 0
-    return RecordedRequest(audit_id, at, Attributes(user, info), decision, status_code, scope)
+def decode_request(line: bytes) -> RecordedRequest | None:
+    """What the event on *line* records; None if nobody was identified, nothing was decided, or it is no event."""
+    event = decode_event(line)
+    return None if event is None else EventReader().request_of(event)
 
 
-def decode_end(event: Event | None) -> EndedRequest | None:
-    """How the request of *event* ended, whatever it was; None if it has not, or this is no event."""
-    if event is None or event.get("stage") not in (Stage.COMPLETE.value, Stage.PANIC.value):
+def decode_end(event: RecordedEvent) -> EndedRequest | None:
+    """How the request of *event* ended, whatever it was; None if it has not."""
+    if event.stage not in (Stage.COMPLETE.value, Stage.PANIC.value):
         return None
     try:
-        response, notes = event.get("responseStatus") or {}, event.get("annotations") or {}
-        at = datetime.fromisoformat(event["requestReceivedTimestamp"]).astimezone(UTC)
-        user, addresses = event.get("user") or {}, event.get("sourceIPs") or [""]
-        return EndedRequest(
-            str(event["auditID"]),
-            at,
-            int(response.get("code", 0)),
-            str(response.get("message", "")),
-            str(event.get("verb", "")).upper(),
-            str(event.get("requestURI", "")).partition("?")[0],
-            str(addresses[0]),
-            str(user.get("username", "") or notes.get("ostiary.dev/claimed-user", "")),
-            str(notes.get("ostiary.dev/login", "")),
-            str(notes.get("ostiary.dev/provider", "")),
-        )
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError):
+        at = datetime.fromisoformat(event.request_received_timestamp).astimezone(UTC)
+    except ValueError:
         return None
+    notes, user = decode_notes(bytes(event.annotations)), decode_user(bytes(event.user))
+    response = event.response_status
+    return EndedRequest(
+        event.audit_id,
+        at,
+        0 if response is None else response.code,
+        "" if response is None else response.message,
+        event.verb.upper(),
+        event.request_uri.partition("?")[0],
+        (event.source_ips or ("",))[0],
+        notes.get("ostiary.dev/claimed-user", "") if user is None else user.username,
+        notes.get("ostiary.dev/login", ""),
+        notes.get("ostiary.dev/provider", ""),
+    )
 
 
 def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> RecordedRequest:
@@ -158,64 +230,67 @@ def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> Recorded
     return replace(record, attributes=replace(record.attributes, request=request))
 
 
-def _user(value: Event) -> UserInfo:
-    extra = value.get("extra") or {}
-    return UserInfo(
-        str(value.get("username", "")),
-        str(value.get("uid", "")),
-        tuple(map(str, value.get("groups") or ())),
-        tuple(sorted((str(key), tuple(map(str, values))) for key, values in extra.items())),
-    )
-
-
-def _request(event: Event) -> RequestInfo:
-    verb, (path, _, query) = str(event["verb"]), str(event["requestURI"]).partition("?")
-    object_ref, upstream = event.get("objectRef"), str(event["annotations"].get(UPSTREAM, ""))
-    if not object_ref:
-        return RequestInfo(verb, verb.upper(), path, upstream=upstream)
-    info = RequestInfo(
+def _request(event: RecordedEvent, notes: _Notes, only_upstream: str) -> RequestInfo:
+    verb, (path, _, query), about = event.verb, event.request_uri.partition("?"), event.object_ref
+    if about is None or not about.resource:
+        return RequestInfo(verb, verb.upper(), path, upstream=notes.upstream or only_upstream)
+    upstream = notes.upstream or ("" if about.api_group == OWN_GROUP else only_upstream)
+    method = _METHODS.get(verb, "GET")
+    is_plain = _is_plain(about, verb, path, query)
+    if not is_plain:
+        mapped = _as_mapped(about, RequestLine(method, path, query), verb)
+        if mapped is not None:
+            return replace(mapped, upstream=upstream, capabilities=notes.capabilities)
+    return RequestInfo(
         verb=verb,
-        method=_METHODS.get(verb, "GET"),
+        method=method,
         path=path,
         is_resource=True,
-        api_group=str(object_ref.get("apiGroup", "")),
-        api_version=str(object_ref.get("apiVersion", "")),
-        namespace=str(object_ref.get("namespace", "")),
-        resource=str(object_ref.get("resource", "")),
-        subresource=str(object_ref.get("subresource", "")),
-        name=str(object_ref.get("name", "")),
+        modifier=(WATCH if verb == "watch" else PROXY if about.subresource == "proxy" else "") if is_plain else "",
+        api_group=about.api_group,
+        api_version=about.api_version,
+        namespace=about.namespace,
+        resource=about.resource,
+        subresource=about.subresource,
+        name=about.name,
+        capabilities=notes.capabilities,
+        upstream=upstream,
+        of_kubernetes=is_plain,
     )
-    asked = str(event["annotations"].get(CAPABILITIES, ""))
-    capabilities = tuple(filter(None, asked.split(",")))
-    return replace(_as_mapped(info, query) or info, upstream=upstream, capabilities=capabilities)
 
 
-def _as_mapped(info: RequestInfo, query: str) -> RequestInfo | None:
+def _is_plain(about: RecordedObject, verb: str, path: str, query: str) -> bool:
+    """Whether the request line says what the reference says and nothing else, so that it need not be parsed.
+
+    Most lines of a log are so. A namespace, which lies in itself, and a selector are not plain.
+    """
+    if about.resource == "namespaces" or verb not in (_OF_ONE if about.name else _OF_MANY):
+        return False
+    if not about.name and "elector" in query:
+        return False
+    version = f"/apis/{about.api_group}/{about.api_version}" if about.api_group else f"/api/{about.api_version}"
+    place = (
+        f"{version}/namespaces/{about.namespace}/{about.resource}" if about.namespace else f"{version}/{about.resource}"
+    )
+    if about.name:
+        place = f"{place}/{about.name}/{about.subresource}" if about.subresource else f"{place}/{about.name}"
+    elif about.subresource:
+        return False
+    return path == place and "%" not in path
+
+
+def _as_mapped(about: RecordedObject, line: RequestLine, verb: str) -> RequestInfo | None:
     """The request as it was read from its first line, selectors and all, if that line gives the same."""
     try:
-        mapped = request_info.request_info(RequestLine(info.method, info.path, query))
+        mapped = request_info(line)
     except ValueError:
         return None
-    same = ("verb", "api_group", "namespace", "resource", "subresource", "name")
-    return mapped if all(getattr(mapped, key) == getattr(info, key) for key in same) else None
-
-
-# --- lines ---
-
-
-def _event(line: str) -> Event | None:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) and event.get("kind") == "Event" else None
-
-
-def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as opened:
-            yield from (line for line in opened if not line.isspace())
-    except OSError as error:
-        raise ConfigurationError(
-            "the audit log cannot be read", cause=error.strerror, where=os.fspath(path), code="config-unreadable"
-        ) from None
+    is_same = (
+        mapped.verb == verb
+        and mapped.resource == about.resource
+        and mapped.name == about.name
+        and mapped.namespace == about.namespace
+        and mapped.subresource == about.subresource
+        and mapped.api_group == about.api_group
+    )
+    return mapped if is_same else None

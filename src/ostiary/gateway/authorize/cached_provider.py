@@ -115,7 +115,7 @@ class CachedAuthorizationProvider:
 
     def decide(self, attributes: Attributes) -> TimedDecision | None:
         """The decision if nothing must be waited for, else None; raises `ProviderError`. Call `epoch` before it."""
-        key = self._key(attributes)
+        key = self.key(attributes)
         try:
             timed = self._decisions.get(key)
         except TypeError as error:
@@ -139,7 +139,7 @@ class CachedAuthorizationProvider:
         timed = self.decide(attributes)
         # A caller that joins a call older than the lifetime of a decision starts a new one.
         while timed is None or timed.until < came_at:
-            key, owner = self._key(attributes), attributes.user.username
+            key, owner = self.key(attributes), attributes.user.username
             try:
                 timed = await self._decisions.fill(key, lambda: self._call_authorize(attributes), owner=owner)
             except TimeoutError:
@@ -200,7 +200,7 @@ class CachedAuthorizationProvider:
 
     # --- asking ---
 
-    def _key(self, attributes: Attributes) -> Hashable:
+    def key(self, attributes: Attributes) -> Hashable:
         if self._chosen_key is None:
             return attributes
         try:

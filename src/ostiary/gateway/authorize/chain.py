@@ -12,7 +12,7 @@ trying again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -132,6 +132,14 @@ class Authorizer:
     def still_holds(self, ruling: Ruling) -> bool:
         """Whether *ruling* may be used again for the very same attributes."""
         return ruling.generation == self.generation and self._clock.monotonic() < ruling.until
+
+    def question_key(self, attributes: Attributes) -> Hashable:
+        """Equal for questions that this policy must answer alike, whatever else differs; raises `ProviderError`.
+
+        For those who ask about many requests at once, and may ask each question once.
+        """
+        attributes = _complete(attributes)
+        return tuple(provider.key(attributes) for provider in self._providers if provider.is_for(attributes.upstream))
 
     # --- deciding ---
 

@@ -25,6 +25,7 @@ FOR_SERVERS = (
     "timeouts",
     "insecure",
     "redirect",
+    "shadow",
 )
 
 
@@ -51,6 +52,7 @@ def _upstream(entry: UpstreamEntry, builder: Builder, directory: Path) -> Upstre
     if attributes is not None:
         _check_application(entry, upstream)
         _check_redirect(entry, upstream)
+        _check_shadow(entry, upstream)
     return None if attributes is None else upstream
 
 
@@ -136,6 +138,17 @@ def _check_redirect(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
     if not all(_is_below(path, upstream.prefix) for path in redirect.paths) and entry.fields.is_right("prefix"):
         hint = "write the paths as clients see them"
         problem(f"one of its paths is not below the prefix {upstream.prefix}", "redirect", hint)
+
+
+def _check_shadow(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
+    if upstream.shadow is None:
+        return
+    problem = entry.fields.problem
+    if not upstream.is_kubernetes:
+        problem("only a Kubernetes API can be asked for its decisions", "shadow", "remove it")
+    elif upstream.server.startswith("https://") and not _has_credential(upstream):
+        hint = "set tokenFile, or tls.certificate and tls.key"
+        problem("the gateway has no credential to ask for decisions with", "shadow", hint)
 
 
 def _is_below(path: str, prefix: str) -> bool:

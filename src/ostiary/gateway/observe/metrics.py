@@ -136,6 +136,11 @@ class Metrics:
             ("rule", "result"),
         )
         self.held = Gauge("step_up_held_requests", "Requests that wait while a person proves more.")
+        self.shadow_reviews = Counter(
+            "shadow_reviews_total",
+            "Requests chosen for a comparison with the cluster's decision, by upstream and what came of it.",
+            ("upstream", "outcome"),
+        )
         self.queued = Gauge("queued_requests", "Requests in the queue.")
         self.in_flight = Gauge("in_flight_requests", "Requests that are being answered.")
         self.open_streams = Gauge("open_streams", "Watches, logs and terminals that are open.")

@@ -48,6 +48,9 @@ USER_INFO, AS_SERVICE_ACCOUNT, AS_NODE = "user-info", "serviceaccount", "arbitra
 RESOURCE_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PATH_VERBS = ("delete", "get", "head", "options", "patch", "post", "put")
 
+# What the gateway asks in its own name where decisions are compared with the cluster's (`upstreams[].shadow`).
+ASKS_DECISIONS = PolicyRule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",))
+
 # What must be allowed if the policy cannot be listed: any request, for every user that it may impersonate.
 ANYTHING = (
     PolicyRule(RESOURCE_VERBS, (ANY,), (ANY,)),
@@ -85,11 +88,20 @@ class ImpersonationTargets:
 
 
 def constrained_role(
-    identity: ImpersonationTargets, grants: Iterable[Grant] | None, *, name: str, subject: Subject
+    identity: ImpersonationTargets,
+    grants: Iterable[Grant] | None,
+    *,
+    name: str,
+    subject: Subject,
+    own: Sequence[PolicyRule] = (),
 ) -> tuple[Role | Binding, ...]:
-    """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed."""
+    """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed.
+
+    *own* is what the gateway does there in its own name.
+    """
     listed = None if grants is None else tuple(grants)
     rules: list[tuple[str, PolicyRule]] = [("", rule) for rule in _whom(f"impersonate:{USER_INFO}", identity)]
+    rules += [("", rule) for rule in own]
     rules += _on(USER_INFO, _granted_rules(listed, identity.can_be))
     for namespace, account in identity.service_accounts:
         rules.append((namespace, _account_rule(f"impersonate:{AS_SERVICE_ACCOUNT}", AUTHENTICATION, account)))
@@ -107,10 +119,12 @@ def constrained_role(
     return _objects(rules, name=name, subject=subject)
 
 
-def legacy_role(identity: ImpersonationTargets, *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+def legacy_role(
+    identity: ImpersonationTargets, *, name: str, subject: Subject, own: Sequence[PolicyRule] = ()
+) -> tuple[Role | Binding, ...]:
     """The objects for an older cluster: only whom the gateway can be is limited there."""
     nodes = tuple(f"{SYSTEM}node:{node}" for node in identity.nodes)
-    rules = [("", rule) for rule in _whom(LEGACY, identity, users_in="")]
+    rules = [("", rule) for rule in (*_whom(LEGACY, identity, users_in=""), *own)]
     if nodes:
         rules.append(("", PolicyRule((LEGACY,), ("",), ("users",), nodes)))
     rules += [(namespace, _account_rule(LEGACY, "", account)) for namespace, account in identity.service_accounts]
@@ -134,7 +148,7 @@ def _unbounded_sentence(role: Role, rule: PolicyRule) -> str:
         if ANY not in rule.resources and not paths:
             return ""
         return f"the gateway may act on {'any path' if paths else f'any resource{where}'}: some rule of the policy does"
-    if rule.resource_names:
+    if rule.resource_names or not rule.verbs[0].startswith(LEGACY):
         return ""
     what = {
         "users": "can be any user, also one of the control plane such as system:kube-controller-manager",

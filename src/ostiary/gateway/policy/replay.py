@@ -8,10 +8,11 @@ it sees what people really do, with their real groups, and works for any provide
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ostiary.core.abilities import ability
+from ostiary.core.caching.bounded import Bounded
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.recorded import RecordedRequest
 from ostiary.gateway.authorize.capabilities import questions_of
@@ -20,7 +21,10 @@ from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.policy.diff import Effect
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.interfaces.attributes import RequiresMore
-from ostiary.model import Attributes, RequestInfo
+from ostiary.model import Attributes, Decision, RequestInfo
+
+# What was asked is asked again only after so many other questions.
+_DECISIONS_KEPT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +53,47 @@ class Replay:
     error: str = ""
 
 
+_Shared = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class _DifferenceCount:
+    """Differences that are told as one; `record` is the first of them."""
+
+    record: RecordedRequest
+    effect: Effect
+    reason: str
+    count: int = 1
+
+
 async def replay(
     records: Iterable[RecordedRequest], authorizer: Authorizer, requiring: Sequence[RequiresMore] = ()
 ) -> Replay:
-    """Ask *authorizer* what was asked then. *requiring* are the mappers that know when one permission is not enough."""
+    """Ask *authorizer* what was asked then. *requiring* are the mappers that know when one permission is not enough.
+
+    Equal questions are asked once: a log is full of them.
+    """
     decided = free = failed = 0
     error = ""
-    by_question: dict[tuple[Effect, str, RequestInfo], Difference] = {}
+    decisions = _Decisions(authorizer)
+    counted: dict[_Shared, _DifferenceCount] = {}
     for record in records:
-        if is_self_review(record.attributes.request) or record.refused_by_scope:
+        attributes = record.attributes
+        if is_self_review(attributes.request) or record.refused_by_scope:
             # The gateway answers self reviews to everybody who is signed in. What a token is not for, no policy gives.
             free += 1
             continue
         decided += 1
         try:
-            allowed, reason = await _decide(record.attributes, authorizer, requiring)
+            decision = await decisions.on_all(attributes, requiring)
         except ProviderError as failure:
             failed, error = failed + 1, error or f"{failure.summary}: {failure.cause}"
             continue
-        if allowed != record.decision.allowed:
-            _count(by_question, record, Effect.GAIN if allowed else Effect.LOSS, reason)
+        if decision.allowed != record.decision.allowed:
+            _count(counted, record, decision)
     differences = sorted(
-        by_question.values(), key=lambda difference: (difference.effect.value, -difference.count, difference.username)
+        map(_difference, counted.values()),
+        key=lambda difference: (difference.effect.value, -difference.count, difference.username),
     )
     return Replay(decided, free, tuple(differences), failed, error)
 
@@ -82,33 +105,74 @@ def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
     return tuple(mapper for mapper in requiring if mapper is not None)
 
 
-async def _decide(
-    attributes: Attributes, authorizer: Authorizer, requiring: Sequence[RequiresMore]
-) -> tuple[bool, str]:
-    also_required = (mapper.also_required(attributes.request) for mapper in requiring)
-    needed = (*questions_of(attributes.request), *(more for more in also_required if more is not None))
-    for request in needed:
-        decision = await authorizer.authorize(Attributes(attributes.user, request))
-        if not decision.allowed:
-            return False, decision.reason
-    return True, decision.reason
+class _Decisions:
+    """Those of one chain. What cannot be decided is remembered, too: a log must not wait a thousand times for it."""
+
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
+        self._kept: Bounded[Hashable, Decision | ProviderError] = Bounded(_DECISIONS_KEPT)
+
+    async def on_all(self, attributes: Attributes, requiring: Sequence[RequiresMore]) -> Decision:
+        """The decision on everything that such a request needs; raises `ProviderError`."""
+        request = attributes.request
+        decision = await self._on(attributes)
+        if request.capabilities:
+            for needed in questions_of(request)[1:]:
+                decision = await self._on(Attributes(attributes.user, needed)) if decision.allowed else decision
+        for mapper in requiring:
+            more = mapper.also_required(request)
+            if more is not None and decision.allowed:
+                decision = await self._on(Attributes(attributes.user, more))
+        return decision
+
+    async def _on(self, attributes: Attributes) -> Decision:
+        key = self._authorizer.question_key(attributes)
+        decision = self._kept.get(key)
+        if decision is None:
+            try:
+                # Most providers answer at once, which costs less than to wait for it.
+                decision = self._authorizer.decide(attributes) or await self._authorizer.authorize(attributes)
+            except ProviderError as error:
+                decision = error
+            self._kept.keep(key, decision)
+        if isinstance(decision, ProviderError):
+            raise decision
+        return decision
 
 
-def _count(
-    by_question: dict[tuple[Effect, str, RequestInfo], Difference], record: RecordedRequest, effect: Effect, reason: str
-) -> None:
-    username, info = record.attributes.user.username, record.attributes.request
+def _count(counted: dict[_Shared, _DifferenceCount], record: RecordedRequest, decision: Decision) -> None:
+    username, asked = record.attributes.user.username, record.attributes.request
     # What differs from request to request is left out. The path counts only where there is no resource.
+    key = (
+        decision.allowed,
+        username,
+        asked.verb,
+        asked.api_group,
+        asked.api_version,
+        asked.namespace,
+        asked.resource,
+        asked.subresource,
+        asked.modifier,
+        asked.capabilities,
+        asked.upstream,
+        "" if asked.is_resource else asked.path,
+    )
+    before = counted.get(key)
+    if before is None:
+        counted[key] = _DifferenceCount(record, Effect.GAIN if decision.allowed else Effect.LOSS, decision.reason)
+    else:
+        before.count += 1
+
+
+def _difference(counted: _DifferenceCount) -> Difference:
+    record = counted.record
+    asked = record.attributes.request
     shared = replace(
-        info,
+        asked,
         name="",
-        path="" if info.is_resource else info.path,
+        path="" if asked.is_resource else asked.path,
         method="",
         field_selector=None,
         label_selector=None,
     )
-    key = (effect, username, shared)
-    if key in by_question:
-        by_question[key] = replace(by_question[key], count=by_question[key].count + 1)
-    else:
-        by_question[key] = Difference(effect, username, shared, 1, record.id, reason)
+    return Difference(counted.effect, record.attributes.user.username, shared, counted.count, record.id, counted.reason)

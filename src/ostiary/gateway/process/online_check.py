@@ -26,8 +26,15 @@ from ostiary.gateway.upstream.api_plugins.registry import upstream_settings
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
+from ostiary.wire.authorization import GROUP, SELF, V1, ReviewError, decode_status
 
 SECONDS = 10.0
+# Whether the gateway itself may ask for decisions.
+_MAY_ASK = {
+    "kind": SELF,
+    "apiVersion": V1,
+    "spec": {"resourceAttributes": {"verb": "create", "group": GROUP, "resource": "subjectaccessreviews"}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +143,15 @@ async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:
                 f"{upstream.server}{upstream.health or '/'}", headers=headers, extensions=extensions
             )
         except httpx2.HTTPError as error:
-            cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            cause = _error_text(error)
+        may_ask = True
+        if not cause and upstream.shadow is not None and answer.status_code < 500:
+            url = f"{upstream.server}/apis/{V1}/selfsubjectaccessreviews"
+            try:
+                review = await client.post(url, headers=headers, extensions=extensions, json=_MAY_ASK)
+                may_ask = _is_allowed(review.content)
+            except httpx2.HTTPError as error:
+                cause = _error_text(error)
         # Raised outside of the handler: the library's exception holds the request, and so its token.
         if cause:
             raise OstiaryError("it cannot be reached", cause=cause, code="provider-failed")
@@ -145,4 +160,18 @@ async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:
         raise OstiaryError("it rejects the gateway's own credential", cause="status 401", hint=hint)
     if answer.status_code >= 500 or (upstream.health and answer.status_code != 200):
         raise OstiaryError("it is unhealthy", cause=f"status {answer.status_code}")
+    if not may_ask:
+        hint = "apply what ostiary impersonation-role prints there, or remove shadow"
+        raise OstiaryError("the gateway may not create subjectaccessreviews there, as shadow needs", hint=hint)
     return f"{upstream.server} answered with status {answer.status_code}"
+
+
+def _is_allowed(answer: bytes) -> bool:
+    try:
+        return decode_status(answer, kind=SELF).allowed
+    except ReviewError:
+        return False
+
+
+def _error_text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

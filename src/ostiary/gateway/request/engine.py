@@ -67,6 +67,7 @@ from ostiary.gateway.request.remembered.allowing import AllowAgain, AllowedAgain
 from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeads
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
+from ostiary.gateway.request.shadow.sampling import ShadowSampler
 from ostiary.gateway.request.stages import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
 from ostiary.gateway.request.step_up.gate import StepUpGate, StepUpParts
 from ostiary.gateway.request.streams.open_exchanges import OpenExchanges
@@ -117,6 +118,8 @@ class EngineParts:
     answer_allowed: AnswerAllowed | None = None
     # Whether that answer is the `identity` of the plan and nothing else.
     answers_identity: bool = False
+    # Compares decisions with those of the clusters; None where no upstream has `shadow`.
+    shadow: ShadowSampler | None = None
     # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
     leads_to_sign_in: bool = True
 
@@ -147,6 +150,7 @@ class Engine:
             trusted_proxies=parts.trusted_proxies,
             ended=parts.ended,
             recent=parts.recent,
+            shadow=parts.shadow,
         )
         self._answers = Answers(
             parts.authorizer,
@@ -208,6 +212,7 @@ class Engine:
             self._records,
             self._objects,
         )
+        self._shadow = parts.shadow
         self._forward = (
             forwarder.forward
             if parts.answer_allowed is None
@@ -481,6 +486,8 @@ class Engine:
             # It was revoked while the request was being decided on.
             self._answers.send_unauthorized(passage, attempted=True)
             return
+        if self._shadow is not None:
+            self._shadow.consider(passage.audit_id, plan)
         if not plan.at_once:
             if not plan.ruling.allowed and not plan.reviews_token:
                 self._answers.send_refusal(passage, plan)

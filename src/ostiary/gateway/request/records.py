@@ -20,6 +20,7 @@ from ostiary.gateway.authorize.ruling import BeyondScope
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.request.shadow.sampling import ShadowSampler
 from ostiary.gateway.request.stages import Passage, RequestPlan
 from ostiary.model import Attributes, RequestInfo, UserInfo
 
@@ -39,6 +40,7 @@ class RequestRecords:
         trusted_proxies: Sequence[Network] = (),
         ended: EndedRequests | None = None,
         recent: RecentDecisions | None = None,
+        shadow: ShadowSampler | None = None,
     ) -> None:
         self._auditor = auditor
         self._metrics = metrics
@@ -47,6 +49,7 @@ class RequestRecords:
         self._admission = admission
         self._trusted_proxies = trusted_proxies
         self._ended = ended
+        self._shadow = shadow
         self._recent = recent or RecentDecisions(clock=clock)
 
     def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
@@ -72,12 +75,17 @@ class RequestRecords:
         now = self._monotonic()
         upstream = plan.upstream
         self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
+        if plan.audit is None and self._shadow is None:
+            return
+        audit_id = self._auditor.audit_id()
+        if self._shadow is not None:
+            self._shadow.consider(audit_id, plan)
         if plan.audit is not None:
             known_address, origin = scanned.origin
             if known_address != address:
                 origin = self.origin_of(scanned, address)
             try:
-                plan.audit.complete(self._auditor.audit_id(), origin, code, received_at=received_at, at=now)
+                plan.audit.complete(audit_id, origin, code, received_at=received_at, at=now)
             except AuditUnavailable as error:
                 _log_lost_event(error)
 

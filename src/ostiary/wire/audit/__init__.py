@@ -19,6 +19,7 @@ from ostiary.wire.audit.events import (
     line,
     origin,
     outcome,
+    shadow_line,
     tail,
 )
 from ostiary.wire.audit.levels import (
@@ -30,6 +31,9 @@ from ostiary.wire.audit.levels import (
     REQUEST_OBJECT_OMITTED,
     RESPONSE_OBJECT_OMITTED,
     SCOPE,
+    SHADOW,
+    SHADOW_REASON,
+    SHADOW_STAGE,
     STEP_UP,
     UPSTREAM,
     AuditLevel,
@@ -37,6 +41,14 @@ from ostiary.wire.audit.levels import (
 )
 from ostiary.wire.audit.policy import DEFAULT_POLICY, AuditRule, AuditScope, GroupResources, Policy
 from ostiary.wire.audit.policy_file import load_policy, parse_policy
+from ostiary.wire.audit.recorded_event import (
+    NO_OBJECT,
+    RecordedEvent,
+    RecordedObject,
+    decode_event,
+    decode_notes,
+    decode_user,
+)
 from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
 
 __all__ = [
@@ -46,10 +58,14 @@ __all__ = [
     "DEFAULT_POLICY",
     "LEVEL_NAMES",
     "LONGEST_USER_AGENT",
+    "NO_OBJECT",
     "REASON",
     "REQUEST_OBJECT_OMITTED",
     "RESPONSE_OBJECT_OMITTED",
     "SCOPE",
+    "SHADOW",
+    "SHADOW_REASON",
+    "SHADOW_STAGE",
     "STEP_UP",
     "UPSTREAM",
     "AuditLevel",
@@ -59,10 +75,15 @@ __all__ = [
     "GroupResources",
     "KeptNotes",
     "Policy",
+    "RecordedEvent",
+    "RecordedObject",
     "Stage",
     "authentication_failed",
     "body_object",
     "carries_credentials",
+    "decode_event",
+    "decode_notes",
+    "decode_user",
     "event_list",
     "frame",
     "kept_notes",
@@ -72,5 +93,6 @@ __all__ = [
     "outcome",
     "parse_policy",
     "redacted_uri",
+    "shadow_line",
     "tail",
 ]

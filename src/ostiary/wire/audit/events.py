@@ -15,7 +15,7 @@ from typing import Any
 
 from ostiary.core.secrets.redact import without_tokens
 from ostiary.model import RequestInfo, UserInfo
-from ostiary.wire.audit.levels import API_VERSION, LEVEL_NAMES, AuditLevel, Stage
+from ostiary.wire.audit.levels import API_VERSION, LEVEL_NAMES, SHADOW_STAGE, AuditLevel, Stage
 from ostiary.wire.audit.redaction import REDACTED, redacted_uri
 
 LONGEST_USER_AGENT = 1024
@@ -131,6 +131,21 @@ def line(
         f'{head}{audit_id}{middle}{origin}{outcome},"requestReceivedTimestamp":"{received}"'
         f',"stageTimestamp":"{stamped}{tail}\n'
     )
+
+
+def shadow_line(
+    audit_id: str,
+    request: RequestInfo,
+    user: UserInfo,
+    impersonated: UserInfo | None,
+    *,
+    received: str,
+    stamped: str,
+    annotations: Mapping[str, str],
+) -> str:
+    """The event that says what a cluster decided about a request: of its own stage, with the id of the request."""
+    middle = f'","stage":"{SHADOW_STAGE}",{_about(request, user, request.path, impersonated, "")}'
+    return line(_HEADS[AuditLevel.METADATA], audit_id, middle, "", "", received, stamped, tail(annotations))
 
 
 def event_list(events: Sequence[str]) -> str:

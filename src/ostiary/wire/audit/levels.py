@@ -21,6 +21,12 @@ ACTOR = "ostiary.dev/actor"
 REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
 RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
 
+# What the cluster says to a question that we have decided, in an event of its own stage: see `shadow_event`.
+SHADOW = "ostiary.dev/shadow"
+SHADOW_REASON = "ostiary.dev/shadow-reason"
+# Not one of the API's stages, so that readers who count requests do not count this event.
+SHADOW_STAGE = "ShadowReview"
+
 
 class AuditLevel(IntEnum):
     """How much of a request is recorded. Ordered: each level includes the ones before it."""

@@ -174,7 +174,7 @@ def test_the_past_is_decided_anew(capsys: Captured) -> None:
         '- User "alice" may no longer delete pods in namespace "team": 2 times, such as id-2\n'
         "5 requests: gains: 1, losses: 1\n"
     )
-    assert "1 lines are not audit events" in err
+    assert "1 line is no audit event and was skipped: log:6" in err
 
 
 @pytest.mark.usefixtures("log")

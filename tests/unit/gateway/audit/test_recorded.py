@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.auditor import Auditor
-from ostiary.gateway.audit.recorded import Counts, RecordedRequest, decode_request, find, read
+from ostiary.gateway.audit.log_files import Counts
+from ostiary.gateway.audit.recorded import RecordedRequest, decode_request, find, read
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Decision, UserInfo, Verdict
 from ostiary.testing import FakeClock
@@ -62,7 +63,7 @@ def event(
 
 
 def back(line: str) -> RecordedRequest:
-    found = decode_request(json.loads(line))
+    found = decode_request(line.encode())
     assert found is not None
     return found
 
@@ -88,6 +89,43 @@ def test_what_the_gateway_records_is_read_back_as_it_was(method: str, uri: str) 
     # The log does not tell what kind of API a path belongs to.
     assert found.attributes.request == (sent if sent.is_resource else replace(sent, of_kubernetes=False))
     assert not found.decision.allowed
+
+
+SEGMENTS = st.sampled_from(
+    ["namespaces", "team", "pods", "watch", "proxy", "log", "exec", "status", "finalize", "web", "a%20b", "apps", "v1"]
+)
+QUERIES = st.sampled_from(
+    ["", "watch=1", "watch=0", "limit=5", "labelSelector=a%3Db", "fieldSelector=metadata.name%3Dweb", "fieldselector=x"]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]),
+    st.sampled_from(["/api/v1", "/apis/apps/v1"]),
+    st.lists(SEGMENTS, min_size=1, max_size=6),
+    QUERIES,
+)
+def test_what_need_not_be_parsed_again_is_read_as_if_it_were(
+    method: str, root: str, segments: list[str], query: str
+) -> None:
+    """Most lines say no more than the reference beside them; those that do must not be taken for such a line."""
+    path = "/".join([root, *segments])
+    try:
+        sent = request_info(RequestLine(method, path, query))
+    except ValueError:
+        return
+    read_back = back(event(method, f"{path}?{query}" if query else path)).attributes.request
+    # The log has the verb, and not the method.
+    read_back = replace(read_back, method=method)
+    decoded = request_info(RequestLine(_METHODS.get(sent.verb, "GET"), path, query))
+    if replace(decoded, method=sent.method) == sent:
+        assert read_back == sent
+    else:
+        assert (read_back.verb, read_back.resource, read_back.name) == (sent.verb, sent.resource, sent.name)
+
+
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 
 
 @pytest.mark.parametrize("uri", ["/api/v1/pods", "/healthz"])
@@ -136,7 +174,7 @@ def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
 def test_what_decides_nothing_or_is_broken_is_none(change: dict[str, Any]) -> None:
     told = json.loads(event("GET", "/api/v1/pods")) | change
     told = {key: value for key, value in told.items() if value is not None}
-    assert decode_request(told) is None
+    assert decode_request(json.dumps(told).encode()) is None
 
 
 KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "verb", "objectRef"])
@@ -153,9 +191,9 @@ KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "v
 def test_whatever_is_in_an_event_reading_it_does_not_fail(value: Any) -> None:
     told = json.loads(event("GET", "/api/v1/pods"))
     if isinstance(value, dict):
-        decode_request(told | value)
+        decode_request(json.dumps(told | value).encode())
     for key in told:
-        decode_request(told | {key: value})
+        decode_request(json.dumps(told | {key: value}).encode())
 
 
 def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> None:
@@ -171,6 +209,41 @@ def test_an_id_is_found_in_any_of_the_logs_and_in_any_case(tmp_path: Path) -> No
     assert raised.value.code == "config-unreadable"
 
 
+def test_who_acts_for_somebody_else_is_told() -> None:
+    assert back(event("GET", "/api/v1/pods", actor=UserInfo("root"))).actor == "root"
+    assert back(event("GET", "/api/v1/pods")).actor == ""
+
+
+def test_what_lasts_is_read_once_in_whatever_order_its_events_are(tmp_path: Path) -> None:
+    """Rotated logs are often given the newest first."""
+    line = event("GET", "/api/v1/pods?watch=1", id="one")
+    started = json.dumps(json.loads(line) | {"stage": "ResponseStarted"}) + "\n"
+    for number, order in enumerate(((line, started), (started, line))):
+        logs = [tmp_path / f"{number}-{each}" for each in range(2)]
+        for log, text in zip(logs, order, strict=True):
+            log.write_text(text)
+        assert [found.id for found in read(logs, Counts())] == ["one"]
+
+
+def test_the_upstream_that_events_do_not_name_is_filled_in(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(event("GET", "/api/v1/pods") + event("GET", "/metrics") + event("GET", "/api/v1/pods", upstream="x"))
+    named = [record.attributes.upstream for record in read([log], Counts(), upstreams=["only"])]
+    assert named == ["only", "only", "x"]
+    assert next(read([log], Counts(), upstreams=["a", "b"])).attributes.upstream == ""
+
+
+def test_what_a_cluster_said_about_a_request_is_not_taken_for_the_request(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    line = event("GET", "/healthz", ALLOWED, id="one", code=200)
+    shadow = json.dumps(json.loads(line) | {"stage": "ShadowReview", "verb": "delete"}) + "\n"
+    log.write_text(line + shadow)
+    assert [found.attributes.request.verb for found in read([log], Counts())] == ["get"]
+    found = find([log], "one")
+    assert isinstance(found, RecordedRequest)
+    assert found.attributes.request.verb == "get"
+
+
 def test_each_request_is_read_once_and_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
     log = tmp_path / "log"
     line = event("GET", "/healthz", id="one")
@@ -180,4 +253,5 @@ def test_each_request_is_read_once_and_what_cannot_be_read_is_counted(tmp_path: 
     log.write_text(received + started + line + nobody + '{"kind": "Pod"}\n{"kind": "Eve')
     counts = Counts()
     assert [found.id for found in read([log], counts)] == ["one"]
-    assert counts == Counts(unreadable=2, undecided=1)
+    assert (counts.unreadable, counts.undecided, counts.lines) == (2, 1, 6)
+    assert counts.places == [f"{log}:5", f"{log}:6"]

@@ -35,6 +35,16 @@ from tests.unit.gateway.authorize.providers import (
 # --- the chain ---
 
 
+def test_questions_that_must_be_answered_alike_have_the_same_key() -> None:
+    """A replay of a log asks each of them once."""
+    another = Attributes(ALICE, replace(POD, name="another"))
+    elsewhere = Attributes(ALICE, replace(POD, upstream="other"))
+    keyed, plain = chain(Keyed(ALLOW)), chain(Slow(ALLOW))
+    assert keyed.question_key(GET_POD) == keyed.question_key(Attributes(ALICE, POD))
+    assert keyed.question_key(GET_POD) != keyed.question_key(elsewhere)
+    assert plain.question_key(GET_POD) != plain.question_key(another)
+
+
 @pytest.mark.parametrize(
     ("decisions", "verdict", "asked"),
     [

@@ -342,3 +342,26 @@ def test_a_step_up_rule_that_says_nothing_is_refused(tmp_path: Path, rule: str, 
     with pytest.raises(ConfigurationError) as raised:
         read(tmp_path, identity=OIDC, more=f"stepUp: {{rules: [{rule}]}}\n")
     assert [problem.message for problem in raised.value.problems] == [message]
+
+
+CLUSTER = "apiVersion: ostiary.dev/v1\nkind: Gateway\nupstreams:\n- {name: k, server: %s, attributes: %s, %s}\n"
+
+
+@pytest.mark.parametrize(
+    ("server", "attributes", "upstream", "problem"),
+    [
+        ("https://k.example", "http", "shadow: {share: 0.1}", "only a Kubernetes API can be asked"),
+        ("https://k.example", "kubernetes", "shadow: {share: 0.1}", "no credential to ask"),
+        ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 0}", "no request would be compared"),
+        ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1.5}", "from 0 to 1"),
+        ("http://127.0.0.1:1", "kubernetes", "shadow: {perSecond: 3}", "shadow.share"),
+        ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1, perSecond: 0}", "at least 1"),
+    ],
+)
+def test_a_comparison_that_cannot_be_made_is_refused(
+    tmp_path: Path, server: str, attributes: str, upstream: str, problem: str
+) -> None:
+    (tmp_path / "gateway.yaml").write_text(CLUSTER % (server, attributes, upstream))
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path / "gateway.yaml")
+    assert problem in str(caught.value)

@@ -22,6 +22,7 @@ from ostiary.gateway.config.settings.tracing import Parents, Tracing
 from ostiary.gateway.config.settings.upstream import (
     IdentityMode,
     Offered,
+    ShadowSettings,
     UpstreamAuth,
     UpstreamConfig,
     UpstreamSettings,
@@ -56,6 +57,7 @@ __all__ = [
     "Provider",
     "ProxyKind",
     "ServerTls",
+    "ShadowSettings",
     "TokenSettings",
     "Tracing",
     "UpstreamAuth",

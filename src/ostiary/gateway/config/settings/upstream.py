@@ -10,7 +10,7 @@ from typing import Annotated
 
 from ostiary.core.abilities import has_trait
 from ostiary.core.config import Fields
-from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Text
+from ostiary.core.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Ratio, Text
 from ostiary.core.settings.sections import OptionalSection, Section
 from ostiary.gateway.config.settings.kinds import PLAIN_PATH, Hosts, PathsAndBelow, Prefix, PublicOrigin, PublicPaths
 from ostiary.gateway.config.settings.listen import ClientTls
@@ -82,6 +82,20 @@ class RedirectSettings:
     def check(self, fields: Fields) -> None:
         if not SHORTEST_ACTION <= self.lifetime <= LONGEST_ACTION and fields.is_right("lifetime"):
             fields.problem("it must be from 5 seconds to 5 minutes", "lifetime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowSettings:
+    """Decisions that are compared with those of the cluster, by SubjectAccessReview."""
+
+    share: Annotated[float, Ratio("how many of the requests: `0.01` is one in a hundred; more than 0")]
+    per_second: Annotated[
+        int, Integer("at most so many reviews a second, in each worker; what would be more is counted as dropped")
+    ] = 20
+
+    def check(self, fields: Fields) -> None:
+        if self.share <= 0 and fields.is_right("share"):
+            fields.problem("no request would be compared", "share", "leave shadow out, or set a share above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +192,14 @@ class UpstreamSettings:
         OptionalSection(
             "requests that are answered with a redirect to the backend itself; left out: none. Needs `issuer`",
             RedirectSettings,
+        ),
+    ] = None
+    shadow: Annotated[
+        ShadowSettings | None,
+        OptionalSection(
+            "requests whose decision is [compared](../how-to/compare-with-the-cluster.md) with the cluster's; left out:"
+            " none. The gateway must be allowed to create subjectaccessreviews there",
+            ShadowSettings,
         ),
     ] = None
 

@@ -47,6 +47,7 @@ from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
+from ostiary.gateway.request.shadow.opening import open_shadow
 from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.request.step_up.gate import open_step_up
 from ostiary.gateway.siblings import messages as sibling_news
@@ -108,6 +109,7 @@ class App:
         self.doors = Doors(config, self._upstreams, self.shared.metrics, clock)
         self.applications = Applications(self.routes, config.external_url)
         self._all_applications = self.applications.with_others(self.doors.applications.values())
+        self._shadow = open_shadow(self._upstreams, self.auditor, self.shared.metrics, clock)
         parts = self._parts()
         self.doors.open(parts, self._engine)
         self.engine = self._engine(parts)
@@ -139,6 +141,8 @@ class App:
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
             self._background.keep_running("watching the revocation file", file.run)
+        if self._shadow is not None:
+            self._background.keep_running("comparing decisions with clusters", self._shadow.comparison.run)
         if self.tracing is not None:
             self._background.keep_running("sending traces", self.tracing.exporter.run)
         if self.issuer is not None:
@@ -289,6 +293,7 @@ class App:
             unconfirmed=config.authorization.unconfirmed.total_seconds(),
             applications=self.applications if visitors.pages is not None else None,
             pages=visitors.pages,
+            shadow=None if self._shadow is None else self._shadow.sampler,
             step_up=open_step_up(config.step_up, self._step_up_rules, programs.login.step_up_demands, shared.metrics),
         )
 

@@ -279,3 +279,16 @@ async def test_where_an_answer_holds_more_than_the_identity_each_is_made_anew(tm
             answer = await ask_as_nginx(site, "/x", *lines)
             assert headers(answer)["x-ostiary-cookie"] == f"own={number % 2}"
         assert again.count == 0
+
+
+async def test_questions_that_are_answered_without_an_exchange_are_compared_with_the_cluster(tmp_path: Path) -> None:
+    """Shadow mode must see what comes before no policy any more."""
+    cluster = {"name": "shop", "server": "http://127.0.0.1:1", "attributes": "kubernetes", "identity": "none"}
+    upstreams = [{**cluster, "shadow": {"share": 1, "perSecond": 1000}}]
+    async with remembering(tmp_path, upstreams=upstreams) as (site, again):
+        assert again.count == AGAIN - 2
+        await until(lambda: site.count("shadow_reviews_total", "unknown") == AGAIN)
+        events = await site.events()
+        ids = {event["auditID"] for event in events if event["stage"] == "ResponseComplete"}
+        shadows = [event["auditID"] for event in events if event["stage"] == "ShadowReview"]
+        assert (len(shadows), set(shadows)) == (AGAIN, ids)

@@ -1,0 +1,1 @@
+"""Our decision beside the cluster's, for a share of the requests."""

@@ -1,0 +1,139 @@
+"""Asks a cluster for its decision on a request that we have decided, and records whether the two agree.
+
+    queue  ->  SubjectAccessReview at the upstream, with the gateway's own credential  ->  metric, audit event
+
+Runs in the background of a worker. Nothing here changes what becomes of a request: whatever the cluster says, and
+whether it can be asked at all, is written down and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from enum import Enum
+
+from ostiary.core.clock import Clock
+from ostiary.core.users.authentication_context import without_context
+from ostiary.core.users.implied_groups import with_implied_groups
+from ostiary.errors import ProviderError
+from ostiary.gateway.audit.shadow_recorder import ShadowRecorder
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.observe.repeated_log import RepeatedLog
+from ostiary.gateway.request.shadow.sampling import ShadowQuestion
+from ostiary.gateway.upstream.own_requests import OwnRequests
+from ostiary.model import Attributes, Decision
+from ostiary.wire.authorization import MAX_BYTES, V1, ReviewError, decode_status, encode_review
+
+log = logging.getLogger("ostiary.gateway")
+
+TARGET = f"/apis/{V1}/subjectaccessreviews"
+# A request is not held up, but the upstream serves others too.
+MOST_WAITING, MOST_AT_ONCE = 256, 4
+ANSWER_SECONDS = 5.0
+LOG_SECONDS = 60.0
+_HEADERS = (("Content-Type", "application/json"), ("Accept", "application/json"))
+
+
+class ShadowOutcome(Enum):
+    """What came of a comparison, as metrics and audit events have it."""
+
+    AGREE = "agree"
+    GATEWAY_ALLOWS = "only_gateway_allows"
+    CLUSTER_ALLOWS = "only_cluster_allows"
+    UNKNOWN = "unknown"
+
+
+class ShadowComparison:
+    """For the upstreams of one configuration, in one event loop."""
+
+    def __init__(
+        self, recorder: ShadowRecorder, metrics: Metrics, clock: Clock, *, seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._recorder = recorder
+        self._counter = metrics.shadow_reviews
+        self._requests = OwnRequests({}, seconds=seconds)
+        self._waiting: asyncio.Queue[ShadowQuestion] = asyncio.Queue(MOST_WAITING)
+        self._log = RepeatedLog(log, clock, interval=LOG_SECONDS)
+
+    def enqueue(self, question: ShadowQuestion) -> bool:
+        """Compare it soon; false if too many wait already."""
+        try:
+            self._waiting.put_nowait(question)
+        except asyncio.QueueFull:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Until it is cancelled. What waits then is not compared any more."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(MOST_AT_ONCE):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            question = await self._waiting.get()
+            outcome, reason = await self._compare(question)
+            self._counter.inc(question.upstream.name, outcome.value)
+            self._recorder.record(
+                question.audit_id,
+                Attributes(question.user, question.info),
+                question.ruling,
+                outcome.value,
+                reason,
+                actor=question.actor,
+                at=question.at,
+            )
+
+    async def _compare(self, question: ShadowQuestion) -> tuple[ShadowOutcome, str]:
+        try:
+            theirs = await self._ask(question)
+        except ProviderError as error:
+            cause = error.cause or error.summary
+            fields = {"upstream": question.upstream.name, "cause": cause}
+            self._log.write(logging.WARNING, "a cluster could not be asked for its decision", fields)
+            return ShadowOutcome.UNKNOWN, cause
+        except Exception as error:
+            # A mistake of ours must not end the comparing of all others.
+            log.exception("a decision could not be compared", extra={"request_id": question.audit_id})
+            return ShadowOutcome.UNKNOWN, type(error).__name__
+        if theirs.allowed == question.ruling.allowed:
+            return ShadowOutcome.AGREE, theirs.reason
+        outcome = ShadowOutcome.CLUSTER_ALLOWS if theirs.allowed else ShadowOutcome.GATEWAY_ALLOWS
+        return outcome, theirs.reason
+
+    async def _ask(self, question: ShadowQuestion) -> Decision:
+        """What the cluster says to all that the request needs: the first refusal, or that all is allowed.
+
+        It is asked about the user that it is told of when a request is forwarded (`upstream.identity.headers`). Raises
+        `ProviderError` if it gives no clear answer.
+        """
+        user = without_context(with_implied_groups(question.user))
+        for info in question.required:
+            answer = await self._requests.ask_place(
+                question.upstream,
+                TARGET,
+                method="POST",
+                headers=_HEADERS,
+                body=encode_review(Attributes(user, info)),
+                largest=MAX_BYTES,
+            )
+            if answer.status not in (200, 201):
+                raise _no_answer(answer.status)
+            try:
+                decision = decode_status(answer.body)
+            except ReviewError as error:
+                raise ProviderError(
+                    "a cluster could not be asked", cause=f"its answer cannot be used: {error}"
+                ) from None
+            if not decision.allowed:
+                break
+        return decision
+
+
+def _no_answer(status: int) -> ProviderError:
+    cause = f"it answered with status {status}"
+    if status == 403:
+        cause = "it does not let the gateway create subjectaccessreviews (status 403)"
+    elif status == 401:
+        cause = "it rejects the gateway's own credential (status 401)"
+    return ProviderError("a cluster could not be asked", cause=cause)

@@ -1,0 +1,32 @@
+"""Puts the sampler and the comparison of a configuration together. Called by the app."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ostiary.core.clock import Clock
+from ostiary.gateway.audit.auditor import Auditor
+from ostiary.gateway.audit.shadow_recorder import ShadowRecorder
+from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.request.shadow.comparison import ShadowComparison
+from ostiary.gateway.request.shadow.sampling import ShadowSampler
+from ostiary.gateway.upstream.upstreams import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowParts:
+    """`sampler` is for the engines; `comparison` runs in the background."""
+
+    sampler: ShadowSampler
+    comparison: ShadowComparison
+
+
+def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metrics, clock: Clock) -> ShadowParts | None:
+    """None where no upstream has `shadow`: then the engines have nothing to call."""
+    chosen = [upstream for upstream in upstreams if upstream.settings.shadow is not None]
+    if not chosen:
+        return None
+    recorder = ShadowRecorder(auditor, clock=clock, tells_upstream=len(upstreams) > 1)
+    comparison = ShadowComparison(recorder, metrics, clock)
+    return ShadowParts(ShadowSampler(chosen, comparison.enqueue, metrics, clock), comparison)
