@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench.pace import pace
 from bench.table import Row
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.interfaces.attributes import RequestLine
@@ -22,7 +23,7 @@ from ostiary.model import Decision, UserInfo, Verdict
 from ostiary.wire.audit import DEFAULT_POLICY, decode_event
 from ostiary.wire.request.request_info import request_info
 
-EVENTS, MOST_SECONDS = 1_000_000, 30
+EVENTS, MOST_SECONDS = pace(1_000_000, quick=10_000), 30
 USERS, NAMESPACES = 200, 50
 
 CONFIG = """\
@@ -36,13 +37,12 @@ upstreams: [{name: cluster, server: "http://127.0.0.1:1", attributes: kubernetes
 
 
 def run() -> Iterator[Row]:
-    events = int(os.environ.get("OSTIARY_BENCH_EVENTS", EVENTS))
     with tempfile.TemporaryDirectory() as directory:
-        log = _write_log(Path(directory), events)
+        log = _write_log(Path(directory), EVENTS)
         size = log.stat().st_size / 1024**2
         plain = _cpu_seconds(lambda: _parse(log, json.loads))
         typed = _cpu_seconds(lambda: _parse(log, decode_event))
-        yield Row(f"json.loads of each of {events:,} lines ({size:.0f} MiB)", f"{plain:.1f} s")
+        yield Row(f"json.loads of each of {EVENTS:,} lines ({size:.0f} MiB)", f"{plain:.1f} s")
         yield Row("typed decoding of each", f"{typed:.1f} s")
         for what, arguments, code in (
             ("ostiary policy replay", ("replay", "--config", "gateway.yaml", "audit.log"), 1),
@@ -50,7 +50,7 @@ def run() -> Iterator[Row]:
         ):
             took = _command(Path(directory), arguments, code)
             measured = f"{took:.1f} s, {took / plain:.2f} x json.loads"
-            yield Row(what, measured, f"<= {MOST_SECONDS} s" if events == EVENTS else "-")
+            yield Row(what, measured, f"<= {MOST_SECONDS} s")
 
 
 def _cpu_seconds(work: object) -> float:
