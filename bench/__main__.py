@@ -10,6 +10,7 @@ from pathlib import Path
 from bench import (
     backend,
     client,
+    client_instructions,
     device_keys,
     doors,
     exchange,
@@ -32,6 +33,7 @@ from bench.table import Row, as_markdown
 
 SUITES = {
     "client": client.run,
+    "client-instructions": client_instructions.run,
     "slo": slo.run,
     "device-keys": device_keys.run,
     "registry": registry.run,
