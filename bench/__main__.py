@@ -35,6 +35,7 @@ class Suite(NamedTuple):
 
 SUITES = {
     "client": Suite("bench.client", 2),
+    "client-instructions": Suite("bench.client_instructions", 2),
     "slo": Suite("bench.slo", 2),
     "device-keys": Suite("bench.device_keys", 1),
     "registry": Suite("bench.registry", 1),

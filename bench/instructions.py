@@ -28,6 +28,10 @@ class Counter:
     def start(self) -> None:
         self._control("-i", "on")
 
+    def instructions_of(self, work: Callable[[], None]) -> float:
+        """What the process does during *work*; for one that does nothing by itself."""
+        return self._counted(work)[0]
+
     def instructions_for(self, work: Callable[[], None]) -> float:
         """What *work* makes the process do, without what it does in the background all the time."""
         idle, idle_seconds = self._counted(lambda: time.sleep(IDLE_SECONDS))

@@ -19,7 +19,7 @@ from ostiary.client.exec.plugin import ExecSettings
 from ostiary.client.kubeconfig import Cluster, Selection, User
 from ostiary.client.metrics import ExecMetrics, default_metrics
 from ostiary.client.proxy import proxy_for
-from ostiary.client.retry_on_401 import REJECTING, Headers, check_retry_on
+from ostiary.client.retry_on_401 import REJECTING, Headers, Signing, check_retry_on
 from ostiary.client.server_address import DEFAULT_PORTS, AddressError, ServerAddress, has_scheme, parse_server
 from ostiary.client.signing.choice import check_signer, signer_for
 from ostiary.client.signing.request import RequestSigner
@@ -60,7 +60,6 @@ class ClusterAccess:
         cluster = selection.cluster
         self.selection = selection
         self.namespace = selection.namespace
-        self.retry_on_401 = retry_on_401
         self.retry_on = check_retry_on(retry_on)
         check_signer(signer)
         settings = settings or ExecSettings()
@@ -98,6 +97,13 @@ class ClusterAccess:
             is_signed = signer is not None or selection.user.signing is not None
             has_own = source is not None or is_signed or address.authorization is not None
             _warn_of_plain_http(self.server, selection, has_authorization=has_own)
+        self.signing = Signing(
+            self.source,
+            authorization=self.authorization,
+            impersonation=self.impersonation,
+            retry_on_401=retry_on_401,
+        )
+        """Decides how each request is signed, and remembers it."""
         self._lock = threading.Lock()
         self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
         self._authorities: str | None = None

@@ -77,8 +77,7 @@ class Authenticator:
     def current(self) -> Credential | Future[Credential]:
         # Without the lock: the state is replaced whole, and most calls end right here.
         state = self._state
-        verdict = self._judge(state)
-        if verdict is RefreshVerdict.USE:
+        if self._clock.now() < state.fresh_until:
             assert state.credential is not None
             return state.credential
         with self._runs.lock:
@@ -110,11 +109,8 @@ class Authenticator:
 
     # --- deciding, with the lock held ---
 
-    def _judge(self, state: State) -> RefreshVerdict:
-        return rotation.judge(state, now=self._clock.now(), monotonic=self._clock.monotonic())
-
     def _act(self) -> Credential | Future[Credential]:
-        verdict = self._judge(self._state)
+        verdict = rotation.judge(self._state, now=self._clock.now(), monotonic=self._clock.monotonic())
         run = self._runs.running()
         if verdict is RefreshVerdict.USE_AND_REFRESH and run is None and not self._asks_a_person():
             self._start(None)

@@ -20,7 +20,7 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 from ostiary.client.signing.request import RequestSigner, RequestToSign
 from ostiary.client.signing.step import signed_headers, signed_headers_async
@@ -60,10 +60,7 @@ class Signer(Protocol):
     """The part of a `Connection` that signing needs."""
 
     @property
-    def source(self) -> CredentialSource | None: ...
-
-    @property
-    def retry_on_401(self) -> bool: ...
+    def signing(self) -> Signing: ...
 
     @property
     def retry_on(self) -> tuple[int, ...]:
@@ -71,12 +68,6 @@ class Signer(Protocol):
 
     @property
     def request_signer(self) -> RequestSigner | None: ...
-
-    @property
-    def authorization(self) -> Secret | None: ...
-
-    @property
-    def impersonation(self) -> Headers: ...
 
 
 class Carrier(Protocol[Answer]):
@@ -128,50 +119,99 @@ class RequestHeaders(Protocol):
     def has(self, header: str) -> bool: ...
 
 
+class Signature:
+    """A credential, and the headers that present it."""
+
+    __slots__ = ("credential", "headers")
+
+    def __init__(self, credential: Credential | None, headers: Headers) -> None:
+        self.credential = credential
+        self.headers = headers
+
+
 class Signing:
-    """The decisions about one request."""
+    """The decisions about the requests of one connection.
 
-    __slots__ = ("_by_address", "_signer", "_source", "impersonation")
+    The connection keeps it. The headers are put together once for each credential, and the source is told once that
+    the server took one: a request that finds both done compares two identities. Threads share it without a lock,
+    because what it remembers is replaced whole.
+    """
 
-    def __init__(self, signer: Signer, carrier: RequestHeaders) -> None:
-        self._signer = signer
+    __slots__ = ("_authorization", "_retries", "_signature", "_source", "impersonation", "taken")
+
+    def __init__(
+        self,
+        source: CredentialSource | None,
+        *,
+        authorization: Secret | None = None,
+        impersonation: Headers = (),
+        retry_on_401: bool = True,
+    ) -> None:
+        self._source = source
+        self._authorization = authorization
+        self._retries = retry_on_401
+        self.impersonation = impersonation
+        self._signature = Signature(None, self._headers(None))
+        self.taken: Credential | None = None
+        """The credential that the source knows to have been taken by the server."""
+
+    def for_request(self, request: RequestHeaders) -> Signing:
+        """The decisions about *request*: its caller may have set what we would set."""
         # As with client-go, a request that the caller has signed is sent as it is.
-        is_signed = carrier.has("Authorization")
-        self._source = None if is_signed else signer.source
-        self._by_address = None if is_signed or signer.authorization is None else signer.authorization.reveal()
-        self.impersonation = signer.impersonation
-        if self.impersonation and carrier.has("Impersonate-User"):
-            self.impersonation = ()
+        is_signed = request.has("Authorization")
+        if not is_signed and not (self.impersonation and request.has("Impersonate-User")):
+            return self
+        return Signing(
+            None if is_signed else self._source,
+            authorization=None if is_signed else self._authorization,
+            impersonation=() if request.has("Impersonate-User") else self.impersonation,
+            retry_on_401=self._retries,
+        )
 
-    def credential(self) -> Credential | Future[Credential] | None:
-        return None if self._source is None else self._source.current()
+    def current(self) -> Signature | Future[Credential]:
+        """How to sign now, or the run that is fetching the credential. Raises `CredentialError`."""
+        source, signature = self._source, self._signature
+        if source is None:
+            return signature
+        credential = source.current()
+        if credential is signature.credential:
+            return signature
+        return credential if isinstance(credential, Future) else self.signature(credential)
 
-    def headers(self, credential: Credential | None) -> Headers:
-        authorization = self._by_address
-        if authorization is None and credential is not None:
-            authorization = authorization_header(credential)
-        if authorization is None:
-            return self.impersonation
-        return (("Authorization", authorization), *self.impersonation)
+    def signature(self, credential: Credential | None) -> Signature:
+        signature = self._signature
+        # Identity: nothing in a credential changes, and a new one is another object even if its token is the same.
+        if signature.credential is not credential:
+            signature = self._signature = Signature(credential, self._headers(credential))
+        return signature
 
     def replacement(
         self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
     ) -> Credential | Future[Credential | None] | None:
         """What to sign with instead, now that the server has rejected *credential*; None when its answer stands."""
-        if credential is None or self._source is None or self._by_address is not None:
+        if credential is None or self._source is None or self._authorization is not None:
             return None
         return self._source.replacement(credential, Rejection(status, headers))
 
     def note(self, credential: Credential | None, status: int) -> None:
         """Tell the source if the server took *credential*. A re-sent request counts like the first."""
-        if credential is None or self._source is None or self._by_address is not None:
+        if credential is None or self._source is None or self._authorization is not None:
             return
         # A 401 is none, whether or not it has the credential replaced.
         if status < SERVER_ERROR and status != UNAUTHORIZED:
             self._source.note_accepted(credential)
+            self.taken = credential
 
     def sends_again(self, newer: Credential | None, *, replayable: bool) -> bool:
-        return newer is not None and replayable and self._signer.retry_on_401
+        return newer is not None and replayable and self._retries
+
+    def _headers(self, credential: Credential | None) -> Headers:
+        authorization = self._authorization.reveal() if self._authorization is not None else None
+        if authorization is None and credential is not None:
+            authorization = authorization_header(credential)
+        if authorization is None:
+            return self.impersonation
+        return (("Authorization", authorization), *self.impersonation)
 
 
 def check_retry_on(statuses: object) -> tuple[int, ...]:
@@ -199,18 +239,23 @@ def authorization_header(credential: Credential) -> str | None:
 
 def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     """Send one request, signed, and return the answer."""
-    signing = Signing(signer, carrier)
-    current = signing.credential()
-    credential = wait(current) if isinstance(current, Future) else current
-    headers, request_signer = signing.headers(credential), signer.request_signer
+    signing = signer.signing
+    if signing.impersonation or carrier.has("Authorization"):
+        signing = signing.for_request(carrier)
+    signature = signing.current()
+    if isinstance(signature, Future):
+        credential = wait(signature)
+        signature = signing.signature(credential)
+    headers, request_signer = signature.headers, signer.request_signer
     if request_signer is not None:
         headers = signed_headers(request_signer, carrier, headers)
     answer = carrier.send(headers)
     status = carrier.status(answer)
     if status not in signer.retry_on:
-        signing.note(credential, status)
+        if signature.credential is not signing.taken:
+            signing.note(signature.credential, status)
         return answer
-    replacement = signing.replacement(credential, status, carrier.headers(answer))
+    replacement = signing.replacement(signature.credential, status, carrier.headers(answer))
     if replacement is None:
         return answer
     try:
@@ -222,7 +267,7 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     carrier.discard(answer)
-    headers = signing.headers(newer)
+    headers = signing.signature(newer).headers
     if request_signer is not None:
         headers = signed_headers(request_signer, carrier, headers)
     answer = carrier.send(headers)
@@ -233,18 +278,23 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
 
 async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
     """`send_signed` for an event loop, asyncio's or trio's."""
-    signing = Signing(signer, carrier)
-    current = signing.credential()
-    credential = await wait_async(_as_optional(current)) if isinstance(current, Future) else current
-    headers, request_signer = signing.headers(credential), signer.request_signer
+    signing = signer.signing
+    if signing.impersonation or carrier.has("Authorization"):
+        signing = signing.for_request(carrier)
+    signature = signing.current()
+    if isinstance(signature, Future):
+        credential = await wait_async(signature)
+        signature = signing.signature(credential)
+    headers, request_signer = signature.headers, signer.request_signer
     if request_signer is not None:
         headers = await signed_headers_async(request_signer, carrier, headers)
     answer = await carrier.send(headers)
     status = carrier.status(answer)
     if status not in signer.retry_on:
-        signing.note(credential, status)
+        if signature.credential is not signing.taken:
+            signing.note(signature.credential, status)
         return answer
-    replacement = signing.replacement(credential, status, carrier.headers(answer))
+    replacement = signing.replacement(signature.credential, status, carrier.headers(answer))
     if replacement is None:
         return answer
     try:
@@ -255,15 +305,10 @@ async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> An
     if not signing.sends_again(newer, replayable=carrier.replayable):
         return answer
     await carrier.discard(answer)
-    headers = signing.headers(newer)
+    headers = signing.signature(newer).headers
     if request_signer is not None:
         headers = await signed_headers_async(request_signer, carrier, headers)
     answer = await carrier.send(headers)
     if (status := carrier.status(answer)) not in signer.retry_on:
         signing.note(newer, status)
     return answer
-
-
-def _as_optional(future: Future[Credential]) -> Future[Credential | None]:
-    """The same future, for the type checker: `Future` is invariant."""
-    return cast("Future[Credential | None]", future)

@@ -12,7 +12,7 @@ Pure: a `State` and the time go in, a verdict or a new `State` comes out. The au
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 
 from ostiary.errors import CredentialError
@@ -22,6 +22,7 @@ AHEAD_AT_MOST = timedelta(seconds=30)
 AHEAD_PART_OF_LIFETIME = 0.1
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
+_ALWAYS_PAST, _ALWAYS_AHEAD = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class RefreshVerdict(Enum):
@@ -36,8 +37,8 @@ class State:
     """All that is known of one rotating credential. Replaced whole, never changed."""
 
     credential: Credential | None = None
-    refresh_ahead_at: datetime | None = None
-    """When it is nearly spent. Kept, because it is asked for at every request."""
+    fresh_until: datetime = _ALWAYS_PAST
+    """Until then there is a credential, and it is neither spent nor nearly so. Kept, because every request asks."""
     spent: bool = False
     """It had expired when it came: good for those who waited for it, and for nobody after them."""
     accepted: bool = False
@@ -53,7 +54,7 @@ def judge(state: State, *, now: datetime, monotonic: float) -> RefreshVerdict:
     credential = state.credential
     if credential is None or state.spent or is_expired(credential, now):
         return RefreshVerdict.WAIT if monotonic < state.run_not_before else RefreshVerdict.REFRESH
-    if state.refresh_ahead_at is None or now < state.refresh_ahead_at or monotonic < state.run_not_before:
+    if now < state.fresh_until or monotonic < state.run_not_before:
         return RefreshVerdict.USE
     return RefreshVerdict.USE_AND_REFRESH
 
@@ -83,8 +84,8 @@ def after_success(state: State, credential: Credential, *, now: datetime, monoto
     fruitless = state.fruitless
     not_before = monotonic + pause(fruitless, jitter) if fruitless else 0.0
     ends = credential.expires_at
-    ahead_at = None if ends is None else ends - ahead_window(ends - now)
-    return State(credential, ahead_at, fruitless=fruitless, replace_not_before=not_before)
+    fresh_until = _ALWAYS_AHEAD if ends is None else ends - ahead_window(ends - now)
+    return State(credential, fresh_until, fruitless=fruitless, replace_not_before=not_before)
 
 
 def after_expired_answer(
@@ -97,7 +98,7 @@ def after_expired_answer(
 ) -> State:
     """The plugin answered with a credential that had expired already."""
     failed_state = after_failure(state, error, monotonic=monotonic, jitter=jitter)
-    return replace(failed_state, credential=credential, refresh_ahead_at=None, spent=True, accepted=False)
+    return replace(failed_state, credential=credential, fresh_until=_ALWAYS_PAST, spent=True, accepted=False)
 
 
 def after_failure(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:

@@ -65,6 +65,8 @@ def _below(base: URL, given: str | URL) -> URL:
     url = URL(given)
     if url.absolute:
         return url
+    if base.raw_path == "/":
+        return base.join(url)
     # With a dot in front: a colon in the first segment would make a scheme of it.
     text = str(url)
     return base.join(URL(f".{text}", encoded=True) if text.startswith("/") else url)
@@ -73,10 +75,13 @@ def _below(base: URL, given: str | URL) -> URL:
 def sign(connection: ClusterAccess) -> ClientMiddlewareType:
     """A middleware that signs what goes to the cluster, and nothing else."""
 
+    hidden, usual = _HiddenHeaders(), _origin(URL(connection.server))
+
     async def middleware(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        if not _is_server(connection, request.url):
+        url = request.url
+        if (url.scheme, url.raw_host, url.port) != usual and not _is_server(connection, url):
             return await handler(request)
-        return await send_signed_async(connection, _AiohttpCarrier(connection, request, handler))
+        return await send_signed_async(connection, _AiohttpCarrier(connection, request, handler, hidden))
 
     return middleware
 
@@ -91,6 +96,7 @@ class Connector(aiohttp.TCPConnector):
     def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         self._proxy, self._proxy_authorization = _proxy(connection.proxy)
         self.connection = connection
+        self._usual = _origin(URL(connection.server))
         self._context: SealedContext | None = None
         self._dialled: WeakSet[ResponseHandler] = WeakSet()
         super().__init__(**options)
@@ -101,27 +107,29 @@ class Connector(aiohttp.TCPConnector):
         traces: list[Trace],
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 -- the signature is aiohttp's
     ) -> Acquired:
-        if not _is_server(self.connection, req.url):
+        url = req.url
+        if (url.scheme, url.raw_host, url.port) != self._usual and not _is_server(self.connection, url):
             return await super().connect(req, traces, timeout)
-        context = self._current_context()
-        # There is no public way to say this once the request is made, and the credential comes after that.
-        req._ssl = True if context is None else context
-        self._set_proxy(req)
-        acquired = await super().connect(req, traces, timeout)
-        if acquired.protocol is not None:
-            if acquired.protocol not in self._dialled:
-                self._dialled.add(acquired.protocol)
-            acquired.add_callback(partial(_on_release, acquired.protocol))
-        return acquired
-
-    def _current_context(self) -> SealedContext | None:
         context = self.connection.ssl_context()
         if context is not self._context:
-            self._context = context
-            for protocol in self._dialled:
-                self._retire(protocol)
-            self._dialled.clear()
-        return context
+            self._rotate(context)
+        # There is no public way to say this once the request is made, and the credential comes after that.
+        req._ssl = True if context is None else context
+        if self._proxy is not None or req.proxy is not None:
+            self._set_proxy(req)
+        acquired = await super().connect(req, traces, timeout)
+        protocol = acquired.protocol
+        if protocol is not None:
+            if protocol not in self._dialled:
+                self._dialled.add(protocol)
+            acquired.add_callback(partial(_on_release, protocol))
+        return acquired
+
+    def _rotate(self, context: SealedContext | None) -> None:
+        self._context = context
+        for protocol in self._dialled:
+            self._retire(protocol)
+        self._dialled.clear()
 
     def _retire(self, protocol: ResponseHandler) -> None:
         """Close a connection of an older context: at once if it is idle, else when it is given back."""
@@ -134,8 +142,6 @@ class Connector(aiohttp.TCPConnector):
             protocol.force_close()
 
     def _set_proxy(self, req: ClientRequest) -> None:
-        if self._proxy is None and req.proxy is None:
-            return
         # A new dict each time: aiohttp adds to it, and keeps connections by its content.
         headers = CIMultiDict(self._proxy_authorization)
         req.update_proxy(self._proxy, None, headers)
@@ -154,11 +160,14 @@ class Connector(aiohttp.TCPConnector):
 class _AiohttpCarrier:
     """One request as aiohttp knows it."""
 
-    __slots__ = ("_handler", "_own", "_request")
+    __slots__ = ("_handler", "_hidden", "_own", "_request")
 
-    def __init__(self, connection: ClusterAccess, request: ClientRequest, handler: ClientHandlerType) -> None:
+    def __init__(
+        self, connection: ClusterAccess, request: ClientRequest, handler: ClientHandlerType, hidden: _HiddenHeaders
+    ) -> None:
         self._request = request
         self._handler = handler
+        self._hidden = hidden
         # Never changed: what is sent is a copy.
         self._own = request.headers
         if not connection.compression:
@@ -190,8 +199,7 @@ class _AiohttpCarrier:
 
     async def send(self, headers: Headers) -> ClientResponse:
         signed = self._own.copy()
-        for name, value in headers:
-            signed.add(name, value if name.startswith("Impersonate-") else _Hidden(value))
+        signed.extend(self._hidden.of(headers))
         self._request.headers = signed
         return await self._handler(self._request)
 
@@ -218,6 +226,23 @@ class _Hidden(str):
         return "'***'"
 
 
+class _HiddenHeaders:
+    """Our headers as aiohttp is given them, made once for each credential."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Headers, Headers] = ((), ())
+
+    def of(self, headers: Headers) -> Headers:
+        before, hidden = self._last
+        if headers is not before:
+            # The same tuple for as long as the credential is the same.
+            hidden = [(name, value if name.startswith("Impersonate-") else _Hidden(value)) for name, value in headers]
+            self._last = (headers, hidden)
+        return hidden
+
+
 def _on_release(protocol: ResponseHandler) -> None:
     # A connection that will not be used again: a stream that was left early, or one of an older context.
     if protocol.should_close and not protocol.upgraded:
@@ -229,6 +254,11 @@ def _abort(protocol: ResponseHandler) -> None:
     # aiohttp would end TLS politely, and wait half a minute for a server that has no ear for it.
     if protocol.transport is not None:
         protocol.transport.abort()
+
+
+def _origin(url: URL) -> tuple[str, str | None, int | None]:
+    """The cluster's address as nearly every request spells it; `_is_server` knows the other spellings."""
+    return (url.scheme, url.raw_host, url.port)
 
 
 def _is_server(connection: ClusterAccess, url: URL) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -25,8 +25,10 @@ from ostiary.client.adapters.httpx_carriers import (
     AsyncAnswerStream,
     AsyncHttpxCarrier,
     HttpxCarrier,
+    RawHeaders,
+    SignedHeaders,
 )
-from ostiary.client.adapters.httpx_rotation import TransportRotation
+from ostiary.client.adapters.httpx_rotation import TransportRotation, UseOfTransport
 from ostiary.client.retry_on_401 import Headers, send_signed, send_signed_async
 from ostiary.core.extras import needing
 from ostiary.core.tls import SealedContext
@@ -129,6 +131,7 @@ class _SignedTransport(Generic[T, C]):
 
     library: ModuleType
     """httpx or httpx2; set by `_classes_for`."""
+    headers: type[SignedHeaders]
     inner: str
     plain: str
 
@@ -138,12 +141,14 @@ class _SignedTransport(Generic[T, C]):
         self._options = options
         self._proxy = _proxy(connection, self.library)
         http2 = bool(options.get("http2"))
-        self._transports = TransportRotation(lambda: connection.ssl_context(http2=http2), self._make)
+        self._transports = TransportRotation(partial(connection.ssl_context, http2=http2), self._make)
         self._lock = threading.Lock()
         self._elsewhere: C | None = None
         # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
         address = self.library.URL(connection.server)
-        self._usual = (address.raw_scheme, address.raw_host, address.port)
+        self._usual = (address.scheme, address.raw_host, address.port)
+        # Our headers as they were last, and as the library wants them.
+        self._encoded: tuple[Headers, RawHeaders] = ((), ())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.connection!r}>"
@@ -169,8 +174,6 @@ class _SignedTransport(Generic[T, C]):
         return [*self._transports.close(), *([elsewhere] if elsewhere is not None else [])]
 
     def is_server(self, url: httpx.URL) -> bool:
-        if (url.raw_scheme, url.raw_host, url.port) == self._usual:
-            return True
         scheme = {"wss": "https", "ws": "http"}.get(url.scheme, url.scheme)
         # A name outside ASCII may stand in the kubeconfig in either of its two spellings.
         spellings = (url.host, url.raw_host.decode("ascii"))
@@ -184,46 +187,55 @@ class _SignedTransport(Generic[T, C]):
             headers["Accept-Encoding"] = "identity"
         return [(name.decode("ascii"), value.decode("latin-1")) for name, value in headers.raw]
 
-    def sign(self, request: httpx.Request, headers: Headers) -> httpx.Request:
-        # A copy: redirects are made from the request that the client gave us, with the headers it had.
-        signed = self.library.Headers(request.headers)
-        if len(headers) == 1:
-            ((name, value),) = headers
-            signed[name] = value
-        elif headers:
-            # Only so can one name stand on several lines, as groups do.
-            signed = self.library.Headers([*signed.raw, *((n.encode(), value.encode()) for n, value in headers)])
+    def sign(self, request: httpx.Request, own: RawHeaders, headers: Headers) -> httpx.Request:
+        before, encoded = self._encoded
+        if headers is not before:
+            # The same tuple for as long as the credential is the same.
+            encoded = [(name.encode(), value.encode()) for name, value in headers]
+            self._encoded = (headers, encoded)
+        signed = object.__new__(self.headers)
+        signed.raw = [*own, *encoded]
         if not self.connection.compression:
-            signed["Accept-Encoding"] = "identity"
+            whole = self.library.Headers(signed.raw)
+            whole["Accept-Encoding"] = "identity"
+            signed.raw = whole.raw
+        # A copy: redirects are made from the request that the client gave us, with the headers it had. And not copy():
+        # httpx takes that for pickling and leaves the body behind.
         twin = object.__new__(type(request))
-        # Not copy(): httpx takes that for pickling and leaves the body behind.
-        twin.__dict__.update(request.__dict__, headers=signed)
+        twin.__dict__ = {**request.__dict__, "headers": signed}
         return twin
 
 
 class _Transport(_SignedTransport["httpx.HTTPTransport", "httpx.Client"]):
     inner, plain = "HTTPTransport", "Client"
-    stream: Callable[[httpx.SyncByteStream, Callable[[], None]], httpx.SyncByteStream]
+    stream: Callable[[httpx.SyncByteStream, _Transport, UseOfTransport, object], httpx.SyncByteStream]
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if not self.is_server(request.url):
+        url = request.url
+        if (url.scheme, url.raw_host, url.port) != self._usual and not self.is_server(url):
             return self._plain_client().send(request, stream=True, auth=None)
         return send_signed(self.connection, HttpxCarrier(self, request))
 
-    def deliver(self, request: httpx.Request) -> httpx.Response:
-        entry, closable = self._transports.request()
+    def deliver(self, request: httpx.Request, own: RawHeaders, headers: Headers) -> httpx.Response:
+        exchange = object()
+        entry, closable = self._transports.begin(exchange)
         try:
             if closable:
                 _close(closable)
-            answer = entry.transport.handle_request(request)
+            answer = entry.transport.handle_request(self.sign(request, own, headers))
         except BaseException:
-            _close(self._transports.count_failure(entry))
+            del entry.under_way[exchange]
+            if entry.is_retired:
+                self.close_retired()
             raise
-        if closable := self._transports.count_answer(entry):
-            _close(closable)
-        stream = cast("httpx.SyncByteStream", answer.stream)
-        answer.stream = self.stream(stream, lambda: _close(self._transports.count_end(entry)))
+        entry.under_way[exchange] = True
+        if entry.is_retired:
+            self.close_retired()
+        answer.stream = self.stream(answer.stream, self, entry, exchange)  # type: ignore[arg-type]
         return answer
+
+    def close_retired(self) -> None:
+        _close(self._transports.closable())
 
     def close(self) -> None:
         _close(self._all())
@@ -231,27 +243,34 @@ class _Transport(_SignedTransport["httpx.HTTPTransport", "httpx.Client"]):
 
 class _AsyncTransport(_SignedTransport["httpx.AsyncHTTPTransport", "httpx.AsyncClient"]):
     inner, plain = "AsyncHTTPTransport", "AsyncClient"
-    stream: Callable[[httpx.AsyncByteStream, Callable[[], Awaitable[None]]], httpx.AsyncByteStream]
+    stream: Callable[[httpx.AsyncByteStream, _AsyncTransport, UseOfTransport, object], httpx.AsyncByteStream]
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if not self.is_server(request.url):
+        url = request.url
+        if (url.scheme, url.raw_host, url.port) != self._usual and not self.is_server(url):
             return await self._plain_client().send(request, stream=True, auth=None)
         return await send_signed_async(self.connection, AsyncHttpxCarrier(self, request))
 
-    async def deliver(self, request: httpx.Request) -> httpx.Response:
-        entry, closable = self._transports.request()
+    async def deliver(self, request: httpx.Request, own: RawHeaders, headers: Headers) -> httpx.Response:
+        exchange = object()
+        entry, closable = self._transports.begin(exchange)
         try:
             if closable:
                 await _aclose(closable)
-            answer = await entry.transport.handle_async_request(request)
+            answer = await entry.transport.handle_async_request(self.sign(request, own, headers))
         except BaseException:
-            await _aclose(self._transports.count_failure(entry))
+            del entry.under_way[exchange]
+            if entry.is_retired:
+                await self.close_retired()
             raise
-        if closable := self._transports.count_answer(entry):
-            await _aclose(closable)
-        stream = cast("httpx.AsyncByteStream", answer.stream)
-        answer.stream = self.stream(stream, lambda: _aclose(self._transports.count_end(entry)))
+        entry.under_way[exchange] = True
+        if entry.is_retired:
+            await self.close_retired()
+        answer.stream = self.stream(answer.stream, self, entry, exchange)  # type: ignore[arg-type]
         return answer
+
+    async def close_retired(self) -> None:
+        await _aclose(self._transports.closable())
 
     async def aclose(self) -> None:
         await _aclose(self._all())
@@ -293,11 +312,9 @@ def _classes_for(library: ModuleType) -> _Bound:
     """Our classes as those of *library*, which knows a stream and a transport by their base class."""
     stream = type("SignedStream", (AnswerStream, library.SyncByteStream), {})
     async_stream = type("AsyncSignedStream", (AsyncAnswerStream, library.AsyncByteStream), {})
+    headers = type("SignedHeaders", (SignedHeaders, library.Headers), {"library": library})
+    ours = {"library": library, "headers": headers}
     return _Bound(
-        type("SignedTransport", (_Transport, library.BaseTransport), {"library": library, "stream": stream}),
-        type(
-            "AsyncSignedTransport",
-            (_AsyncTransport, library.AsyncBaseTransport),
-            {"library": library, "stream": async_stream},
-        ),
+        type("SignedTransport", (_Transport, library.BaseTransport), {**ours, "stream": stream}),
+        type("AsyncSignedTransport", (_AsyncTransport, library.AsyncBaseTransport), {**ours, "stream": async_stream}),
     )

@@ -56,6 +56,9 @@ class PoolManager(urllib3.PoolManager):
         self.proxy, self.proxy_config = unsigned.proxy, unsigned.proxy_config
         self._connection, self._unsigned = connection, unsigned
         self._server_pool = ServerPool(connection, unsigned)
+        # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
+        address = parse_url(connection.server)
+        self._usual = (address.scheme, address.host, address.port)
 
     def __repr__(self) -> str:
         return f"<PoolManager of {self._connection!r}>"
@@ -72,6 +75,8 @@ class PoolManager(urllib3.PoolManager):
         scheme: str | None = "http",
         pool_kwargs: dict[str, Any] | None = None,
     ) -> HTTPConnectionPool:
+        if (scheme, host, port) == self._usual:
+            return self._server_pool
         # Brackets of an IPv6 address: some callers leave them on.
         if self._connection.is_server(scheme or "http", (host or "").strip("[]"), port):
             return self._server_pool
@@ -98,6 +103,8 @@ class ServerPool(HTTPConnectionPool):
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._current: tuple[ssl.SSLContext | None, HTTPConnectionPool] | None = None
+        # Our headers as they were last, and as http.client wants them.
+        self._encoded: tuple[Headers, Headers] = ((), ())
 
     def urlopen(  # type: ignore[override]
         self,
@@ -113,16 +120,22 @@ class ServerPool(HTTPConnectionPool):
         request = _Urllib3Carrier(self, method, url, body, self.headers if headers is None else headers, options)
         return send_signed(self._connection, request)
 
-    def send(self, method: str, url: str, body: Any, headers: HTTPHeaderDict, **options: Any) -> BaseHTTPResponse:
-        """Send without signing, over a connection that presents the current client certificate."""
-        return self._current_pool().urlopen(method, url, body, headers, **options)
+    def encoded(self, headers: Headers) -> Headers:
+        before, encoded = self._encoded
+        if headers is not before:
+            # The same tuple for as long as the credential is the same. http.client writes Latin-1, and everybody else
+            # UTF-8: in this way the bytes are UTF-8.
+            encoded = [(name, value.encode().decode("latin-1")) for name, value in headers]
+            self._encoded = (headers, encoded)
+        return encoded
 
     def close(self) -> None:
         with self._lock:
             self._retire()
             self._context = self._current = None
 
-    def _current_pool(self) -> HTTPConnectionPool:
+    def current(self) -> HTTPConnectionPool:
+        """The pool that sends without signing, and presents the current client certificate."""
         current = self._current
         # A pool that the manager dropped for others has lost its queue.
         if current is not None and current[0] is self._connection.ssl_context() and current[1].pool is not None:
@@ -178,6 +191,8 @@ class _RetiringPool(HTTPConnectionPool):
 class _Urllib3Carrier:
     """A `Carrier`: one request as urllib3 knows it."""
 
+    __slots__ = ("_body", "_headers", "_method", "_options", "_pool", "_position", "_url")
+
     def __init__(
         self,
         pool: ServerPool,
@@ -188,9 +203,10 @@ class _Urllib3Carrier:
         options: dict[str, Any],
     ) -> None:
         self._pool, self._method, self._url, self._body = pool, method, url, body
-        self._headers = headers
-        self._options = options
-        self._position = _position(body) if options.get("body_pos") is None else options["body_pos"]
+        self._headers, self._options = headers, options
+        self._position = options.pop("body_pos", None)
+        if self._position is None and body is not None:
+            self._position = _position(body)
 
     @property
     def replayable(self) -> bool:
@@ -199,7 +215,7 @@ class _Urllib3Carrier:
         return again or isinstance(self._position, int)
 
     def has(self, header: str) -> bool:
-        return any(name.lower() == header.lower() for name in self._headers)
+        return header.lower() in [name.lower() for name in self._headers]
 
     def to_sign(self) -> RequestToSign:
         url = self._url if not self._url.startswith("/") else self._pool.address + self._url
@@ -226,12 +242,10 @@ class _Urllib3Carrier:
         return b"" if body is None else None
 
     def send(self, headers: Headers) -> BaseHTTPResponse:
-        signed = HTTPHeaderDict(self._headers)
-        for name, value in headers:
-            # http.client writes Latin-1, and everybody else UTF-8: in this way the bytes are UTF-8.
-            signed.add(name, value.encode().decode("latin-1"))
-        options = {**self._options, "body_pos": self._position}
-        return self._pool.send(self._method, self._url, self._body, signed, **options)
+        signed = _joined(self._headers, self._pool.encoded(headers))
+        return self._pool.current().urlopen(
+            self._method, self._url, self._body, signed, body_pos=self._position, **self._options
+        )
 
     def status(self, answer: BaseHTTPResponse) -> int:
         return answer.status
@@ -242,6 +256,18 @@ class _Urllib3Carrier:
     def discard(self, answer: BaseHTTPResponse) -> None:
         answer.drain_conn()
         answer.release_conn()
+
+
+def _joined(own: Mapping[str, str], ours: Headers) -> dict[str, str] | HTTPHeaderDict:
+    """A copy of the caller's headers, with ours."""
+    if len(ours) == 1 and not isinstance(own, HTTPHeaderDict):
+        # urllib3 is quicker with a dict. A single header of ours is one that the caller did not set.
+        return {**own, **dict(ours)}
+    signed = HTTPHeaderDict(own)
+    for name, value in ours:
+        # Several may have one name, as groups do.
+        signed.add(name, value)
+    return signed
 
 
 def absolute(connection: ClusterAccess, url: str) -> str:

@@ -21,7 +21,7 @@ from ostiary.cli.connect.record import ConnectRecord
 from ostiary.client import kubeconfig as kubeconfigs
 from ostiary.client.access import ClusterAccess
 from ostiary.client.connection import connect
-from ostiary.client.retry_on_401 import RequestHeaders, Signing
+from ostiary.client.retry_on_401 import RequestHeaders, Signature, Signing
 from ostiary.core.caching.waiting import wait_async
 from ostiary.core.clock import Clock
 from ostiary.core.watched_file import Fingerprint, fingerprint
@@ -66,16 +66,16 @@ class Route:
         self._made_for: Credential | None = None
         self._context_again_at = float("-inf")
 
-    async def ask(self, signing: Signing) -> Credential | Future[Credential] | None:
-        """The credential of *signing*, asked for in a thread until it was there once; raises `OstiaryError`.
+    async def ask(self, signing: Signing) -> Signature | Future[Credential]:
+        """How *signing* signs now, asked for in a thread until it was there once; raises `OstiaryError`.
 
         A key in hardware may have to be opened for it, and a person may be typing the PIN.
         """
         if self._has_asked:
-            return signing.credential()
+            return signing.current()
         # One at a time: the others would wait in as many threads.
         async with self._first_asked:
-            current = await wait_async(_in_own_thread(signing.credential))
+            current = await wait_async(_in_own_thread(signing.current))
             self._has_asked = True
             return current
 
@@ -115,7 +115,7 @@ class SignedRequest:
         self.route = route
         self.pool = route.pool
         self.error = ""
-        self._signing = Signing(route.access, headers)
+        self._signing = route.access.signing.for_request(headers)
         self._credential: Credential | None = None
         self._is_renewed = False
 
@@ -123,9 +123,10 @@ class SignedRequest:
         """The lines of the head that say where it goes and who asks; raises `OstiaryError` if that is not known."""
         current = await self.route.ask(self._signing)
         if isinstance(current, Future):
-            self._credential = await wait_async(current)
+            credential = await wait_async(current)
+            self._credential = credential
         else:
-            self._credential = current
+            self._credential = current.credential
         await self.route.take_up(self._credential)
         return self._lines()
 
@@ -156,7 +157,7 @@ class SignedRequest:
         self._signing.note(self._credential, status)
 
     def _lines(self) -> bytes:
-        lines = [f"{name}: {value}\r\n".encode() for name, value in self._signing.headers(self._credential)]
+        lines = [f"{name}: {value}\r\n".encode() for name, value in self._signing.signature(self._credential).headers]
         return b"".join([self.route.host_line, *lines])
 
 
