@@ -85,9 +85,17 @@ class ImpersonationTargets:
 
 
 def constrained_role(
-    identity: ImpersonationTargets, grants: Iterable[Grant] | None, *, name: str, subject: Subject
+    identity: ImpersonationTargets,
+    grants: Iterable[Grant] | None,
+    *,
+    name: str,
+    subject: Subject,
+    also: Iterable[PolicyRule] = (),
 ) -> tuple[Role | Binding, ...]:
-    """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed."""
+    """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed.
+
+    *also* is what the gateway does there in its own name.
+    """
     listed = None if grants is None else tuple(grants)
     rules: list[tuple[str, PolicyRule]] = [("", rule) for rule in _whom(f"impersonate:{USER_INFO}", identity)]
     rules += _on(USER_INFO, _granted_rules(listed, identity.can_be))
@@ -104,17 +112,26 @@ def constrained_role(
     for node in identity.nodes:
         rules.append(("", PolicyRule((f"impersonate:{AS_NODE}",), (AUTHENTICATION,), ("nodes",), (node,))))
         rules += _on(AS_NODE, _granted_rules(listed, _is_node(node)))
+    rules += [("", rule) for rule in also]
     return _objects(rules, name=name, subject=subject)
 
 
-def legacy_role(identity: ImpersonationTargets, *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+def legacy_role(
+    identity: ImpersonationTargets, *, name: str, subject: Subject, also: Iterable[PolicyRule] = ()
+) -> tuple[Role | Binding, ...]:
     """The objects for an older cluster: only whom the gateway can be is limited there."""
     nodes = tuple(f"{SYSTEM}node:{node}" for node in identity.nodes)
     rules = [("", rule) for rule in _whom(LEGACY, identity, users_in="")]
     if nodes:
         rules.append(("", PolicyRule((LEGACY,), ("",), ("users",), nodes)))
     rules += [(namespace, _account_rule(LEGACY, "", account)) for namespace, account in identity.service_accounts]
+    rules += [("", rule) for rule in also]
     return _objects(rules, name=name, subject=subject)
+
+
+def reading_role(rules: Iterable[PolicyRule], *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+    """The objects for what the gateway does in its own name only, while nothing is known of its users."""
+    return _objects([("", rule) for rule in rules], name=name, subject=subject)
 
 
 def manifest(objects: Iterable[Role | Binding]) -> str:
@@ -134,7 +151,7 @@ def _unbounded_sentence(role: Role, rule: PolicyRule) -> str:
         if ANY not in rule.resources and not paths:
             return ""
         return f"the gateway may act on {'any path' if paths else f'any resource{where}'}: some rule of the policy does"
-    if rule.resource_names:
+    if rule.resource_names or not rule.verbs[0].startswith(LEGACY):
         return ""
     what = {
         "users": "can be any user, also one of the control plane such as system:kube-controller-manager",
