@@ -40,6 +40,7 @@ SUITES = {
     "device-keys": Suite("bench.device_keys", 1),
     "registry": Suite("bench.registry", 1),
     "rbac": Suite("bench.rbac", 1),
+    "rbac-watch": Suite("bench.rbac_watch", 1),
     "audit-log": Suite("bench.audit_log", 2),
     "tokens": Suite("bench.tokens", 2),
     "stores": Suite("bench.stores", 10),

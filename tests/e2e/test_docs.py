@@ -338,6 +338,7 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/run-with-systemd.md": administrator_of_a_host,
     "docs/how-to/write-a-provider.md": author_of_a_package,
     "docs/how-to/put-a-gateway-before-kubernetes.md": cluster_behind_the_gateway,
+    "docs/how-to/use-the-policy-of-a-cluster.md": cluster_behind_the_gateway,
     "docs/how-to/restrict-privileged-pods.md": cluster_of_the_gateway,
     "docs/how-to/add-an-api-plugin.md": cluster_with_a_pod,
 }

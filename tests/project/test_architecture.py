@@ -143,6 +143,7 @@ INSIDE = {
         ".": {"store_abilities"},
         "keys": set(),
         "store_abilities": {"."},
+        "upstream_abilities": {"."},
     },
     "wire": {
         ".": {"client_authentication", "codec", "discovery", "ostiary_dev", "request"},

@@ -166,9 +166,9 @@ class RealCluster:
             yield client
 
     @contextmanager
-    def api_server(self, *flags: str, modes: str = "Node,RBAC") -> Iterator[str]:
+    def api_server(self, *flags: str, modes: str = "Node,RBAC", port: int = 0) -> Iterator[str]:
         """A kube-apiserver; all of them have the same data, so that a test can have one with flags of its own."""
-        port, here = free_port(), self.folder
+        port, here = port or free_port(), self.folder
         command: list[str | Path] = [
             self.kubernetes.program("kube-apiserver"),
             f"--etcd-servers={self._etcd_url}",

@@ -24,6 +24,7 @@ from ostiary.gateway.config.settings import Authorization, AuthorizationSettings
 from ostiary.gateway.config.settings.audit import Audit
 from ostiary.interfaces.attributes import AttributesMapper, ReadsCapabilities
 from ostiary.interfaces.audit import AuditProvider
+from ostiary.interfaces.upstream_abilities.following import FollowsUpstream
 
 UNUSABLE = "this API cannot be protected with this configuration"
 # Who decides where nothing is configured: the gateway itself, by the review that Kubernetes asks webhooks with.
@@ -137,3 +138,7 @@ def _check_upstreams(file: BackendFile, settings: AuthorizationSettings, reading
         if link.upstreams is not None and file.upstream not in link.upstreams:
             hint = f"there is: {file.upstream}" if file.upstream else "say what this API is called: upstream: NAME"
             reading.root.problem(f'the policy of "{link.name}" is for other upstreams only', "authorization", hint)
+        if ability(link.instance, FollowsUpstream) is not None:
+            message = f'the policy of "{link.name}" is that of a cluster, which only a gateway follows'
+            hint = "leave out authorization: the gateway is then asked"
+            reading.root.problem(message, "authorization", hint)

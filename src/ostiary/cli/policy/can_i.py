@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Ask the authorization chain of a gateway whether a user may do something. Nothing is sent to a running gateway:
-the chain of the configuration is asked here, with the policy as it lies in its files now.
+the chain of the configuration is asked here, with the policy as it lies in its files now; that of a cluster (rbac with
+from) is read from there.
 
 Prints yes or no; the exit code is 0 for yes and 1 for no. With --explain it shows the rule that decided or came
 closest, the one condition of it that failed, and the smallest rule that would allow it.
@@ -121,7 +122,7 @@ async def _ask(
     from ostiary.gateway.policy.source import open_policy
 
     refusal = refusal_by_scope(delegation, (attributes.request,), generation=0)
-    async with open_policy(config.authorization) as policy:
+    async with open_policy(config.authorization, config.upstreams) as policy:
         if not explain:
             decision: Decision = refusal or await policy.authorizer.authorize(attributes)
             explanation_output = None

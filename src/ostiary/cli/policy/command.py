@@ -178,11 +178,11 @@ def diff_policies(arguments: argparse.Namespace) -> int:
 
 async def _differences(old_path: str, new_path: str, plugin_type: str | None) -> tuple[Change, ...]:
     from ostiary.gateway.policy.diff import differences
-    from ostiary.gateway.policy.source import open_policy, settings_of
+    from ostiary.gateway.policy.source import open_policy_at
 
     async with (
-        open_policy(settings_of(old_path, plugin_type)) as old,
-        open_policy(settings_of(new_path, plugin_type)) as new,
+        open_policy_at(old_path, plugin_type) as old,
+        open_policy_at(new_path, plugin_type) as new,
     ):
         unlisted = sorted({*old.unlisted, *new.unlisted})
         if unlisted and not old.grants and not new.grants:

@@ -139,7 +139,7 @@ async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: s
     if isinstance(record, EndedRequest):
         return ended_json(record)
     record = with_upstream(record, [upstream.name for upstream in config.upstreams])
-    async with open_policy(config.authorization) as policy:
+    async with open_policy(config.authorization, config.upstreams) as policy:
         now = await policy.authorizer.explain(record.attributes)
     fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at, record.scope), now)
     # A request that was allowed may still have failed: over a limit, or at the upstream.

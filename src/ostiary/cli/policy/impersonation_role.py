@@ -11,14 +11,14 @@ from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, config_path, load, run_async
 from ostiary.cli.output import print_note
 from ostiary.cli.policy.question import chosen_upstream
-from ostiary.errors import ConfigurationError
+from ostiary.errors import ConfigurationError, ProviderError
 
 if TYPE_CHECKING:
     from ostiary.gateway.config.settings import GatewayConfig
     from ostiary.gateway.policy.impersonation_role import ImpersonationTargets
     from ostiary.gateway.policy.possible_subjects import PossibleSubjects
     from ostiary.interfaces.authorization import Subject
-    from ostiary.wire.rbac import Binding, Role
+    from ostiary.wire.rbac import Binding, PolicyRule, Role
 
 DESCRIPTION = """\
 Print the role and binding that a gateway with identity: impersonation needs in the cluster behind it, made from its
@@ -26,6 +26,9 @@ policy: only users and groups that the configured providers can produce, and onl
 policy allows one of them. It can never be system:masters, nor a part of the control plane, a node or a service account.
 Print it again when the policy or the users have changed; a note is printed for each rule without a bound. Where
 decisions are compared with the cluster's (shadow), the gateway may also create subjectaccessreviews.
+
+Where the policy is the cluster's own (type: rbac, from: {upstream: NAME}), the role also allows to list and watch it,
+and the command reads it from there. Until that is allowed, only that part is printed: apply it, and run it again.
 
 Users are named one by one. Those of htpasswd and single_user are known; where an identity provider cannot list its
 users, name them with --user, or accept every name with --any-user.
@@ -126,19 +129,39 @@ async def _objects(
     from ostiary.gateway.policy.possible_subjects import PossibleSubjects
     from ostiary.gateway.policy.source import open_policy
 
-    subject = _subject(arguments)
-    chosen = chosen_upstream(arguments.upstream, config)
-    async with open_policy(config.authorization, upstream=chosen) as policy:
-        mentioned = await policy.authorizer.relevant_groups()
-        usernames = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
+    subject, chosen = _subject(arguments), chosen_upstream(arguments.upstream, config)
+    followed = _followed_rules(config, chosen)
+    is_shadowed = any(each.shadow is not None and chosen in ("", each.name) for each in config.upstreams)
+    own = (*followed, *((roles.ASKS_DECISIONS,) if is_shadowed else ()))
+    try:
+        async with open_policy(config.authorization, config.upstreams, upstream=chosen) as policy:
+            mentioned = await policy.authorizer.relevant_groups()
+            usernames = {grant.subject.name for grant in policy.grants if grant.subject.kind == "User"}
+    except ProviderError as error:
+        if not followed:
+            raise
+        # Nobody can read the policy before this is allowed, and what else is needed stands in the policy.
+        print_note(f"the policy of the cluster cannot be read yet: {error.cause or error.summary}")
+        print_note("apply this, and run the command again: it then prints all that the gateway needs")
+        return roles.reading_role(own, name=arguments.name, subject=subject), ()
     possible = PossibleSubjects.from_config(config)
     identity = _identity(possible, mentioned, usernames, arguments)
-    is_shadowed = any(each.shadow is not None and chosen in ("", each.name) for each in config.upstreams)
-    own = (roles.ASKS_DECISIONS,) if is_shadowed else ()
     if arguments.legacy:
         return roles.legacy_role(identity, name=arguments.name, subject=subject, own=own), policy.unlisted
     grants = None if policy.unlisted else policy.grants
-    return roles.constrained_role(identity, grants, name=arguments.name, subject=subject, own=own), policy.unlisted
+    role = roles.constrained_role(identity, grants, name=arguments.name, subject=subject, own=own)
+    return role, policy.unlisted
+
+
+def _followed_rules(config: GatewayConfig, upstream: str) -> tuple[PolicyRule, ...]:
+    """What it needs to follow the policy of the cluster, if that is where the policy comes from."""
+    from ostiary.gateway.upstream.following.followers import needed_access
+    from ostiary.wire.rbac import PolicyRule
+
+    # Without a choice there is one upstream, or the policy is the same for all of them.
+    names = [upstream] if upstream else [each.name for each in config.upstreams]
+    needed = dict.fromkeys(access for name in names for access in needed_access(config.authorization.chain, name))
+    return tuple(PolicyRule(access.verbs, (access.api_group,), access.resources) for access in needed)
 
 
 def _identity(

@@ -89,7 +89,7 @@ async def _replay(config: GatewayConfig, logs: list[str], counts: Counts) -> Rep
     from ostiary.gateway.policy.source import open_policy
 
     upstreams = [upstream.name for upstream in config.upstreams]
-    async with open_policy(config.authorization) as policy:
+    async with open_policy(config.authorization, config.upstreams) as policy:
         records = read(logs, counts, upstreams=upstreams)
         return await replay(records, policy.authorizer, requiring_more(config))
 

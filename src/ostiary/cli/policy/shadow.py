@@ -97,7 +97,7 @@ async def _explain(config: str, compared: Comparisons) -> dict[Disagreement, str
     loaded = gateway_config.load(config)
     names = [upstream.name for upstream in loaded.upstreams]
     texts = {}
-    async with open_policy(loaded.authorization) as policy:
+    async with open_policy(loaded.authorization, loaded.upstreams) as policy:
         for each in compared.disagreements:
             chain = await policy.authorizer.explain(with_upstream(each.example, names).attributes)
             explained = [step.explanation for step in chain.steps if step.explanation is not None]

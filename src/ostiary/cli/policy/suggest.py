@@ -18,9 +18,11 @@ from ostiary.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from ostiary.gateway.audit.log_files import Counts
-    from ostiary.gateway.config.settings import AuthorizationSettings, GatewayConfig
+    from ostiary.gateway.config.settings import GatewayConfig
+    from ostiary.gateway.policy.source import OpenedPolicy
     from ostiary.gateway.policy.usage import SubjectUse, UsageSelection
     from ostiary.interfaces.attributes import RequiresMore
     from ostiary.interfaces.authorization import Grant
@@ -190,20 +192,21 @@ def _grants(
     arguments: argparse.Namespace, config: GatewayConfig | None
 ) -> tuple[tuple[Grant, ...] | None, tuple[str, ...]]:
     """What the present policy gives; None if there is none to compare with."""
-    from ostiary.gateway.policy.source import settings_of
+    from ostiary.gateway.policy.source import open_policy, open_policy_at
 
+    upstream = arguments.upstream or ""
     if arguments.policy is not None:
-        settings = settings_of(arguments.policy)
+        opening = open_policy_at(arguments.policy, upstream=upstream)
     elif config is not None:
-        settings = config.authorization
+        opening = open_policy(config.authorization, config.upstreams, upstream=upstream)
     else:
         print_note("no policy was given (--config or --policy), so it is not known what was never used")
         return None, ()
-    return run_async(_list_grants(settings, arguments.upstream or ""))
+    return run_async(_list_grants(opening))
 
 
-async def _list_grants(settings: AuthorizationSettings, upstream: str) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    from ostiary.gateway.policy.source import open_policy
-
-    async with open_policy(settings, upstream=upstream) as policy:
+async def _list_grants(
+    opening: AbstractAsyncContextManager[OpenedPolicy],
+) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    async with opening as policy:
         return policy.grants, policy.unlisted

@@ -70,5 +70,5 @@ async def _ask(config: GatewayConfig, request: RequestInfo) -> WhoCanJson:
     from ostiary.gateway.doors.operator_json import who_can_json
     from ostiary.gateway.policy.source import open_policy
 
-    async with open_policy(config.authorization) as policy:
+    async with open_policy(config.authorization, config.upstreams) as policy:
         return cast(WhoCanJson, who_can_json(policy.authorizer.who_can(Attributes(UserInfo(""), request))))

@@ -68,6 +68,7 @@ from ostiary.interfaces.token_store import (
     SurvivesRestart,
     TokenStore,
 )
+from ostiary.interfaces.upstream_abilities.following import FollowsUpstream
 
 P = TypeVar("P")
 
@@ -96,7 +97,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
-            *(TellsRights, NamesSubjects, LintsPolicy, ServesResources),
+            *(TellsRights, NamesSubjects, LintsPolicy, ServesResources, FollowsUpstream),
             *_OUTSIDE,
         ),
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),

@@ -24,6 +24,7 @@ from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
+from ostiary.interfaces.upstream_abilities.following import FollowsUpstream
 
 SYSTEM = "system:"
 
@@ -288,6 +289,25 @@ def _check_policies(config: GatewayConfig, root: Fields) -> None:
         for name in sorted((link.upstreams or frozenset()) - names):
             hint = f"there are: {', '.join(sorted(names))}" if names else "there are no upstreams"
             root.problem(f'the policy of "{link.name}" is for an unknown upstream "{name}"', "authorization", hint)
+    _check_followed(config, root)
+
+
+def _check_followed(config: GatewayConfig, root: Fields) -> None:
+    """A policy that an upstream holds needs an upstream that can be asked."""
+    upstreams = {upstream.name: upstream for upstream in config.upstreams}
+    for link in config.authorization.chain:
+        following = ability(link.instance, FollowsUpstream)
+        name = "" if following is None else following.following.upstream
+        if not name or not root.is_right("upstreams"):
+            continue
+        upstream, whose = upstreams.get(name), f'the policy of "{link.name}" is that of'
+        if upstream is None:
+            hint = f"there are: {', '.join(sorted(upstreams))}" if upstreams else "there are no upstreams"
+            root.problem(f'{whose} an unknown upstream "{name}"', "authorization", hint)
+        elif not upstream.server:
+            root.problem(f'{whose} the upstream "{name}", which has no server to ask', "authorization")
+        elif not upstream.is_kubernetes:
+            root.problem(f'{whose} the upstream "{name}", which is no Kubernetes API server', "authorization")
 
 
 def _check_routes(upstreams: tuple[UpstreamConfig, ...], root: Fields) -> None:

@@ -117,6 +117,26 @@ class Metrics:
         self.quota_corrections = Counter(
             "object_quota_corrections_total", "Lists of an upstream that told something else than was counted."
         )
+        self.policy_age = Gauge(
+            "followed_policy_age_seconds",
+            "By provider: how long ago its cluster last confirmed the policy; beyond from.maxStale nothing is allowed.",
+            ("provider",),
+            merging="max",
+        )
+        self.policy_objects = Gauge(
+            "followed_policy_objects", "By provider: roles and bindings of its cluster.", ("provider",), merging="max"
+        )
+        self.policy_lists = Counter(
+            "followed_policy_lists_total", "By provider: lists of a kind that were read whole.", ("provider",)
+        )
+        self.policy_changes = Counter(
+            "followed_policy_changes_total", "By provider: changes of roles and bindings taken up.", ("provider",)
+        )
+        self.policy_unreadable = Counter(
+            "followed_policy_unreadable_total",
+            "By provider: roles, bindings and messages of its cluster that could not be understood.",
+            ("provider",),
+        )
         self.replicas = Gauge(
             "replicas", "Replicas of this gateway that write into the same token store.", merging="max"
         )

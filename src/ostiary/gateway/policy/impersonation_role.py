@@ -131,6 +131,11 @@ def legacy_role(
     return _objects(rules, name=name, subject=subject)
 
 
+def reading_role(rules: Iterable[PolicyRule], *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
+    """The objects for what the gateway does in its own name only, while nothing is known of its users."""
+    return _objects([("", rule) for rule in rules], name=name, subject=subject)
+
+
 def manifest(objects: Iterable[Role | Binding]) -> str:
     return "---\n".join(map(as_yaml, objects))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +21,10 @@ from ostiary.errors import ConfigurationError
 from ostiary.gateway import config as gateway_config
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.config.providers import Builder, close_all
-from ostiary.gateway.config.settings import Authorization, AuthorizationSettings
+from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, UpstreamConfig
 from ostiary.gateway.policy.possible_subjects import PossibleSubjects
 from ostiary.gateway.policy.unmatched import unmatched_subjects
+from ostiary.gateway.upstream.following.followers import load_once
 from ostiary.interfaces.authorization import Finding, Grant, LintsPolicy, ListsGrants, NamesSubjects
 
 AUTHORIZATION = "authorization"
@@ -54,11 +55,15 @@ class OpenedPolicy:
 
 
 @asynccontextmanager
-async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") -> AsyncIterator[OpenedPolicy]:
+async def open_policy(
+    settings: AuthorizationSettings, upstreams: Sequence[UpstreamConfig] = (), *, upstream: str = ""
+) -> AsyncIterator[OpenedPolicy]:
     """The policy of a configured chain; its providers are closed afterwards.
 
-    With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for.
+    With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for. A
+    policy that one of *upstreams* holds is read from there, once; raises `ProviderError` if that cannot be done.
     """
+    await load_once(settings.chain, upstreams)
     authorizer = Authorizer.from_settings(settings)
     listings, unlisted = list[tuple[ListsGrants, tuple[str, ...]]](), list[str]()
     for provider in settings.chain:
@@ -76,10 +81,17 @@ async def open_policy(settings: AuthorizationSettings, *, upstream: str = "") ->
         await close_all(provider.instance for provider in settings.chain)
 
 
-def settings_of(path: str, plugin_type: str | None = None) -> AuthorizationSettings:
-    """The chain at *path*: that of a ``gateway.yaml``, or one provider with the policy files there."""
+def open_policy_at(
+    path: str, plugin_type: str | None = None, *, upstream: str = ""
+) -> AbstractAsyncContextManager[OpenedPolicy]:
+    """The policy at *path*: that of a ``gateway.yaml``, or one provider with the policy files there."""
     if plugin_type is None and is_gateway(path):
-        return gateway_config.load(path).authorization
+        config = gateway_config.load(path)
+        return open_policy(config.authorization, config.upstreams, upstream=upstream)
+    return open_policy(_settings_of_files(path, plugin_type), upstream=upstream)
+
+
+def _settings_of_files(path: str, plugin_type: str | None) -> AuthorizationSettings:
     if not os.path.exists(path):
         raise ConfigurationError("the policy does not exist", where=path, code="config-unreadable")
     return AuthorizationSettings((_provider_of([path], plugin_type),))

@@ -23,6 +23,7 @@ from ostiary.gateway.observe.reasons import reason_of
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.upstream.api_plugins.plugin import declared_plugin
 from ostiary.gateway.upstream.api_plugins.registry import upstream_settings
+from ostiary.gateway.upstream.following.followers import followers_of, probe
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
@@ -65,6 +66,9 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
             if probing is not None and id(probing) not in instances:
                 instances.add(id(probing))
                 questions[f'{section} "{provider.name}"'] = probing.probe()
+    by_name = {upstream.name: upstream for upstream in config.upstreams}
+    for name, follower in followers_of(config.authorization.chain):
+        questions[f'authorization "{name}"'] = probe(follower, by_name[follower.upstream])
     for upstream in config.upstreams:
         # One without a server is reached by other proxies only.
         if not upstream.server:

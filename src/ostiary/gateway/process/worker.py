@@ -108,6 +108,7 @@ class Worker:
         await confirm_owner(old.shared.owner, old.config, config)
         new = App(config, self._loop, shared=old.shared, clock=self._clock)
         try:
+            await new.followers.prepare(old.followers)
             self.agents.prepare(config)
             await self._listen(config)
             await self.agents.serve(config, new.doors.agents)
@@ -211,6 +212,7 @@ class Worker:
             ("token store", await self._store_trouble()),
             ("revocations", self.app.shared.authenticator.feed.report()),
             *self._issuer_trouble(),
+            *self.app.followers.report(),
         ]
         for upstream in self.app.routes.upstreams:
             await settle_doubt(upstream)
@@ -234,6 +236,7 @@ class Worker:
             ("token store", owner or shared.store_health.trouble),
             ("revocations", shared.authenticator.feed.report()),
             *self._issuer_trouble(),
+            *self.app.followers.troubles(),
             *((f"upstream {upstream.name}", upstream.trouble()) for upstream in self.app.routes.upstreams),
         ]
 

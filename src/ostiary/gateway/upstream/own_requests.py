@@ -74,7 +74,7 @@ class OwnRequests:
         """The same of an upstream that has no name here, and with an answer of *largest* bytes at most."""
         try:
             async with asyncio.timeout(self._seconds), self._places:
-                return await _ask_twice(place, _head(place, target, method, headers, body, user) + body, largest)
+                return await _ask_twice(place, request_head(place, target, method, headers, body, user) + body, largest)
         except TimeoutError:
             raise _failure("it did not answer in time") from None
         except OSError:
@@ -107,7 +107,7 @@ def _no_plugin(upstream: str, target: str) -> Upstream | None:
     return None
 
 
-def _head(
+def request_head(
     upstream: Upstream,
     target: str,
     method: str,

@@ -21,6 +21,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
+from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
 from ostiary.plugins.rbac.files.follow import FollowedFiles
 from ostiary.plugins.rbac.files.load import Paths, check_manifests
 from ostiary.plugins.rbac.index import MASTERS
@@ -36,8 +37,10 @@ _IMPLIED = frozenset((AUTHENTICATED, UNAUTHENTICATED))
 class RbacAuthorization:
     """Decides by the RBAC manifests at *paths*, or by a *policy* that is no file; they cannot be given both.
 
-    *defaults* adds the roles and bindings that a cluster begins with. With *watch*, changed files come into force
-    within about a second; `check_now` looks at once. `problems` holds the mistakes of files that are not in force.
+    *following* is the policy of a cluster in their place; nothing is added to that, and `ProviderError` says that it is
+    not known. *defaults* adds the roles and bindings that a cluster begins with. With *watch*, changed files come into
+    force within about a second; `check_now` looks at once. `problems` holds the mistakes of files that are not in
+    force.
 
     Every method may be called from any thread. Raises `ConfigurationError` if the policy has mistakes.
     """
@@ -50,21 +53,28 @@ class RbacAuthorization:
         defaults: bool = True,
         watch: bool = True,
         clock: Clock = SYSTEM_CLOCK,
+        following: FollowedPolicy | None = None,
     ) -> None:
         paths = tuple(paths)
         if policy is not None and paths:
             raise ValueError("the policy is either in files or given")
+        self.following = following
         self._files: FollowedFiles | None = None
-        if policy is None:
+        self._policy: RbacPolicy | FollowedPolicy
+        if following is not None:
+            self._policy = following
+        elif policy is None:
             self._files = FollowedFiles(paths, defaults=defaults, watch=watch, clock=clock)
             self._policy = self._files.policy
         else:
-            self._policy = RbacPolicy(check_manifests(together([policy])), defaults=defaults)
-            warn_of_missing_roles(self._policy)
+            self._policy = given = RbacPolicy(check_manifests(together([policy])), defaults=defaults)
+            warn_of_missing_roles(given)
 
     @classmethod
     def from_config(cls, fields: Fields, context: Context) -> Self:
         settings = read_settings(RbacSettings, fields, context.directory)
+        if settings.from_cluster is not None:
+            return cls(following=FollowedPolicy(settings.from_cluster, clock=context.clock))
         try:
             return cls(settings.paths, defaults=settings.defaults, watch=settings.watch, clock=context.clock)
         except ConfigurationError as error:
@@ -91,10 +101,13 @@ class RbacAuthorization:
     def revision(self) -> int:
         if self._files is not None and self._files.to_start:
             self._files.start()
-        return self._policy.index.revision
+        return self._policy.index.revision if self.following is None else self.following.revision
 
     def cache_key(self, attributes: Attributes) -> Hashable:
         """What the decision depends on: of the groups those with bindings, and the name only where rules have names."""
+        if self.following is not None and self.following.trouble():
+            # The decision says what is wrong, and nothing is cached.
+            return ()
         index, user, request = self._policy.index, attributes.user, attributes.request
         every = (*user.groups, *implied_groups(user))
         who = (user.username, frozenset(group for group in every if index.mentions(group) or group == MASTERS))
@@ -120,7 +133,9 @@ class RbacAuthorization:
         return tuple(listing.grants(self._policy.index))
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
-        """Those of the files, and not those of the defaults."""
+        """Those of the files, and not those of the defaults. Those of a cluster stand in no line of ours."""
+        if isinstance(self._policy, FollowedPolicy):
+            return ()
         bindings = sorted(
             (item for item in self._policy.own_objects() if isinstance(item, Binding)),
             key=key_of,

@@ -89,6 +89,10 @@ def test_the_mapper_has_settings(tmp_path: Path) -> None:
             },
             "for other upstreams only",
         ),
+        (
+            {"authorization": {"chain": [{"name": "p", "type": "rbac", "from": {"upstream": "cluster"}}]}},
+            "which only a gateway follows",
+        ),
         ({"audit": {"log": {}}}, "audit.log"),
         ({"policy": "x"}, "unknown field"),
     ],

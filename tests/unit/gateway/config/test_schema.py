@@ -51,7 +51,8 @@ authorization:
     key: tls-key.pem
     serverName: kubernetes
     tokenFile: cluster-token
-  - {name: d, type: allow_all}
+  - {name: d, type: rbac, from: {upstream: api, maxStale: 5m, maxEntries: 1000, relist: 1h}}
+  - {name: e, type: allow_all}
 upstreams:
 - name: api
   server: "https://10.0.0.1:6443"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Change, Effect, differences
-from ostiary.gateway.policy.source import OpenedPolicy, open_policy, settings_of
+from ostiary.gateway.policy.source import OpenedPolicy, open_policy_at
 from ostiary.interfaces.authorization import Subject
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
@@ -140,7 +140,7 @@ def abac(path: Path, **spec: str) -> str:
 async def test_abac_files_are_compared_too(tmp_path: Path) -> None:
     old = abac(tmp_path / "old.jsonl", user="alice", resource="pods", namespace="*", apiGroup="*")
     new = abac(tmp_path / "new.jsonl", group="dev", resource="pods", namespace="team", apiGroup="*")
-    async with open_policy(settings_of(old)) as one, open_policy(settings_of(new)) as other:
+    async with open_policy_at(old) as one, open_policy_at(new) as other:
         assert await differences(one, other) == (
             Change(Effect.LOSS, ALICE, ("*",), ("pods",), "*", "*"),
             Change(Effect.GAIN, DEV, ("*",), ("pods",), "*", "team"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.policy.source import is_gateway, lint, settings_of, type_of
+from ostiary.gateway.policy.source import is_gateway, lint, open_policy_at, type_of
 
 
 def test_the_type_of_a_policy_is_seen_from_its_files(tmp_path: Path) -> None:
@@ -33,10 +33,10 @@ def test_a_broken_policy_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("apiVersion: rbac.authorization.k8s.io/v1\nkind: Rolle\nmetadata: {name: r}\n")
     with pytest.raises(ConfigurationError) as raised:
-        settings_of(str(path))
+        open_policy_at(str(path))
     assert f"{path}:2" in str(raised.value)
     with pytest.raises(ConfigurationError, match="the policy does not exist"):
-        settings_of(str(tmp_path / "gone"))
+        open_policy_at(str(tmp_path / "gone"))
 
 
 def test_a_provider_without_rules_to_judge_by_says_so() -> None:

@@ -52,6 +52,7 @@ from ostiary.gateway.request.stages import OpenPath, OwnApi
 from ostiary.gateway.request.step_up.gate import open_step_up
 from ostiary.gateway.siblings import messages as sibling_news
 from ostiary.gateway.upstream.applications import Applications
+from ostiary.gateway.upstream.following.followers import Followers
 from ostiary.gateway.upstream.health import watch_credential, watch_health
 from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.own_requests import OwnRequests
@@ -94,6 +95,7 @@ class App:
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
         self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
         self.api_groups = ApiGroupsSetup(config, upstreams, self.own_requests, loop, clock)
+        self.followers = Followers(config.authorization.chain, config.upstreams, loop, clock)
         self.programs = Programs(config, self.shared, clock)
         instances = {provider.name: ability(provider.instance, CountsObjects) for provider in config.admission}
         self._counting = {name: each for name, each in instances.items() if each is not None}
@@ -137,6 +139,7 @@ class App:
         self.programs.start(self._background.keep_running)
         self.visitors.start()
         self.api_groups.start(self._background.keep_running)
+        self.followers.start(self._background.keep_running)
         self._background.keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
@@ -166,6 +169,7 @@ class App:
         """Take the place of *old*, whose background work has been stopped."""
         self._owns_store = True
         self.api_groups.plugins.adopt(old.api_groups.plugins)
+        self.followers.adopt(old.followers)
         # Decisions of the old policy are made again, for open streams too.
         old.engine.hand_over(self.engine)
         old.decisions.close()
@@ -180,6 +184,8 @@ class App:
         """About once a second: end what waited too long."""
         self.routes.tick(now)
         self.api_groups.plugins.tick(now)
+        self.followers.tick(now)
+        self.followers.show_figures(self.shared.metrics)
         self.engine.tick()
         if self._counting:
             show_figures(self._counting.values(), self.shared.metrics)
@@ -196,6 +202,7 @@ class App:
         await self.stop_background()
         self.routes.close()
         self.api_groups.plugins.close()
+        self.followers.close()
         await self.auditor.close()
         if self.tracing is not None:
             await self.tracing.exporter.close()

@@ -1,0 +1,7 @@
+"""The policy of a cluster, followed: its four kinds are listed once, and then watched.
+
+followed_policy    the policy in force, how old it is, and whether it may still be used
+followed_kind      one kind: list, watch, list again when the watch cannot go on
+paged_list         one whole list, page by page
+pauses             how long to wait before the next attempt
+"""
