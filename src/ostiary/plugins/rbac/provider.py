@@ -23,7 +23,7 @@ from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, im
 from ostiary.core.watched_file import is_settled
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
-from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
+from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
 from ostiary.plugins.rbac.defaults import with_defaults
 from ostiary.plugins.rbac.index import MASTERS, Index
@@ -110,10 +110,13 @@ class RbacAuthorization:
         who = (user.username, frozenset(group for group in every if index.mentions(group) or group == MASTERS))
         if not request.is_resource:
             return (*who, request.verb, request.path)
-        keys = resource_keys(request.resource, request.subresource)
-        matters = request.resource == NAMESPACES or not index.named_resources.isdisjoint(keys)
+        matters = _name_matters(index, request)
         what = (request.api_group, request.resource, request.subresource, request.name if matters else None)
         return (*who, request.verb, request.namespace, *what)
+
+    def name_matters(self, attributes: Attributes) -> bool:
+        """Whether rules have names for such a resource. For a path that is no resource's, all of it matters."""
+        return not attributes.request.is_resource or _name_matters(self._index, attributes.request)
 
     # --- telling ---
 
@@ -212,3 +215,8 @@ class RbacAuthorization:
             except Exception:
                 # A bug in one check must not silently end all later ones.
                 log.exception("the RBAC policy cannot be watched at this moment")
+
+
+def _name_matters(index: Index, request: RequestInfo) -> bool:
+    keys = resource_keys(request.resource, request.subresource)
+    return request.resource == NAMESPACES or not index.named_resources.isdisjoint(keys)
