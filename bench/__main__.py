@@ -46,6 +46,7 @@ SUITES = {
     "stores": Suite("bench.stores", 10),
     "gateway": Suite("bench.gateway", 4, OF_GATEWAY),
     "heads": Suite("bench.heads", 6, OF_GATEWAY),
+    "new-requests": Suite("bench.new_requests", 2),
     "mix": Suite("bench.mix.replay", 2, OF_GATEWAY),
     "bodies": Suite("bench.bodies", 2, OF_GATEWAY),
     "rates": Suite("bench.rates", 2, ("nginx", "taskset", "h2load")),

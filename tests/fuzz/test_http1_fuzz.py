@@ -328,7 +328,7 @@ class Heard:
         self.status, self.body, self.ends, self.interim = 0, b"", 0, 0
         self.framing: Framing | None = None
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         assert not self.status
         assert not self.ends
         self.status, self.body = status, body

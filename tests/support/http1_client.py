@@ -31,7 +31,7 @@ class Recorder:
         self.over: asyncio.Future[UpstreamLost | None] = asyncio.get_running_loop().create_future()
         self.connection: UpstreamConnection | None = None
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         assert not self.status
         self.status, self.framing, self.body = status, Framing.LENGTH, body
         self.over.set_result(None)

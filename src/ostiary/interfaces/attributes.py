@@ -44,6 +44,25 @@ class RequiresMore(Protocol):
         """What else must be allowed for *info* to be, if anything."""
 
 
+@runtime_checkable
+class SplitsNames(Protocol):
+    """A mapper that knows which part of a request line is the name of an object, and nothing but that.
+
+    What the gateway has worked out for one object, it uses again for others where no policy looks at names. Called for
+    every request line that did not come before, so it must be quick.
+    """
+
+    def split_name(self, path: str, query: str) -> tuple[str, str, str] | None:
+        """What stands before the name, the name, and what stands after it; None if that cannot be told for certain.
+
+        Lines with the same method and equal parts before and after it must ask for the same: `request_info` may differ
+        in `name` and `path` only, and `path` is then the one given here. Whatever else the mapper says about a request
+        may not depend on these two. The name is empty where all objects of a kind are meant, and has small letters,
+        digits, dashes and dots only. Where parameters of the query differ only in a number that means nothing for a
+        decision, what stands after the name may be equal nevertheless.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContent:
     """The body of a request, and the headers that say how it is to be read."""

@@ -50,6 +50,18 @@ class ChoosesCacheKey(Protocol):
     def cache_key(self, attributes: Attributes) -> Hashable: ...
 
 
+@runtime_checkable
+class TellsWhereNamesMatter(Protocol):
+    """A provider that knows whether its decision on a resource depends on the name of the object.
+
+    Where it does not, the gateway uses the decision for other objects as well, as long as it may use it at all: for
+    the same user, verb, resource, subresource, namespace, selectors and upstream. `path`, which has the name in it,
+    may differ likewise.
+    """
+
+    def name_matters(self, attributes: Attributes) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ResourceRule:
     verbs: tuple[str, ...]

@@ -10,7 +10,9 @@ It needs pytest. The requests are of all kinds; a mapper may refuse any of them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ostiary.core.abilities import ability, has_trait
 from ostiary.interfaces.attributes import (
@@ -20,6 +22,7 @@ from ostiary.interfaces.attributes import (
     RequestContent,
     RequestLine,
     RequiresMore,
+    SplitsNames,
 )
 from ostiary.model import RequestInfo
 from ostiary.testing.abilities import check_members
@@ -35,6 +38,7 @@ PATHS = (
     "/api/v1/watch",
     "/api/v1/pods",
     "/api/v1/namespaces/dev/pods/web-0",
+    "/api/v1/namespaces/dev/pods/web-1",
     "/api/v1/namespaces/dev/pods/web-0/exec",
     "/api/v1/namespaces/dev/services/https:web:443/proxy/a/b",
     "/apis/apps/v1/deployments",
@@ -51,8 +55,12 @@ QUERIES = (
     "labelSelector=app+in+(a,b)",
     "labelSelector=%ff",
     "limit=x&&=&a=b=c",
+    "limit=5&resourceVersion=7",
+    "limit=6&resourceVersion=8",
 )
 UPGRADES = ("", "websocket", "spdy/3.1")
+# What a name may hold that stands in the place of another.
+_NAME = re.compile(r"[a-z0-9.\-]*")
 
 
 def lines() -> Iterator[RequestLine]:
@@ -114,6 +122,21 @@ class AttributesMapperContract:
         for _, info in _understood_lines(mapper):
             more = None if requiring is None else requiring.also_required(info)
             assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
+
+    def test_requests_that_differ_in_a_name_ask_for_the_same(self, mapper: AttributesMapper) -> None:
+        splitting = ability(mapper, SplitsNames)
+        alike: dict[tuple[object, ...], RequestInfo] = {}
+        for line, info in _understood_lines(mapper):
+            parts = None if splitting is None or line.upgrade else splitting.split_name(line.path, line.query)
+            if parts is None:
+                continue
+            before, name, after = parts
+            assert line.path == before + name + after.partition("?")[0]
+            assert _NAME.fullmatch(name)
+            nameless = replace(info, name="", path="") if name else info
+            key = (line.method, before, after, bool(name))
+            assert alike.setdefault(key, nameless) == nameless
+            assert (line.method, before, after, not name) not in alike, "one object is something else than all of them"
 
     def test_what_an_object_asks_for_is_known_or_in_doubt(self, mapper: AttributesMapper) -> None:
         reader = ability(mapper, ReadsCapabilities)

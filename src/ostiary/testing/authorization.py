@@ -36,6 +36,7 @@ from ostiary.interfaces.authorization import (
     Rules,
     Subject,
     TellsRights,
+    TellsWhereNamesMatter,
 )
 from ostiary.interfaces.closing import Closes
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
@@ -171,6 +172,22 @@ class AuthorizationContract:
         for question in [*questions(), *filter(None, (allowed, refused))]:
             outcome = _outcome(await provider.authorize(question))
             assert decisions.setdefault(keyed.cache_key(question), outcome) == outcome, question
+
+    async def test_where_names_do_not_matter_they_change_nothing(
+        self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
+    ) -> None:
+        telling = ability(provider, TellsWhereNamesMatter)
+        if telling is None:
+            pytest.skip("it does not tell where names matter")
+        for question in [*questions(), *filter(None, (allowed, refused))]:
+            matters: object = telling.name_matters(question)
+            assert isinstance(matters, bool)
+            if matters or not question.request.is_resource:
+                continue
+            outcome = _outcome(await provider.authorize(question))
+            for name in ("", "other", *_NAMES):
+                other = replace(question, request=replace(question.request, name=name))
+                assert _outcome(await provider.authorize(other)) == outcome, other
 
     async def test_asking_does_not_change_the_revision(self, provider: AuthorizationProvider) -> None:
         revised = ability(provider, Revised)

@@ -18,7 +18,13 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ostiary.interfaces.admission import AdmissionProvider, CountsObjects
-from ostiary.interfaces.attributes import AttributesMapper, ReadsCapabilities, ReadsKubernetesPaths, RequiresMore
+from ostiary.interfaces.attributes import (
+    AttributesMapper,
+    ReadsCapabilities,
+    ReadsKubernetesPaths,
+    RequiresMore,
+    SplitsNames,
+)
 from ostiary.interfaces.audit import AuditProvider, Begins, ChoosesBatches, KeepsEventsInFile, RecordsAtOnce
 from ostiary.interfaces.authorization import (
     AllowsEverything,
@@ -33,6 +39,7 @@ from ostiary.interfaces.authorization import (
     NamesSubjects,
     Revised,
     TellsRights,
+    TellsWhereNamesMatter,
 )
 from ostiary.interfaces.closing import Closes
 from ostiary.interfaces.group import ChecksUsers, GroupProvider, KeepsGroups, ListsGroups
@@ -97,7 +104,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
-            *(TellsRights, NamesSubjects, LintsPolicy, ServesResources, FollowsUpstream),
+            *(TellsRights, TellsWhereNamesMatter, NamesSubjects, LintsPolicy, ServesResources, FollowsUpstream),
             *_OUTSIDE,
         ),
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
@@ -105,7 +112,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
             *(OriginStore, PagesSessions, Probes),
         ),
-        "attributes": (RequiresMore, ReadsCapabilities, Closes),
+        "attributes": (RequiresMore, ReadsCapabilities, SplitsNames, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
         "key": (),
     }

@@ -14,6 +14,16 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
+def came_before(key: K, latest: set[K], most: int) -> bool:
+    """Whether *key* is among the *latest*, at most *most*, to which it is added: what differs each time comes once."""
+    if key in latest:
+        return True
+    if len(latest) >= most:
+        latest.clear()
+    latest.add(key)
+    return False
+
+
 class Bounded(dict[K, V]):
     """Holds at most *most* entries. When it is full, the oldest quarter makes room at once, which is rarely."""
 

@@ -43,6 +43,11 @@ class Delegation:
         # Without layers it is no delegation that we made.
         return None if self.scopes else Scope()
 
+    @property
+    def has_names(self) -> bool:
+        """Whether what it refuses depends on the names of objects."""
+        return any(rule.names for scope in self.scopes for rule in scope.rules)
+
     def narrow(self, scope: Scope, actor: str = "") -> Delegation:
         """This and *scope* besides; raises `ScopeError` if *scope* asks for what this does not have.
 

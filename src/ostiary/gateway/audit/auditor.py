@@ -189,11 +189,13 @@ class Auditor:
 class Prepared:
     """All that is known of a request before it is sent on. Requests with the same user and request line share it.
 
-    Call `record_received`, then `record_started` if the answer may take long, then `complete` or `record_panic`. Each
-    makes an event only if the policy wants that stage.
+    `PreparedForObjects` makes others of it, for requests that differ in the name of the object. Call `record_received`,
+    then `record_started` if the answer may take long, then `complete` or `record_panic`. Each makes an event only if
+    the policy wants that stage.
     """
 
     __slots__ = (
+        "_about",
         "_auditor",
         "_complete",
         "_frame",
@@ -209,9 +211,9 @@ class Prepared:
     def __init__(
         self, auditor: Auditor, scope: AuditScope, frame: wire.Frame, *, long_running: bool, bodies: bool
     ) -> None:
-        self._auditor, self._scope, self._frame = auditor, scope, frame
+        self._auditor, self._scope, self._frame, self._about = auditor, scope, frame, frame.about
         self._head, self._tail = frame.head, frame.tail
-        self._complete = frame.middles[Stage.COMPLETE] if Stage.COMPLETE not in scope.omit_stages else ""
+        self._complete = wire.middle(Stage.COMPLETE, frame.about) if Stage.COMPLETE not in scope.omit_stages else ""
         self._started = long_running and Stage.STARTED not in scope.omit_stages
         # A request that cannot be recorded must not be served, so its first event is stored before it is sent on.
         self.wants_received = auditor.blocking or Stage.RECEIVED not in scope.omit_stages
@@ -273,7 +275,7 @@ class Prepared:
         self, stage: Stage, audit_id: str, origin: str, outcome: str, received_at: float, at: float, tail: str
     ) -> None:
         received, now = self._auditor.timestamps.both(received_at, at)
-        middle = self._frame.middles[stage]
+        middle = wire.middle(stage, self._about)
         self._auditor.accept(wire.line(self._head, audit_id, middle, origin, outcome, received, now, tail))
 
     def _body(self, field: str, body: bytes, notes: dict[str, str], omitted: str) -> str:
@@ -286,6 +288,37 @@ class Prepared:
             notes[omitted] = "it is not a JSON object"
             return ""
         return f',"{field}":{text}'
+
+    def for_objects(self, request_uri: str, name: str) -> PreparedForObjects | None:
+        """What was prepared for the object *name*, for others in its place; None if names cannot be replaced in it."""
+        gaps = wire.about_objects(self._about, request_uri, name)
+        return None if gaps is None else PreparedForObjects(self, gaps)
+
+    def with_about(self, about: str) -> Prepared:
+        """The same for a request that is *about* something else."""
+        other = Prepared.__new__(Prepared)
+        other._auditor, other._scope, other._frame, other._about = self._auditor, self._scope, self._frame, about
+        other._head, other._tail = self._head, self._tail
+        other._complete = _COMPLETE + about if self._complete else ""
+        other._started = self._started
+        other.wants_received, other.wants_request_body = self.wants_received, self.wants_request_body
+        other.wants_response_body = self.wants_response_body
+        return other
+
+
+_COMPLETE = wire.middle(Stage.COMPLETE, "")
+
+
+class PreparedForObjects:
+    """What was prepared for a request, with a gap in the place of the object's name."""
+
+    __slots__ = ("_gaps", "_prepared")
+
+    def __init__(self, prepared: Prepared, gaps: wire.AboutObjects) -> None:
+        self._prepared, self._gaps = prepared, gaps
+
+    def of(self, request_uri: str, name: str) -> Prepared:
+        return self._prepared.with_about(self._gaps.about(request_uri, name))
 
 
 def _annotations(request: RequestInfo, decision: Decision | None, upstream: str, step_up: str) -> dict[str, str]:

@@ -37,11 +37,13 @@ class KnownUser:
     known user is kept apart for these.
     """
 
-    __slots__ = ("__weakref__", "delegation", "info", "size")
+    __slots__ = ("__weakref__", "delegation", "info", "latest_headers", "size")
 
     def __init__(self, info: UserInfo, delegation: str = "") -> None:
         self.info = info
         self.delegation = decode(delegation) if delegation else None
+        # Digests of header lines that came with their latest requests (`request.remembered.heads`).
+        self.latest_headers: set[bytes] = set()
         # About how many bytes their names take.
         self.size = size_of((info.username, info.uid, info.groups, info.extra, delegation))
 

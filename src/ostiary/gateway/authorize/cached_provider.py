@@ -34,6 +34,7 @@ from ostiary.interfaces.authorization import (
     Rules,
     Subject,
     TellsRights,
+    TellsWhereNamesMatter,
 )
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 
@@ -79,6 +80,7 @@ class CachedAuthorizationProvider:
         self._decide_at_once = None if deciding is None else deciding.decide
         self._chosen_key = None if choosing is None else choosing.cache_key
         self._revised = ability(provider, Revised)
+        self._telling_names = ability(provider, TellsWhereNamesMatter)
         self._revision: object = None
         self._epoch = 0
         self._decisions: Cache[Hashable, TimedDecision] = Cache(
@@ -130,6 +132,15 @@ class CachedAuthorizationProvider:
         timed = TimedDecision(self._check_decision(decision), until)
         self._decisions.put(key, timed, owner=attributes.user.username, seconds=until - self._clock.monotonic())
         return timed
+
+    def name_matters(self, attributes: Attributes) -> bool:
+        """Whether another name could make another decision; True, too, if the provider cannot tell, or fails."""
+        if self._telling_names is None:
+            return True
+        try:
+            return self._telling_names.name_matters(attributes) is not False
+        except Exception:
+            return True
 
     async def authorize(self, attributes: Attributes) -> TimedDecision:
         """The decision, waited for; raises `ProviderError`."""

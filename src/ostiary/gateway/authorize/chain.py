@@ -158,6 +158,25 @@ class Authorizer:
                 break
         return ruling
 
+    def name_matters(self, attributes: Attributes) -> bool:
+        """Whether the ruling on *attributes*, just decided, could be another one for an object of another name.
+
+        Asked of those that the ruling depends on: up to the one that ended the chain.
+        """
+        attributes = _complete(attributes)
+        for provider in self._providers:
+            if not provider.is_for(attributes.upstream):
+                continue
+            try:
+                timed = None if provider.name_matters(attributes) else provider.decide(attributes)
+            except ProviderError:
+                return True
+            if timed is None:
+                return True
+            if timed.decision.verdict is not Verdict.NO_OPINION:
+                return False
+        return False
+
     async def authorize(self, *questions: Attributes) -> Ruling:
         """The ruling on all of *questions*, waited for; raises `ProviderError` if a provider cannot be asked.
 

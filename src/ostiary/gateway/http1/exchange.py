@@ -117,6 +117,7 @@ class Exchange:
         "discarded",
         "ended",
         "head_sent",
+        "own_lines",
         "received",
         "request",
         "responder",
@@ -131,6 +132,8 @@ class Exchange:
         # Sent to the client with any answer; empty until the request is handled.
         self.audit_id = ""
         self.head_sent = False
+        # Header lines of this request alone, which go on to the upstream: its head is shared by others with the same.
+        self.own_lines = b""
         # Whether the answer is complete. The connection is for the next request then.
         self.ended = False
         self.received = 0

@@ -87,6 +87,15 @@ OVERRIDES = frozenset(
         b"proxy",
     )
 )
+# What programs and proxies put into each request anew. They pass, behind all other lines: so a head that differs from
+# an earlier one only in them can be told from its other lines alone (`http1.plain_head`).
+TRACES = frozenset(
+    (
+        *(b"traceparent", b"tracestate", b"b3", b"x-b3-traceid", b"x-b3-spanid", b"x-b3-parentspanid"),
+        *(b"x-request-id", b"x-correlation-id", b"x-trace-id", b"request-id", b"uber-trace-id", b"sentry-trace"),
+        *(b"x-amzn-trace-id", b"x-cloud-trace-context", b"x-datadog-trace-id", b"x-datadog-parent-id"),
+    )
+)
 
 
 class Action(Enum):
@@ -99,6 +108,11 @@ class Action(Enum):
     AUTHORIZATION = 6
     FORWARDED_FOR = 7
     USER_AGENT = 8
+    TRACE = 9
+
+
+# Looked up for every header of every new head: as names of this module, which cost less than those of an enumeration.
+_PASS, _DROP, _AUTHORIZATION, _USER_AGENT = Action.PASS, Action.DROP, Action.AUTHORIZATION, Action.USER_AGENT
 
 
 class BadHeader(ValueError):
@@ -180,23 +194,34 @@ class HeaderFilter:
         """Whether a header of this name, which is a `normal_name`, is a claim of the client that never passes."""
         return name in self._identity or name.startswith(tuple(self._prefixes))
 
+    @property
+    def passes_traces(self) -> bool:
+        """Whether all of `TRACES` go on to the upstream."""
+        return all(self.action(name) is Action.TRACE for name in TRACES)
+
     def scan(self, headers: Headers) -> Scanned:
         """What a request's headers say to us, and the lines of them that go on to the upstream."""
         scanned = Scanned()
         lines: list[bytes] = []
+        traces: list[bytes] = []
         listed: set[bytes] | None = None
         actions = self._actions
         for name, value in headers:
             action = actions.get(name) or self.action(name)
-            if action is Action.PASS:
-                lines.append(name + b": " + value + b"\r\n")
-            elif action is Action.AUTHORIZATION:
+            # Nearly all of them pass; what follows is written out once here, since every new head comes through.
+            if action is _PASS:
+                lines.append(b"%b: %b\r\n" % (name, value))
+            elif action is _DROP:
+                continue
+            elif action is _AUTHORIZATION:
                 if scanned.authorization is not None:
                     raise BadHeader("the request has two Authorization headers")
                 scanned.authorization = value
-            elif action is Action.USER_AGENT:
+            elif action is _USER_AGENT:
                 scanned.user_agent = value
-                lines.append(name + b": " + value + b"\r\n")
+                lines.append(b"%b: %b\r\n" % (name, value))
+            elif action is Action.TRACE:
+                traces.append(b"%b: %b\r\n" % (name, value))
             elif action is Action.CONNECTION:
                 listed = (listed or set()) | self._listed_names(value)
             elif action is Action.COOKIE:
@@ -210,6 +235,8 @@ class HeaderFilter:
                 scanned.impersonate = [*scanned.impersonate, (name.lower(), value.rstrip(b" \t"))]
             elif action is Action.FORWARDED_FOR:
                 scanned.forwarded_for = [*scanned.forwarded_for, value]
+        if traces:
+            lines += traces
         if listed:
             lines = [line for line in lines if normal_name(line.partition(b":")[0]) not in listed]
         scanned.lines = b"".join(lines)
@@ -242,7 +269,7 @@ class HeaderFilter:
             return Action.FORWARDED_FOR
         if normal in HOP_BY_HOP or normal in REBUILT or self.is_protected(normal):
             return Action.DROP
-        return Action.PASS
+        return Action.TRACE if name.lower() in TRACES else Action.PASS
 
 
 def websocket_token(headers: Headers) -> bytes | None:

@@ -59,15 +59,21 @@ class RequestHead:
 
     `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
     know again when the same bytes come. Where it is set, the head is kept. `known_owner` says whose memory that takes,
-    and `known_size` how many bytes beside the head.
+    and `known_size` how many bytes beside the head. `digest` is the SHA-256 of these bytes; empty where nobody needed
+    it yet. `traces` are lines that these bytes do not include (`http1.plain_head.cut_traces`); `takes_traces`: the head
+    is known for requests with any such lines, and with none. `block` are its header lines, where the head is a plain
+    one; if they came before, they are read from `raw` when somebody first looks at `headers`.
     """
 
     __slots__ = (
+        "_headers",
         "bare",
+        "block",
         "chunked",
         "content_length",
+        "digest",
         "expects_continue",
-        "headers",
+        "header_count",
         "host",
         "http10",
         "keep_alive",
@@ -75,14 +81,17 @@ class RequestHead:
         "known_owner",
         "known_size",
         "method",
+        "raw",
+        "takes_traces",
         "target",
+        "traces",
         "upgrade",
     )
 
     def __init__(self) -> None:
         self.method = b""
         self.target = b""
-        self.headers: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self.host = b""
         self.http10 = False
         self.chunked = False
@@ -95,14 +104,33 @@ class RequestHead:
         self.known: object = None
         self.known_owner: Hashable = None
         self.known_size = 0
+        self.digest = b""
+        self.traces = b""
+        self.takes_traces = False
+        self.header_count = 0
+        self.block: HeaderBlock | None = None
+        # The bytes of a head whose headers were not read yet.
+        self.raw = b""
 
     @property
     def has_body(self) -> bool:
         return self.chunked or bool(self.content_length)
 
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if self.raw:
+            # Plain lines, which came before with another request line.
+            pairs = [line.partition(b": ") for line in self.raw.split(b"\r\n")[1:-2]]
+            self.headers = [(name, value) for name, _, value in pairs]
+        return self._headers
+
+    @headers.setter
+    def headers(self, headers: list[tuple[bytes, bytes]]) -> None:
+        self._headers, self.raw = headers, b""
+
     def add(self, name: bytes, value: bytes) -> None:
         """The next header; raises `RequestRefused` if it cannot stand there."""
-        self.headers.append((name, value))
+        self._headers.append((name, value))
         if len(name) in _SPECIAL_LENGTHS:
             special = _SPECIAL_NAMES.get(name.lower())
             if special is not None:
@@ -179,6 +207,33 @@ class RequestHead:
                 return
 
 
+class HeaderBlock:
+    """The header lines of a plain head, with whatever request line and trace ids they come.
+
+    `known` belongs to whoever handles the request, as in `RequestHead`; where it is set, the block is kept for
+    `known_owner`. Nobody may set it who does not forward every trace id.
+    """
+
+    __slots__ = ("bare", "content_length", "digest", "header_count", "host", "is_new", "known", "known_owner")
+
+    def __init__(self, request: RequestHead, digest: bytes, traces: int) -> None:
+        """Those of *request*, of which *traces* are not in the digest."""
+        self.host, self.content_length, self.bare = request.host, request.content_length, request.bare
+        self.header_count = len(request.headers) - traces
+        self.digest = digest
+        self.is_new = True
+        self.known: object = None
+        self.known_owner: Hashable = None
+
+    def request(self, method: bytes, target: bytes) -> RequestHead:
+        """The head of these lines with another request line."""
+        request = RequestHead()
+        request.method, request.target = method, target
+        request.host, request.content_length, request.bare = self.host, self.content_length, self.bare
+        request.header_count, request.block = self.header_count, self
+        return request
+
+
 class KnownHeads:
     """Heads by the SHA-256 of their bytes, so that no token is kept for them."""
 
@@ -194,7 +249,8 @@ class KnownHeads:
         plain = head.keep_alive and not (head.chunked or head.expects_continue or head.http10)
         if plain and len(data) <= LONGEST_KNOWN:
             size = _FIXED_BYTES + len(data) + head.known_size
-            self._heads.keep(sha256(data).digest(), head, owner=head.known_owner, size=size)
+            digest = head.digest or sha256(data).digest()
+            self._heads.keep(digest, head, owner=head.known_owner, size=size)
 
     def clear(self) -> None:
         self._heads.clear()

@@ -55,7 +55,7 @@ NOTICE_SECONDS = 0.5
 
 
 class Worker:
-    """Serves on *listener* until it is stopped."""
+    """Serves on *listener* until it is stopped. *shortcuts*: see `App`."""
 
     def __init__(
         self,
@@ -67,13 +67,15 @@ class Worker:
         supervised: bool = False,
         grpc_listener: socket.socket | None = None,
         agents: Sockets | None = None,
+        shortcuts: bool = True,
     ) -> None:
         self._listener = listener
+        self._shortcuts = shortcuts
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised)
-        self.app = App(config, self._loop, clock=clock, counts=counts)
-        self._http = Server(self.app.handle, server_limits(config.listen), self._loop)
+        self.app = App(config, self._loop, clock=clock, counts=counts, shortcuts=shortcuts)
+        self._http = Server(self.app.handle, server_limits(config.listen), self._loop, shortcuts=shortcuts)
         self._http.answer_known = self.app.answer_known
         self._http.on_refused = self.app.engine.record_unreadable
         self._grpc = None if grpc_listener is None else self._open_grpc(grpc_listener)
@@ -106,7 +108,7 @@ class Worker:
         check_reloadable(self.app.config, config)
         old = self.app
         await confirm_owner(old.shared.owner, old.config, config)
-        new = App(config, self._loop, shared=old.shared, clock=self._clock)
+        new = App(config, self._loop, shared=old.shared, clock=self._clock, shortcuts=self._shortcuts)
         try:
             await new.followers.prepare(old.followers)
             self.agents.prepare(config)
@@ -123,7 +125,7 @@ class Worker:
         if self._grpc is not None:
             self._grpc.reload(new.check, limits)
         # The next configuration may read the remembered heads differently.
-        self._http.known.clear()
+        self._http.heads.clear()
         new.adopt(old)
         new.start()
         self.replica.reload(config)

@@ -60,11 +60,12 @@ from ostiary.gateway.request.objects.bodies import Bodies
 from ostiary.gateway.request.objects.capabilities import CapabilityCheck
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis
 from ostiary.gateway.request.own.token_review import OwnTokenReviews
-from ostiary.gateway.request.questions import NoRoute, Questions
+from ostiary.gateway.request.questions import Location, NoRoute, Questions
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.remembered.allowing import AllowAgain, AllowedAgain, never_again
-from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeads
+from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeaders, RememberedHeads
+from ostiary.gateway.request.remembered.object_plans import ObjectPlans
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.shadow.sampling import ShadowSampler
@@ -122,6 +123,8 @@ class EngineParts:
     shadow: ShadowSampler | None = None
     # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
     leads_to_sign_in: bool = True
+    # Without them nothing is remembered between requests but tokens and decisions: each is planned in full.
+    shortcuts: bool = True
 
 
 class Engine:
@@ -159,7 +162,7 @@ class Engine:
             refusal_page=None if parts.pages is None else parts.pages.refusal,
             leads_to_sign_in=parts.leads_to_sign_in,
         )
-        self._plans = Plans()
+        self._plans = Plans() if parts.shortcuts else Plans(0, 0)
         self._planner = Planner(
             self._judge,
             parts.limits,
@@ -168,7 +171,8 @@ class Engine:
             has_admission=self._admission is not None,
             step_up=None if parts.step_up is None else parts.step_up.rules,
         )
-        self._heads = RememberedHeads()
+        self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, shortcuts=parts.shortcuts)
+        self._heads = RememberedHeads(passes_traces=parts.headers.passes_traces)
         # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
         self.allow_again: AllowAgain = (
             AllowedAgain(
@@ -288,6 +292,7 @@ class Engine:
 
     def forget_plans(self) -> None:
         self._plans.clear()
+        self._object_plans.clear()
 
     def decide_again(
         self, token: TokenInUse, required: tuple[RequestInfo, ...], delegation: Delegation | None
@@ -327,9 +332,12 @@ class Engine:
         passage = Passage(exchange, self._monotonic(), self._audit_id())
         exchange.audit_id = passage.audit_id
         try:
-            head = exchange.request.known
+            request = exchange.request
+            head = request.known
             if type(head) is RememberedHead and head.made_by is self._heads:
                 self._begin_again(passage, head)
+            elif request.raw:
+                self._begin_with_known_headers(passage)
             else:
                 self._begin(passage)
         except Exception as error:
@@ -353,8 +361,39 @@ class Engine:
         else:
             self._admit(passage, token, plan)
 
-    def _begin(self, passage: Passage) -> None:
+    def _begin_with_known_headers(self, passage: Passage) -> None:
+        """These header lines came before, with another request line. If that leads to no plan, they are read anew."""
         request = passage.exchange.request
+        headers = None if request.block is None else request.block.known
+        if type(headers) is RememberedHeaders and headers.made_by is self._heads:
+            token = self._authenticator.recall(headers.scanned.digest)
+            if token is not None and token is headers.token and self._open_paths.find(request.target) is None:
+                passage.scanned = headers.scanned
+                plan = self._plan_at_once(passage, token)
+                if plan is not None:
+                    self._admit(passage, token, plan)
+                    return
+        self._begin(passage)
+
+    def _plan_at_once(self, passage: Passage, token: TokenInUse) -> RequestPlan | None:
+        """A plan that holds, and by which the request is forwarded at once; None if there is none."""
+        request = passage.exchange.request
+        plan = self._plans.find(token.known_user, request)
+        if plan is not None:
+            if not plan.at_once or not self._planner.is_current(plan, token, passage.received_at):
+                return None
+            self._heads.remember_plan(passage, token, plan)
+            return plan
+        try:
+            return self._plan_like_another(passage, token, self._questions.locate(request))
+        except (NoRoute, ValueError):
+            return None
+
+    def _begin(self, passage: Passage) -> None:
+        exchange, request = passage.exchange, passage.exchange.request
+        if exchange.own_lines:
+            # They are among the headers, too.
+            request.traces, exchange.own_lines = exchange.own_lines, b""
         try:
             passage.scanned = self._headers.scan(request.headers)
         except BadHeader as error:
@@ -411,32 +450,48 @@ class Engine:
 
     def _ask(self, passage: Passage, token: TokenInUse) -> None:
         request, impersonates = passage.exchange.request, bool(passage.scanned.impersonate)
+        if not impersonates and self._browsers is None:
+            self._heads.remember_headers(passage, token)
         plan = self._plans.find(token.known_user, request)
         if plan is not None and not impersonates and self._planner.is_current(plan, token, passage.received_at):
             self._heads.remember_plan(passage, token, plan)
             self._admit(passage, token, plan)
             return
         try:
-            question = self._questions.of(request)
+            location = self._questions.locate(request)
+            plan = self._plan_like_another(passage, token, location)
+            question = None if plan is not None else self._questions.at(location, request)
         except (AmbiguousRequest, ValueError) as error:
             self._answers.send_bad_request(passage, str(error))
             return
         except NoRoute:
             self._answers.send_no_route(passage)
             return
-        if impersonates:
+        if question is None:
+            assert plan is not None
+            self._admit(passage, token, plan)
+        elif impersonates:
             self._tasks.start_for(passage, self._decide_as_another(passage, token, question))
         else:
-            self._decide(passage, token, question)
+            self._decide(passage, token, question, location)
+
+    def _plan_like_another(self, passage: Passage, token: TokenInUse, location: Location) -> RequestPlan | None:
+        """The plan of a request that differs from an earlier one in the name of an object which does not matter."""
+        if passage.scanned.impersonate:
+            return None
+        return self._object_plans.find(token.known_user, passage.exchange.request, location, passage.received_at)
 
     # --- decide ---
 
-    def _decide(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+    def _decide(self, passage: Passage, token: TokenInUse, question: Question, location: Location) -> None:
         ruling = self._judge.decide(token.user, question.required, token.known_user.delegation)
         if ruling is None:
             self._tasks.start_for(passage, self._wait_for_decision(passage, token, question))
-        else:
-            self._keep_plan(passage, token, question, ruling)
+            return
+        plan = self._keep_plan(passage, token, question, ruling)
+        if plan.at_once:
+            self._object_plans.keep(token.known_user, passage.exchange.request, location, plan)
+        self._admit(passage, token, plan)
 
     async def _wait_for_decision(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         try:
@@ -445,13 +500,13 @@ class Engine:
             self._answers.send_undecided(passage, token.user, question.info, error, token.known_user.delegation)
             return
         if not passage.exchange.gone:
-            self._keep_plan(passage, token, question, ruling)
+            self._admit(passage, token, self._keep_plan(passage, token, question, ruling))
 
-    def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> None:
+    def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> RequestPlan:
         request = passage.exchange.request
         plan = self._planner.make(request, question, ruling, token.user, delegation=token.known_user.delegation)
         self._plans.keep(token.known_user, request, plan)
-        self._admit(passage, token, plan)
+        return plan
 
     async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         """``kubectl --as``: such requests are rare, so they have no kept plan."""

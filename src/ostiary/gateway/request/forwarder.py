@@ -79,6 +79,7 @@ class Forwarder:
                 credential,
                 assertion,
                 passage.scanned.lines,
+                exchange.own_lines,
                 exchange.connection.forwarded_lines,
                 audit_line,
                 b"\r\n\r\n" if exchange.request.bare else framing_lines(exchange.request),

@@ -80,6 +80,12 @@ class Judge:
         except ProviderError:
             return None
 
+    def name_matters(self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None) -> bool:
+        """Whether the ruling on *required*, just decided, could be another one for an object of another name."""
+        if delegation is not None and delegation.has_names:
+            return True
+        return any(self._authorizer.name_matters(Attributes(user, info)) for info in required)
+
     async def authorize(
         self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None = None
     ) -> Ruling:

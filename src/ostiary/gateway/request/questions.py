@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from ostiary.gateway.config.values import is_listed
 from ostiary.gateway.http1.request_head import RequestHead
@@ -22,6 +23,17 @@ from ostiary.wire.ostiary_dev.action_token import PARAMETER, names_parameter
 
 class NoRoute(Exception):
     """Nobody serves this host and path."""
+
+
+class Location(NamedTuple):
+    """Where a request would go: to one of our own APIs, or to an upstream. Its target has been checked."""
+
+    path: str
+    query: str
+    # The path and the query, also where the client wrote a whole URL.
+    target: bytes
+    own: OwnApi | None
+    upstream: Upstream | None
 
 
 class Questions:
@@ -43,24 +55,36 @@ class Questions:
 
     def of(self, request: RequestHead) -> Question:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
+        return self.at(self.locate(request), request)
+
+    def locate(self, request: RequestHead) -> Location:
+        """Where the request would go; raises `ValueError` if its target can be read in two ways, or `NoRoute`."""
         target = request.target
         path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS", any_name=True)
         if not target.startswith(b"/"):
             # A whole URL, which names us: what is decided on and forwarded is its path.
             target = (f"{path}?{query}" if query else path).encode("ascii")
-        host = request.host.decode("latin-1")
-        method = request.method.decode("ascii")
-        upgrade = request.upgrade.decode("ascii")
         for own in self._own_apis:
-            if path == own.prefix or path.startswith(own.prefix + "/"):
-                _check_name(path)
-                info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
-                return Question(info, (info,), target, handler=own.handler, routing=self.routing)
-        upstream = self._routes.find(host, path)
+            # Nearly no path begins like one of ours, so that is looked at first.
+            if path.startswith(own.prefix) and (path == own.prefix or path.startswith(own.prefix + "/")):
+                return Location(path, query, target, own, None)
+        upstream = self._routes.find(request.host.decode("latin-1"), path)
         if upstream is None:
             raise NoRoute
         if upstream.settings.redirect is not None and names_parameter(query):
             raise AmbiguousRequest(f"the query has the parameter {PARAMETER}, which is for the gateway alone to set")
+        return Location(path, query, target, None, upstream)
+
+    def at(self, location: Location, request: RequestHead) -> Question:
+        """What the request asks for there; raises `ValueError` if that can be read in two ways."""
+        path, query, target, own, upstream = location
+        method = request.method.decode("ascii")
+        upgrade = request.upgrade.decode("ascii")
+        if own is not None:
+            _check_name(path)
+            info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
+            return Question(info, (info,), target, handler=own.handler, routing=self.routing)
+        assert upstream is not None, "it was found"
         mapped = upstream.mapped_path(path)
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
         if not upstream.is_kubernetes or not info.is_resource or "proxy" in (info.verb, info.subresource):

@@ -6,7 +6,7 @@ Made by the engine and its steps, and read by all of them, by the doors and by t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from ostiary.core.delegation import Delegation
@@ -122,9 +122,10 @@ class RequestPlan:
     user's if there is no actor. `delegation` is what makes the token less than its owner. `at_once`: it is allowed, and
     can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its beginning, and takes no seat.
     `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
-    heads with this plan, and `size` is about how many bytes it takes. `identity` is what the proxy of a door is told
-    about the user; empty until it is first asked for. `redirected`: without a body it is answered with a redirect to
-    the backend itself; `target` is set then. `reads_capabilities`: what its object asks for must be allowed, too.
+    heads with this plan, `latest_heads` are the digests of some that came once, and `size` is about how many bytes it
+    takes. `identity` is what the proxy of a door is told about the user; empty until it is first asked for.
+    `redirected`: without a body it is answered with a redirect to the backend itself; `target` is set then.
+    `reads_capabilities`: what its object asks for must be allowed, too.
     `step_up` are the step-up rules that it falls under, with the sign-in of who sends it; None if there is none.
     `routing` counts the changes of who serves what: with another number the plan was made before the last of them.
     """
@@ -150,6 +151,7 @@ class RequestPlan:
     head: bytes = b""
     at_once: bool = False
     heads: int = 0
+    latest_heads: set[bytes] = field(default_factory=set)
     size: int = 0
     identity: bytes = b""
     target: bytes = b""

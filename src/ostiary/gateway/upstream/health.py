@@ -130,7 +130,7 @@ class _Probe:
             connection.send(self._head, self, is_head=False)
         return True
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         self._code = status
         self.response_end([])
 

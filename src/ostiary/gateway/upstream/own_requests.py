@@ -163,10 +163,15 @@ class _WholeReceiver:
         if not self.answer.done():
             self.answer.cancel()
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         self._status, self._parts = status, [body]
         self._type = next(
-            (line[13:].strip().decode("latin-1") for line in lines if line[:13].lower() == b"content-type:"), ""
+            (
+                line[13:].strip().decode("latin-1")
+                for line in lines.split(b"\r\n")
+                if line[:13].lower() == b"content-type:"
+            ),
+            "",
         )
         self.response_end([])
 

@@ -267,7 +267,7 @@ class Proxied(Generic[Context]):
                 b"".join((status_line(status), *self.upstream.pool.answer_headers.lines(headers), b"\r\n"))
             )
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         self._connection = None
         if status == 401 and self.credential is not None and (not self.relayed or is_unauthorized(body)):
             self._send_with_another_credential()
@@ -280,8 +280,7 @@ class Proxied(Generic[Context]):
         if self.recorder is not None:
             self.recorder.response(body)
         # What is said about the connection is a line with its end, or nothing: either way an empty line comes after it.
-        lines += (self._audit_line, exchange.connection_header(), body)
-        exchange.write(b"\r\n".join(lines))
+        exchange.write(b"%b%b\r\n%b\r\n%b" % (lines, self._audit_line, exchange.connection_header(), body))
         if self.tells_when_started:
             self._owner.proxied_started(self, status)
         self._done = True

@@ -18,10 +18,11 @@ class Routes:
         by_length = sorted(upstreams, key=lambda upstream: -len(upstream.settings.prefix))
         # One that names the host goes before one that takes any.
         self._order = sorted(by_length, key=lambda upstream: not upstream.settings.hosts)
+        self._has_hosts = any(upstream.settings.hosts for upstream in upstreams)
 
     def find(self, host: str, path: str) -> Upstream | None:
         # Hosts are the same in upper and lower case; paths are not.
-        name = (host.rpartition(":")[0] if _has_port(host) else host).lower()
+        name = (host.rpartition(":")[0] if _has_port(host) else host).lower() if self._has_hosts else ""
         for upstream in self._order:
             hosts = upstream.settings.hosts
             if (not hosts or name in hosts) and _is_below(path, upstream.settings.prefix):

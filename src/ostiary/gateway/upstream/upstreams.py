@@ -25,7 +25,7 @@ from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
 from ostiary.gateway.upstream.identity.own_credential import UNREADABLE, TlsFiles, TokenFile
 from ostiary.gateway.upstream.redirects import Redirects
-from ostiary.interfaces.attributes import ReadsCapabilities, RequiresMore
+from ostiary.interfaces.attributes import ReadsCapabilities, RequiresMore, SplitsNames
 from ostiary.model import RequestInfo, UserInfo
 
 log = logging.getLogger("ostiary.gateway")
@@ -45,13 +45,23 @@ class Upstream:
 
     pool: Pool
 
-    def __init__(self, configured: settings.UpstreamConfig, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(
+        self,
+        configured: settings.UpstreamConfig,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        shortcuts: bool = True,
+    ) -> None:
         self.settings = configured
         self.name = configured.name
         self.mapper = configured.attributes.instance
         self.is_kubernetes = configured.is_kubernetes
         self.refuses_redirects = configured.refuses_redirects
+        self._strips_prefix = configured.strip_prefix and configured.prefix != "/"
         self._requires_more = ability(self.mapper, RequiresMore)
+        splitting = ability(self.mapper, SplitsNames)
+        self.split_name = None if splitting is None else splitting.split_name
         reader = ability(self.mapper, ReadsCapabilities)
         self.capabilities = reader if reader is not None and reader.reads_bodies else None
         self.response_timeout = configured.timeouts.response.total_seconds()
@@ -63,6 +73,7 @@ class Upstream:
                 queue=configured.queue,
                 connect_timeout=configured.timeouts.connect.total_seconds(),
                 idle_timeout=configured.timeouts.idle.total_seconds(),
+                shortcuts=shortcuts,
             )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
         # Set by the app where it is told by a JWT (`upstream.assertions`).
@@ -175,7 +186,7 @@ class Upstream:
         The API server's paths mean something only without the prefix. Of two other APIs, each below its own prefix, the
         policy must be able to tell which one is asked.
         """
-        if not self.settings.strip_prefix or not self.is_kubernetes or self.settings.prefix == "/":
+        if not self._strips_prefix or not self.is_kubernetes:
             return path
         return path[len(self.settings.prefix) :] or "/"
 
@@ -185,10 +196,9 @@ class Upstream:
 
     def forwarded_target(self, target: bytes) -> bytes:
         """The target as the upstream gets it: the same bytes, or without the prefix where it is to be stripped."""
-        prefix = self.settings.prefix
-        if not self.settings.strip_prefix or prefix == "/":
+        if not self._strips_prefix:
             return target
-        rest = target[len(prefix.encode()) :]
+        rest = target[len(self.settings.prefix.encode()) :]
         return rest if rest.startswith(b"/") else b"/" + rest
 
 

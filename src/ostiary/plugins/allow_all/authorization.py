@@ -39,6 +39,9 @@ class AllowAllAuthorization:
         # Nothing matters, so one entry answers all.
         return ""
 
+    def name_matters(self, attributes: Attributes) -> bool:
+        return False
+
     def explain(self, attributes: Attributes) -> Explanation:
         return Explanation(_ALLOWED, closest="allow_all")
 

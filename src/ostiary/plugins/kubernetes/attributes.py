@@ -16,6 +16,7 @@ from ostiary.interfaces.attributes import ObjectCapabilities, RequestContent, Re
 from ostiary.model import RequestInfo
 from ostiary.plugins.kubernetes.capabilities import CapabilityRules
 from ostiary.plugins.kubernetes.settings import KubernetesAttributesSettings
+from ostiary.wire.request.object_names import split_name
 from ostiary.wire.request.request_info import long_running, request_info
 
 _TERMINALS = frozenset(("exec", "attach", "portforward"))
@@ -23,6 +24,7 @@ _TERMINALS = frozenset(("exec", "attach", "portforward"))
 
 class KubernetesAttributes:
     reads_kubernetes_paths = True
+    split_name = staticmethod(split_name)
     # A pod or its template has some kilobytes.
     largest_body = 256 * 1024
 

@@ -19,12 +19,12 @@ from ostiary.core.settings.declare import read_settings
 from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
-from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
+from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
 from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
 from ostiary.plugins.rbac.files.follow import FollowedFiles
 from ostiary.plugins.rbac.files.load import Paths, check_manifests
-from ostiary.plugins.rbac.index import MASTERS
+from ostiary.plugins.rbac.index import MASTERS, Index
 from ostiary.plugins.rbac.policy import RbacPolicy, key_of, warn_of_missing_roles
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.settings import RbacSettings
@@ -113,10 +113,15 @@ class RbacAuthorization:
         who = (user.username, frozenset(group for group in every if index.mentions(group) or group == MASTERS))
         if not request.is_resource:
             return (*who, request.verb, request.path)
-        keys = resource_keys(request.resource, request.subresource)
-        matters = request.resource == NAMESPACES or not index.named_resources.isdisjoint(keys)
+        matters = _name_matters(index, request)
         what = (request.api_group, request.resource, request.subresource, request.name if matters else None)
         return (*who, request.verb, request.namespace, *what)
+
+    def name_matters(self, attributes: Attributes) -> bool:
+        """Whether rules have names for such a resource. For a path that is no resource's, all of it matters."""
+        if self.following is not None and self.following.trouble():
+            return True
+        return not attributes.request.is_resource or _name_matters(self._policy.index, attributes.request)
 
     # --- telling ---
 
@@ -164,3 +169,8 @@ class RbacAuthorization:
         """Stop looking at the files. The policy in force stays."""
         if self._files is not None:
             await self._files.close()
+
+
+def _name_matters(index: Index, request: RequestInfo) -> bool:
+    keys = resource_keys(request.resource, request.subresource)
+    return request.resource == NAMESPACES or not index.named_resources.isdisjoint(keys)

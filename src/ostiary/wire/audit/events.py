@@ -24,12 +24,52 @@ TRUNCATED = "...TRUNCATED"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all events of equal requests share, as pieces of JSON text, by stage."""
+    """What all events of equal requests share, as pieces of JSON text; `about` is what was asked, and by whom."""
 
     head: str
-    middles: Mapping[Stage, str]
+    about: str
     annotations: Mapping[str, str]
     tail: str
+
+
+# Between the id of an event and what it is about.
+_STAGES = {stage: f'","stage":"{stage.value}",' for stage in Stage}
+
+
+def middle(stage: Stage, about: str) -> str:
+    """What follows the id of an event of *stage*."""
+    return _STAGES[stage] + about
+
+
+@dataclass(frozen=True, slots=True)
+class AboutObjects:
+    """What requests for different objects of one kind are about: JSON text with gaps for the URI and for the name."""
+
+    before_name: str
+    after_name: str
+
+    def about(self, request_uri: str, name: str) -> str:
+        """Of the request for the object *name*. Neither may need escaping, or hold a secret."""
+        return f'"requestURI":"{request_uri}",{self.before_name}{name}{self.after_name}'
+
+
+def about_objects(about: str, request_uri: str, name: str) -> AboutObjects | None:
+    """The text of a frame with gaps in the place of *request_uri* and *name*; None if it does not have them like that.
+
+    A URI of which something is redacted or escaped leaves no such gap. *name* is empty for requests for no one object.
+    """
+    uri = f'"requestURI":"{request_uri}",'
+    if not about.startswith(uri):
+        return None
+    rest = about[len(uri) :]
+    if not name:
+        return AboutObjects(rest, "")
+    # A quote within a string is escaped, so these are the members and not a part of some text.
+    before, mark, reference = rest.rpartition(',"objectRef":{')
+    first, member, last = reference.partition(f'"name":"{name}"')
+    if not mark or not member:
+        return None
+    return AboutObjects(f'{before}{mark}{first}"name":"', f'"{last}')
 
 
 # Up to the quote that opens the id; the id and everything after it is joined on by `line`.
@@ -64,12 +104,11 @@ def frame(
 ) -> Frame:
     """*kept* are further annotations, which many requests have in common."""
     about = _about(request, user, request_uri, impersonated, impersonation_constraint)
-    middles = {stage: f'","stage":"{stage.value}",{about}' for stage in Stage}
     own = dict(annotations or {})
     if kept is None:
-        return Frame(_HEADS[level], middles, own, tail(own))
+        return Frame(_HEADS[level], about, own, tail(own))
     members = f"{_json(own)[1:-1]},{kept.members}" if own else kept.members
-    return Frame(_HEADS[level], middles, {**own, **kept.annotations}, f'","annotations":{{{members}}}}}')
+    return Frame(_HEADS[level], about, {**own, **kept.annotations}, f'","annotations":{{{members}}}}}')
 
 
 def _about(

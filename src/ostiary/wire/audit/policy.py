@@ -78,6 +78,11 @@ class Policy:
     omit_stages: frozenset[Stage] = frozenset()
     omit_managed_fields: bool = False
 
+    @property
+    def has_names(self) -> bool:
+        """Whether what is recorded depends on the names of objects."""
+        return any(group.names for rule in self.rules for group in rule.resources)
+
     def scope(self, request: RequestInfo, user: UserInfo | None) -> AuditScope:
         """The first rule that matches decides. *user* is None when nobody could be identified."""
         for rule in self.rules:

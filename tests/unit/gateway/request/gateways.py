@@ -197,13 +197,13 @@ class InnerFailures(logging.Handler):
 
 @asynccontextmanager
 async def serving(
-    config: GatewayConfig, user: UserInfo = ALICE, *, may_fail_inside: bool = False
+    config: GatewayConfig, user: UserInfo = ALICE, *, may_fail_inside: bool = False, shortcuts: bool = True
 ) -> AsyncIterator[Gateway]:
     """A gateway with *config*, and a client with a token of *user*."""
     failures, log = InnerFailures(), logging.getLogger("ostiary.gateway")
     log.addHandler(failures)
     try:
-        async with _serving(config, user) as gateway:
+        async with _serving(config, user, shortcuts=shortcuts) as gateway:
             yield gateway
     finally:
         log.removeHandler(failures)
@@ -211,7 +211,7 @@ async def serving(
 
 
 @asynccontextmanager
-async def _serving(config: GatewayConfig, user: UserInfo) -> AsyncIterator[Gateway]:
+async def _serving(config: GatewayConfig, user: UserInfo, *, shortcuts: bool) -> AsyncIterator[Gateway]:
     clock = FakeClock()
     store = Store(clock=clock)
     config = replace(config, store=replace(config.store, instance=store))
@@ -219,7 +219,7 @@ async def _serving(config: GatewayConfig, user: UserInfo) -> AsyncIterator[Gatew
         port = listener.getsockname()[1]
         grpc = None if config.listen.grpc is None else bind(config.listen.grpc.address)
         grpc_port = 0 if grpc is None else int(grpc.getsockname()[1])
-        worker = Worker(config, listener, clock=clock, grpc_listener=grpc)
+        worker = Worker(config, listener, clock=clock, grpc_listener=grpc, shortcuts=shortcuts)
         await worker.start()
         issued = await worker.app.shared.tokens.issue(user, provider="me")
         try:

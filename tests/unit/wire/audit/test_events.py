@@ -26,6 +26,7 @@ from ostiary.wire.audit import (
     frame,
     line,
     load_policy,
+    middle,
     origin,
     outcome,
     parse_policy,
@@ -321,7 +322,7 @@ def event(**changes: Any) -> dict[str, Any]:
     text = line(
         made.head,
         "id-1",
-        made.middles[Stage.COMPLETE],
+        middle(Stage.COMPLETE, made.about),
         origin(["192.0.2.1"], "kubectl"),
         outcome(200),
         "2026-01-01T00:00:00.000001Z",
@@ -393,7 +394,7 @@ def test_every_event_is_one_line_of_json_whatever_the_strings(name: str, group: 
     """S14: what can be said in UTF-8 comes back unchanged."""
     user = UserInfo(name, groups=(group,))
     made = frame(AuditLevel.METADATA, path("/"), user, request_uri="/", annotations={"reason": reason})
-    text = line(made.head, "i", made.middles[Stage.RECEIVED], origin([], agent), "", "t", "t", made.tail)
+    text = line(made.head, "i", middle(Stage.RECEIVED, made.about), origin([], agent), "", "t", "t", made.tail)
     assert text.isascii()
     assert text.index("\n") == len(text) - 1
     found = json.loads(text)
@@ -526,7 +527,7 @@ def test_a_token_in_any_field_of_an_event_is_taken_out_by_its_form() -> None:
         impersonation_constraint=TOKEN,
         annotations={TOKEN: TOKEN},
     )
-    texts = [made.head, *made.middles.values(), made.tail]
+    texts = [made.head, made.about, made.tail]
     texts += [outcome(400, reason=TOKEN, message=f"no {TOKEN}"), origin([TOKEN], f"curl {TOKEN}"), tail({"a": TOKEN})]
     texts.append(body_object(json.dumps({"metadata": {"name": TOKEN}}).encode()) or "")
     assert all(TOKEN[8:] not in text for text in texts)

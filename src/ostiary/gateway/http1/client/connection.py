@@ -362,7 +362,7 @@ class UpstreamConnection(asyncio.Protocol):
             log.error("an answer failed inside the gateway", extra={"cause": type(cause).__name__}, exc_info=cause)
         self._fail(str(cause) if isinstance(cause, UpstreamLost) else "its answer is not HTTP")
 
-    def _deliver_whole(self, receiver: Receiver, status: int, lines: list[bytes], body: bytes) -> None:
+    def _deliver_whole(self, receiver: Receiver, status: int, lines: bytes, body: bytes) -> None:
         """Deliver an answer that came in one read; the parser has seen nothing of it."""
         self.receiver = None
         self._answered = False

@@ -14,7 +14,7 @@ from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.dial import dial, failure_reason
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
-from ostiary.gateway.http1.client.whole_answer import WholeAnswers
+from ostiary.gateway.http1.client.whole_answer import NoWholeAnswers, WholeAnswers
 from ostiary.gateway.http1.outbox import Outbox
 
 # Gets the connection, or why there is none; answers whether it is still wanted.
@@ -26,7 +26,10 @@ Dial = Callable[
 
 
 class Pool:
-    """Connections to one upstream: idle ones are used last in, first out; when all are busy, requests wait in order."""
+    """Connections to one upstream: idle ones are used last in, first out; when all are busy, requests wait in order.
+
+    Without *shortcuts* every answer goes through the parser.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class Pool:
         idle_timeout: float = 60.0,
         connect_timeout: float = 5.0,
         dial: Dial = dial,
+        shortcuts: bool = True,
     ) -> None:
         self.address = address
         self._dial = dial
@@ -55,7 +59,7 @@ class Pool:
         self.now = loop.time
         self.outbox = Outbox(loop)
         self.answer_headers = AnswerHeaders()
-        self.whole_answers = WholeAnswers(self.answer_headers)
+        self.whole_answers = (WholeAnswers if shortcuts else NoWholeAnswers)(self.answer_headers)
 
     def idle(self) -> UpstreamConnection | None:
         """An idle connection, at once, or None."""

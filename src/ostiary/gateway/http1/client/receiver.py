@@ -19,8 +19,8 @@ class Receiver(Protocol):
     the last call.
     """
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
-        """All of it at once. *lines* (status and length among them, each without its end) may go on as they are."""
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """All of it at once. *lines* (status and length among them, each with its end) may go on as they are."""
 
     def response_head(self, status: int, headers: Headers, framing: Framing) -> None: ...
 

@@ -5,7 +5,8 @@ line, names that httptools has accepted before, one length, nothing said about t
 exactly as many bytes as the length says. Everything else is left to httptools: None means "not this form", never
 "wrong".
 
-An upstream writes the same lines again and again, so what a line means is remembered by the line.
+An upstream writes the same lines again and again, so what a line means is remembered by the line. Within a second many
+write the very same head, with the same date and length, and so is that for a while.
 """
 
 from __future__ import annotations
@@ -31,26 +32,41 @@ _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
 MOST_LINES = 1024
 _LONGEST_LINE = 256
 _MOST_IN_ONE = 64
+_MOST_HEADS = 64
+_LONGEST_HEAD = 1024
 
 
 class WholeAnswers:
     """Reads the whole answers of one upstream, and remembers what its lines mean."""
 
-    __slots__ = ("_headers", "_meanings")
+    __slots__ = ("_headers", "_heads", "_meanings")
 
     def __init__(self, headers: AnswerHeaders) -> None:
         self._headers = headers
         self._meanings: dict[bytes, int] = {}
+        # The latest heads: status, lines, and the length of the body.
+        self._heads: dict[bytes, tuple[int, bytes, int]] = {}
 
-    def read(self, data: bytes) -> tuple[int, list[bytes], bytes] | None:
+    def read(self, data: bytes) -> tuple[int, bytes, bytes] | None:
         """Status, lines and body; None if this is not a whole answer of the plainest form.
 
-        The lines are those that go on to the client, each as it came: the usual status, the one length, what passes.
+        The lines are those that go on to the client, each as it came and with its end: the usual status, the one
+        length, what passes.
         """
         end = data.find(b"\r\n\r\n")
-        lines = data[:end].split(b"\r\n")
+        if end < 0:
+            return None
+        head, body = data[:end], data[end + 4 :]
+        known = self._heads.get(head) or self._read_head(head)
+        if known is None:
+            return None
+        status, lines, length = known
+        return (status, lines, body) if len(body) == length else None
+
+    def _read_head(self, head: bytes) -> tuple[int, bytes, int] | None:
+        lines = head.split(b"\r\n")
         status = _STATUS.get(lines[0])
-        if end < 0 or status is None or len(lines) > _MOST_IN_ONE:
+        if status is None or len(lines) > _MOST_IN_ONE:
             return None
         passing = [lines.pop(0)]
         length = -1
@@ -68,8 +84,13 @@ class WholeAnswers:
                 passing.append(line)
             elif meaning == _NOT_PLAIN:
                 return None
-        body = data[end + 4 :]
-        return (status, passing, body) if len(body) == length else None
+        passing.append(b"")
+        known = (status, b"\r\n".join(passing), length)
+        if len(head) <= _LONGEST_HEAD:
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            self._heads[head] = known
+        return known
 
     def _meaning(self, line: bytes) -> int:
         name, separator, value = line.partition(b": ")
@@ -95,3 +116,12 @@ class WholeAnswers:
         if name == b"keep-alive":
             return _DROP
         return _PASS if self._headers.action(name) is Action.PASS else _NOT_PLAIN
+
+
+class NoWholeAnswers(WholeAnswers):
+    """Leaves every answer to httptools."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes) -> tuple[int, bytes, bytes] | None:
+        return None

@@ -22,10 +22,11 @@ from typing import cast
 from ostiary.gateway.http1.exchange import Account, Exchange, Tunnel, status_line
 from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport
-from ostiary.gateway.http1.request_head import KnownHeads, RequestHead, RequestRefused, ServerLimits
+from ostiary.gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
 from ostiary.gateway.http1.server.discarded_body import DiscardedBody
 from ostiary.gateway.http1.server.pending_upgrade import PendingUpgrade
 from ostiary.gateway.http1.server.request_reader import RequestReader
+from ostiary.gateway.http1.server.whole_heads import WholeHeads
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -53,6 +54,7 @@ class ServerConnection(asyncio.Protocol):
         "_reader",
         "_reading_paused",
         "_server",
+        "_shortcuts",
         "_unread",
         "_waiting",
         "_write_paused",
@@ -71,6 +73,7 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._limits = server.limits
+        self._shortcuts = server.shortcuts
         self._find_known = server.find_known
         self.loop = server.loop
         # Set by the event loop before anything else happens.
@@ -111,44 +114,62 @@ class ServerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._active is None and self._reader.exchange is None and not self.failed and not self._write_paused:
-            if self._begin_known(data):
+            if self._shortcuts and self._begin_whole(data):
                 return
         elif self.tunnel is not None:
             self.tunnel.from_client(data)
             return
         if not self.failed:
             request = self._reader.read(data)
-            if request is not None and request.known is not None:
+            if request is not None and request.known is not None and self._shortcuts:
                 self._remember(request, data)
 
-    def _begin_known(self, data: bytes) -> bool:
-        """Begin the request without parsing it, if it is a whole one whose head is known."""
-        # What ends like a head, and as a whole is a known one, has no body; looking for the end would take longer.
+    def _begin_whole(self, data: bytes) -> bool:
+        """Begin the request without the parser, if it is a whole one whose head is known or plain (`whole_heads`)."""
+        # What ends like a head, and as a whole is one, has no body; looking for the end would take longer.
         rest, head = 0, data
         if not data.endswith(b"\r\n\r\n"):
             end = data.find(b"\r\n\r\n") + 4
             rest, head = len(data) - end, data[:end]
-        request = self._find_known(sha256(head).digest())
-        if request is None or (request.content_length or 0) != rest or rest > self._limits.body_bytes:
+        digest = sha256(head).digest()
+        own_lines, request = b"", self._find_known(digest)
+        if request is None:
+            plain = self._server.heads.read_new(head, digest, self._limits)
+            if plain is None:
+                return False
+            request, own_lines = plain
+        if (request.content_length or 0) != rest or rest > self._limits.body_bytes:
             return False
+        body = data[-rest:] if rest else b""
+        if request.known is not None:
+            self._begin_known(request, body, own_lines)
+            return True
+        self._begin_complete(request, body, own_lines)
+        self._server.heads.keep(head, request)
+        return True
+
+    def _begin_known(self, request: RequestHead, body: bytes, own_lines: bytes) -> None:
         answer_known = self._server.answer_known
-        if answer_known is not None and not rest and not self.draining and (answer := answer_known(self, request)):
+        if answer_known is not None and not body and not self.draining and (answer := answer_known(self, request)):
             self.transport.write(answer)
             self.deadline = self.loop.time() + self._limits.idle_timeout
-            return True
+        else:
+            self._begin_complete(request, body, own_lines)
+
+    def _begin_complete(self, request: RequestHead, body: bytes, own_lines: bytes) -> None:
         exchange = Exchange(self, request)
-        if rest:
-            exchange.receive(data[-rest:])
+        exchange.own_lines = own_lines
+        if body:
+            exchange.receive(body)
         exchange.body_complete = True
         self._begin(exchange)
-        return True
 
     def _remember(self, request: RequestHead, data: bytes) -> None:
         """Keep the head of one whole request, whose handler wants to recognise it."""
         head, _, body = data.partition(b"\r\n\r\n")
         # Not what begins with empty lines, which a parser skips.
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
-            self._server.known.keep(head + b"\r\n\r\n", request)
+            self._server.heads.keep(head + b"\r\n\r\n", request)
 
     def charge(self, account: Account) -> None:
         """Charge the connection to *account*, its first user."""
@@ -428,32 +449,41 @@ AnswerKnown = Callable[[ServerConnection, RequestHead], bytes]
 
 
 class Server:
-    """What the connections of one listener share. A reload changes `handle`, `answer_known`, and `limits`."""
+    """What the connections of one listener share. A reload changes `handle`, `answer_known`, and `limits`.
+
+    Without *shortcuts* every byte goes through the parser, and no head is remembered.
+    """
 
     __slots__ = (
         "answer_known",
         "connections",
         "find_known",
         "handle",
+        "heads",
         "known",
         "limits",
         "loop",
         "now",
         "on_refused",
         "outbox",
+        "shortcuts",
     )
 
-    def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop, *, shortcuts: bool = True
+    ) -> None:
         self.handle = handle
+        self.shortcuts = shortcuts
         # Called with a head that is known and that nothing follows: the bytes of the whole answer, if that can be given
         # without an exchange. Empty: `handle` gets the request, as if nobody had been asked.
         self.answer_known: AnswerKnown | None = None
         self.limits = limits
         self.loop = loop
         self.connections: set[ServerConnection] = set()
-        self.known = KnownHeads()
+        self.heads = WholeHeads()
+        self.known = self.heads.known
         # Looked up once: each connection would otherwise hold its own method objects.
-        self.find_known, self.now = self.known.find, loop.time
+        self.find_known, self.now = self.heads.find, loop.time
         self.outbox = Outbox(loop)
         # Called with each request that could not be read, as far as it came; returns more header lines for its answer.
         self.on_refused: OnRefused = _no_lines

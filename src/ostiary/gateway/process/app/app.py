@@ -66,7 +66,11 @@ CONFIRMING_OWNER = "confirming whose the token store is"
 
 
 class App:
-    """One configuration at work."""
+    """One configuration at work.
+
+    Without *shortcuts* every request is parsed, planned and recorded as if it were the first: for tests, and to find
+    out whether a shortcut is to blame for something.
+    """
 
     # Made with the sign-in routes, before the engine.
     visitors: Visitors
@@ -79,8 +83,10 @@ class App:
         shared: Shared | None = None,
         clock: Clock = SYSTEM_CLOCK,
         counts: ReplicatedCounts | None = None,
+        shortcuts: bool = True,
     ) -> None:
         self.config = config
+        self._shortcuts = shortcuts
         self._loop = loop
         self._clock = clock
         self._owns_store = shared is None
@@ -90,7 +96,7 @@ class App:
         self.auditor = open_auditor(config.audit, config.audit_sinks, clock, tells_upstream=tells_upstream)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
         self._step_up_rules = StepUpRules(config.step_up.rules)
-        self._upstreams = [Upstream(upstream, loop, clock) for upstream in config.upstreams]
+        self._upstreams = [Upstream(upstream, loop, clock, shortcuts=shortcuts) for upstream in config.upstreams]
         self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
         self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
@@ -302,6 +308,7 @@ class App:
             pages=visitors.pages,
             shadow=None if self._shadow is None else self._shadow.sampler,
             step_up=open_step_up(config.step_up, self._step_up_rules, programs.login.step_up_demands, shared.metrics),
+            shortcuts=self._shortcuts,
         )
 
     def _header_filter(self) -> HeaderFilter:

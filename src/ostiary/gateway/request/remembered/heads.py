@@ -6,6 +6,7 @@ The engine asks it to remember a head that comes for the second time. The result
 
 from __future__ import annotations
 
+from ostiary.core.caching.bounded import came_before
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.http1.headers import Scanned
 from ostiary.gateway.request.stages import OpenPath, Passage, RequestPlan
@@ -30,8 +31,24 @@ class RememberedHead:
         self.made_by, self.scanned, self.token, self.plan, self.open_path = made_by, scanned, token, plan, open_path
 
 
+class RememberedHeaders:
+    """What follows from header lines alone, with whatever request line they come: whose they are, and what goes on."""
+
+    __slots__ = ("made_by", "scanned", "token")
+
+    def __init__(self, made_by: RememberedHeads, scanned: Scanned, token: TokenInUse) -> None:
+        self.made_by, self.scanned, self.token = made_by, scanned, token
+
+
 class RememberedHeads:
-    """The heads that one engine has worked out. Another engine, with another configuration, believes none of them."""
+    """The heads that one engine has worked out. Another engine, with another configuration, believes none of them.
+
+    *passes_traces*: every header of `http1.headers.TRACES` goes on to the upstream, so heads that differ only in these
+    may share one.
+    """
+
+    def __init__(self, *, passes_traces: bool = True) -> None:
+        self._passes_traces = passes_traces
 
     def remember_plan(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
         request = passage.exchange.request
@@ -39,17 +56,43 @@ class RememberedHeads:
             # When its session ends, the headers say whether the browser can be led to sign in: they must be there.
             return
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
-            plan.heads += 1
-            request.known_owner, request.known_size = token.user.username, plan.size
-            self._remember(passage, RememberedHead(self, passage.scanned, token, plan))
+            if request.digest and not came_before(request.digest, plan.latest_heads, MOST_HEADS):
+                return
+            if self._leave_traces(passage):
+                plan.heads += 1
+                request.known_owner, request.known_size = token.user.username, plan.size
+                self._remember(passage, RememberedHead(self, passage.scanned, token, plan))
+
+    def remember_headers(self, passage: Passage, token: TokenInUse) -> None:
+        """Remember whose these header lines are, if they came before, for requests with other request lines."""
+        request = passage.exchange.request
+        block = request.block
+        if block is None or block.known is not None or not self._passes_traces or token.is_application:
+            return
+        latest = token.known_user.latest_headers
+        if came_before(block.digest, latest, MOST_HEADS) and self._leave_traces(passage):
+            block.known, block.known_owner = RememberedHeaders(self, passage.scanned, token), token.user.username
+            passage.scanned.authorization = None
 
     def remember_open_path(self, passage: Passage, open_path: OpenPath) -> None:
-        if passage.exchange.request.known is None:
+        if passage.exchange.request.known is None and self._leave_traces(passage):
             self._remember(passage, RememberedHead(self, passage.scanned, open_path=open_path))
+
+    def _leave_traces(self, passage: Passage) -> bool:
+        """Make the trace ids lines of this request alone: what is kept is for others, too. False if that cannot be."""
+        request, scanned = passage.exchange.request, passage.scanned
+        if not request.traces:
+            return True
+        if not self._passes_traces or not scanned.lines.endswith(request.traces):
+            return False
+        scanned.lines = scanned.lines[: -len(request.traces)]
+        passage.exchange.own_lines, request.traces = request.traces, b""
+        return True
 
     def _remember(self, passage: Passage, head: RememberedHead) -> None:
         request = passage.exchange.request
         request.known = head
+        request.takes_traces = self._passes_traces and request.block is not None
         # What is kept holds no token: the digest says as much to us, and nothing to others.
         request.headers = []
         passage.scanned.authorization = None

@@ -26,7 +26,7 @@ PLAN_BYTES_PER_USER = 4 * 1024 * 1024
 LONGEST_PLANNED_TARGET = 2048
 # A plan keeps its target about this often: to be sent on, in what was asked, and once in each stage's audit event.
 _COPIES = 8
-_FIXED_BYTES = 3000
+_FIXED_BYTES = 4000
 # For how long the policy's generation is not read again. Providers notice a change of their files much later.
 POLICY_SECONDS = 0.001
 
@@ -36,7 +36,7 @@ _Key = tuple[KnownUser, bytes, bytes, bytes, bytes]
 class Plans:
     """The plans of one engine."""
 
-    def __init__(self, size: int = PLAN_BYTES, per_user: int = PLAN_BYTES_PER_USER) -> None:
+    def __init__(self, size: float = PLAN_BYTES, per_user: float = PLAN_BYTES_PER_USER) -> None:
         self._kept: BoundedByOwner[_Key, RequestPlan] = BoundedByOwner(size, per_user)
 
     def find(self, user: KnownUser, request: RequestHead) -> RequestPlan | None:
@@ -44,6 +44,8 @@ class Plans:
 
     def keep(self, user: KnownUser, request: RequestHead, plan: RequestPlan) -> None:
         plan.size = _FIXED_BYTES + _COPIES * (len(request.target) + user.size)
+        if request.digest:
+            plan.latest_heads.add(request.digest)
         if len(request.target) <= LONGEST_PLANNED_TARGET:
             key = (user, request.method, request.target, request.host, request.upgrade)
             self._kept.keep(key, plan, owner=user.info.username, size=plan.size)
@@ -145,16 +147,26 @@ class Planner:
             plan.head = line + upstream.host_line + (b"" if question.public else upstream.identity(user))
         return plan
 
-    def is_current(self, plan: RequestPlan, token: TokenInUse, now: float) -> bool:
-        """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
+    @property
+    def names_matter(self) -> bool:
+        """Whether more than the ruling may depend on the name of an object: what is recorded, and step-up rules."""
+        return self._step_up is not None or self._auditor.policy.has_names
+
+    def still_holds(self, plan: RequestPlan, now: float) -> bool:
+        """Whether *plan* may be used again as it is."""
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
             self._read_generation_at = now + POLICY_SECONDS
+        ruling = plan.ruling
+        return plan.routing == self._routing and ruling.generation == self._generation and now < ruling.until
+
+    def is_current(self, plan: RequestPlan, token: TokenInUse, now: float) -> bool:
+        """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
+        if self.still_holds(plan, now):
+            return True
         if plan.routing != self._routing:
             return False
         ruling = plan.ruling
-        if ruling.generation == self._generation and now < ruling.until:
-            return True
         renewed = self._judge.decide(token.user, plan.required, plan.delegation) if plan.required else None
         if renewed is None or renewed != ruling:
             # Another decision changes what follows from it, so the plan is made anew.

@@ -16,6 +16,7 @@ from ostiary.gateway.observe.tracing.trace import CURRENT
 from ostiary.gateway.observe.tracing.trace_context import TraceContext, read_context
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.own.paths import OpenPaths, OwnApis, first_segment
+from ostiary.gateway.request.questions import Location
 from ostiary.gateway.request.records import RequestRecords
 from ostiary.gateway.request.remembered.allowing import never_again
 from ostiary.gateway.request.remembered.heads import RememberedHead
@@ -112,9 +113,9 @@ class TracedEngine(Engine):
         as_traced(passage).trace.mark("ostiary.cached", True)
         super()._ask(passage, token)
 
-    def _decide(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+    def _decide(self, passage: Passage, token: TokenInUse, question: Question, location: Location) -> None:
         as_traced(passage).trace.mark("ostiary.cached", False)
-        super()._decide(passage, token, question)
+        super()._decide(passage, token, question, location)
 
     async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
         as_traced(passage).trace.mark("ostiary.cached", False)

@@ -1,0 +1,73 @@
+"""What a request costs that is not quite like an earlier one: instructions of a whole gateway, counted by callgrind.
+
+A known head, one with a new trace id, one with another header that is new, a new object of a known kind, a list with a
+new version. Neighbours do not change the figures, so two versions of the gateway can be compared by them; they are of
+user space only, and the kernel's share is the same for all rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from bench.gateway import status_of
+from bench.instructions import Counter, valgrind
+from bench.peers import Peer, backend
+from bench.stores_gateways import ALL_CORES, PODS, GatewaySite, sign_in
+from bench.table import Row
+
+COUNTED, TURNS = 1000, 2
+_AGENT = "User-Agent: kubectl/v1.33.1 (linux/amd64) kubernetes/8adc0f0"
+_numbers = itertools.count()
+
+
+def _head(token: str, target: str, *lines: str) -> str:
+    usual = ("Host: gateway.test", _AGENT, "Accept: application/json", f"Authorization: Bearer {token}")
+    return "\r\n".join((f"GET {target} HTTP/1.1", *usual, "Accept-Encoding: gzip", *lines, "", ""))
+
+
+_REQUESTS: dict[str, Callable[[str, int], str]] = {
+    "a known head": lambda token, _: _head(token, f"{PODS}/web-1"),
+    "a new trace id": lambda token, number: _head(
+        token, f"{PODS}/web-1", f"Traceparent: 00-4bf92f3577b34da6{number:016x}-00f067aa0ba902b7-01"
+    ),
+    "another header that is new": lambda token, number: _head(token, f"{PODS}/web-1", f"X-Number: {number:08}"),
+    "a new object": lambda token, number: _head(token, f"{PODS}/web-{number:08}"),
+    "a list with a new resourceVersion": lambda token, number: _head(
+        token, f"{PODS}?limit=500&resourceVersion={number + 10**8}"
+    ),
+}
+
+
+def run() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        folder = Path(place)
+        site = GatewaySite(folder, stack.enter_context(backend(folder)))
+        home = folder / "counted"
+        store = {"type": "memory"}
+        gateway = stack.enter_context(site.gateway("g", store, core=ALL_CORES, behind=valgrind(home), home=home))
+        token, _ = sign_in(gateway, "user-0")
+        counter = Counter(gateway.pid, home)
+        counter.start()
+        least: dict[str, float] = {}
+        for what, make in _REQUESTS.items():
+            work = partial(_ask, gateway, token, make)
+            work()
+            least[what] = min(counter.instructions_for(work) for _ in range(TURNS)) / COUNTED
+            text = f"{least[what] / 1000:,.1f} thousand ({least[what] / least['a known head']:.2f} x a known head)"
+            yield Row(f"{what}: instructions a request", text)
+
+
+def _ask(gateway: Peer, token: str, make: Callable[[str, int], str]) -> None:
+    async def ask() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        for _ in range(COUNTED):
+            assert await status_of(reader, writer, make(token, next(_numbers))) == 200
+        writer.close()
+
+    asyncio.run(ask())

@@ -1,0 +1,174 @@
+"""Plans for objects whose names do not matter: what was planned for one object is used for another of its kind.
+
+    GET /api/v1/namespaces/shop/pods/web-1   planned in full, and kept with a gap in the place of the name
+    GET /api/v1/namespaces/shop/pods/web-2   the same plan with the other name: as its target, in its audit events
+
+Asked by the engine for a request line that has no plan yet, after its target was checked and its upstream was found. A
+mapper must know which part of the line is the name (`SplitsNames`), and every provider that the ruling depends on must
+say that names do not matter to it (`TellsWhereNamesMatter`), nor may they to the token, to a step-up rule or to the
+audit policy. The ruling is the one that was made, with its time and its generation. When it no longer holds, the next
+request is planned in full again.
+
+Bounded in bytes, for each user and in all, as the plans themselves are.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.caching.bounded import BoundedByOwner, came_before
+from ostiary.gateway.audit.auditor import PreparedForObjects
+from ostiary.gateway.authenticate.tokens_in_use import KnownUser
+from ostiary.gateway.http1.request_head import RequestHead
+from ostiary.gateway.request.judge import Judge
+from ostiary.gateway.request.questions import Location
+from ostiary.gateway.request.remembered.plans import Planner, Plans
+from ostiary.gateway.request.stages import RequestPlan
+from ostiary.gateway.upstream.upstreams import Upstream
+from ostiary.model import RequestInfo
+
+OBJECT_PLAN_BYTES = 16 * 1024 * 1024
+OBJECT_PLAN_BYTES_PER_USER = 2 * 1024 * 1024
+# The latest targets of a kind. One that comes again has a plan of its own from then on.
+MOST_TARGETS = 64
+_TARGET_BYTES = 100
+
+_Parts = tuple[str, str, str]
+_Key = tuple[KnownUser, Upstream, bytes, str, str]
+
+
+class ObjectPlans:
+    """Those of one engine. Without *shortcuts* there are none."""
+
+    def __init__(self, planner: Planner, plans: Plans, judge: Judge, *, shortcuts: bool = True) -> None:
+        self._planner, self._plans, self._judge = planner, plans, judge
+        self._shortcuts = shortcuts
+        self._kept: BoundedByOwner[_Key, _PlanWithGaps] = BoundedByOwner(OBJECT_PLAN_BYTES, OBJECT_PLAN_BYTES_PER_USER)
+
+    def find(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> RequestPlan | None:
+        """The plan for a request of *user*, if one for an object of the same kind holds this moment, which is *now*."""
+        upstream = location.upstream
+        if upstream is None or upstream.split_name is None or request.upgrade:
+            return None
+        path = upstream.mapped_path(location.path)
+        parts = upstream.split_name(path, location.query)
+        if parts is None:
+            return None
+        before, name, after = parts
+        with_gaps = self._kept.get((user, upstream, request.method, before, after))
+        if with_gaps is None or not self._planner.still_holds(with_gaps.plan, now):
+            return None
+        if bool(name) is not bool(with_gaps.plan.info.name):
+            # The mapper takes one object and all of them for alike, which it must not.
+            return None
+        plan = with_gaps.plan_for(location.target, path, name)
+        if with_gaps.came_before(location.target):
+            self._plans.keep(user, request, plan)
+        return plan
+
+    def keep(self, user: KnownUser, request: RequestHead, location: Location, plan: RequestPlan) -> None:
+        """Keep *plan*, which was just made for *request*, for other objects, if their names do not matter."""
+        upstream = location.upstream
+        if not self._shortcuts or upstream is None or upstream.split_name is None or request.upgrade:
+            return
+        path = upstream.mapped_path(location.path)
+        parts = upstream.split_name(path, location.query)
+        if parts is None or not self._is_for_all_names(plan, upstream, path, parts):
+            return
+        with_gaps = _PlanWithGaps.of(plan, request.method, location.target, parts[1])
+        if with_gaps is not None:
+            before, _, after = parts
+            key = (user, upstream, request.method, before, after)
+            size = plan.size + MOST_TARGETS * _TARGET_BYTES
+            self._kept.keep(key, with_gaps, owner=user.info.username, size=size)
+
+    def _is_for_all_names(self, plan: RequestPlan, upstream: Upstream, path: str, parts: _Parts) -> bool:
+        info = plan.info
+        # What the mapper has read must be what it has split.
+        if (info.name, info.path) != (parts[1], path) or plan.required != (info,):
+            return False
+        if (
+            not plan.at_once
+            or plan.upstream is not upstream
+            or plan.redirected
+            or plan.public
+            or plan.actor is not None
+        ):
+            return False
+        return not self._planner.names_matter and not self._judge.name_matters(
+            plan.user, plan.required, plan.delegation
+        )
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class _PlanWithGaps:
+    """`plan`, and what of it is filled in for another object."""
+
+    __slots__ = ("_audit", "_line", "_rest", "_targets", "plan")
+
+    def __init__(self, plan: RequestPlan, method: bytes, audit: PreparedForObjects | None) -> None:
+        self.plan, self._audit = plan, audit
+        self._line = method + b" "
+        # All that follows the request line.
+        self._rest = b" HTTP/1.1\r\n" + plan.head.partition(b"\r\n")[2]
+        self._targets: set[int] = set()
+
+    @classmethod
+    def of(cls, plan: RequestPlan, method: bytes, target: bytes, name: str) -> _PlanWithGaps | None:
+        """None if the name cannot be replaced in its audit events."""
+        if plan.audit is None:
+            return cls(plan, method, None)
+        audit = plan.audit.for_objects(target.decode("ascii"), name)
+        return None if audit is None else cls(plan, method, audit)
+
+    def plan_for(self, target: bytes, path: str, name: str) -> RequestPlan:
+        model, audit = self.plan, self._audit
+        assert model.upstream is not None, "it was forwarded there"
+        info = model.info if name == model.info.name else named(model.info, name, path)
+        return RequestPlan(
+            model.ruling,
+            info,
+            model.user,
+            model.share,
+            model.upstream,
+            None,
+            None if audit is None else audit.of(target.decode("ascii"), name),
+            (info,),
+            long_running=model.long_running,
+            stream=False,
+            reviews_token=False,
+            delegation=model.delegation,
+            head=b"".join((self._line, model.upstream.forwarded_target(target), self._rest)),
+            at_once=True,
+            routing=model.routing,
+        )
+
+    def came_before(self, target: bytes) -> bool:
+        """Whether *target* is among the latest, to which it is added."""
+        # Of a keyed hash: equal ones of different targets would only have one of them planned a little sooner.
+        return came_before(hash(target), self._targets, MOST_TARGETS)
+
+
+def named(info: RequestInfo, name: str, path: str) -> RequestInfo:
+    """*info* about another object. Written out: `dataclasses.replace` takes several times as long."""
+    return RequestInfo(
+        info.verb,
+        info.method,
+        path,
+        info.is_resource,
+        info.modifier,
+        info.api_group,
+        info.api_version,
+        info.namespace,
+        info.resource,
+        info.subresource,
+        name,
+        info.field_selector,
+        info.label_selector,
+        info.capabilities,
+        info.upstream,
+        info.of_kubernetes,
+    )

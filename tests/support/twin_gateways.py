@@ -1,0 +1,240 @@
+"""Two gateways in memory, one with every shortcut and one with none, that get the same bytes and must do the same.
+
+Both have the same tokens, policy and clock; transports are lists of bytes. What each sends to its upstream and to its
+client, and what it records, is kept in order, without the ids and times that differ anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from ostiary.gateway.config import loads
+from ostiary.gateway.http1.client.address import UpstreamAddress
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.server.connection import ServerConnection
+from ostiary.gateway.process.listener import bind
+from ostiary.gateway.process.worker import Worker
+from ostiary.interfaces.token_store import RevocationKind
+from ostiary.model import UserInfo
+from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.testing import FakeClock
+from tests.support.gateway import role
+from tests.support.http1 import turn
+
+USERS = (UserInfo("alice", "7", ("dev",), (("team", ("a", "b")),)), UserInfo('bo"b\\', groups=("readers",)))
+POLICY = [
+    *role(
+        "", {"apiGroups": [""], "resources": ["pods", "pods/log", "nodes", "pods/proxy"], "verbs": ["*"]}, User="alice"
+    ),
+    *role("shop", {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}, Group="readers"),
+    *role(
+        "",
+        {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["settings"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["get", "list", "patch"]},
+        Group="readers",
+    ),
+    *role("", {"apiGroups": [""], "resources": ["users", "groups"], "verbs": ["impersonate"]}, User="alice"),
+]
+# With the length last, where an answer that is written anew has it.
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-From: upstream\r\nContent-Length: 2\r\n\r\nok"
+_AUDIT_ID = re.compile(rb"(?i)(audit-id: |\"requestID\":\"|request id )[0-9a-f-]{36}")
+
+
+class Memory:
+    """A transport that keeps what is written, and hands it to *on_write*."""
+
+    def __init__(self, on_write: Callable[[bytes], None]) -> None:
+        self.on_write = on_write
+        self.closing = False
+        self.protocol: asyncio.Protocol | None = None
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("192.0.2.1", 1) if name == "peername" else None
+
+    def write(self, data: bytes) -> None:
+        if not self.closing:
+            self.on_write(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        if not self.closing and self.protocol is not None:
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+        self.closing = True
+
+    abort = close
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        self.protocol = protocol
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def is_reading(self) -> bool:
+        return True
+
+
+@dataclass
+class Side:
+    """One of the two."""
+
+    worker: Worker
+    log: list[tuple[str, object]] = field(default_factory=list)
+    connection: ServerConnection | None = None
+    transport: Memory | None = None
+
+    # Of an audit sink.
+    dropped = 0
+
+    def accept(self, line: str) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            # Raised here it would count as a failure of the sink.
+            self.log.append(("not JSON", line))
+            return
+        for name in ("auditID", "requestReceivedTimestamp", "stageTimestamp"):
+            assert event.pop(name)
+        self.log.append(("event", event))
+
+    async def flush(self) -> None: ...
+
+    def attach(self) -> None:
+        self.worker.app.auditor.sinks = (self,)
+        for upstream in self.worker.app.routes.upstreams:
+            upstream.pool._dial = self._dial
+
+    async def _dial(
+        self, address: UpstreamAddress, loop: asyncio.AbstractEventLoop, make: Callable[[], UpstreamConnection]
+    ) -> UpstreamConnection:
+        connection = make()
+
+        def answer(data: bytes) -> None:
+            self.log.append(("upstream", _AUDIT_ID.sub(rb"\1", data)))
+            # Bodies come with the head here, and a request to switch protocols is refused.
+            loop.call_soon(connection.data_received, ANSWER)
+
+        transport = Memory(answer)
+        transport.protocol = connection
+        connection.connection_made(cast("asyncio.Transport", transport))
+        return connection
+
+    def send(self, data: bytes) -> None:
+        if self.connection is None or self.transport is None or self.transport.closing:
+            self.connect()
+        assert self.connection is not None
+        self.connection.data_received(data)
+
+    def connect(self) -> None:
+        self.hang_up()
+        self.connection = self.worker._http.connection()
+        self.transport = Memory(lambda data: self.log.append(("client", _AUDIT_ID.sub(rb"\1", data))))
+        self.transport.protocol = self.connection
+        self.connection.connection_made(cast("asyncio.Transport", self.transport))
+
+    def hang_up(self) -> None:
+        if self.transport is not None and not self.transport.closing:
+            self.log.append(("client", "still open"))
+            self.transport.close()
+        self.connection = self.transport = None
+
+    def forget(self) -> None:
+        """Remember nothing: what was sent before is no part of what comes."""
+        self.hang_up()
+        self.worker._http.heads.clear()
+        self.worker.app.engine.forget_plans()
+        self.log.clear()
+
+
+@dataclass
+class Twins:
+    """Both of them. `tokens` are those of `USERS`."""
+
+    sides: tuple[Side, Side]
+    clock: FakeClock
+    tokens: list[bytes]
+
+    async def send(self, data: bytes) -> None:
+        for side in self.sides:
+            side.send(data)
+            await turn(12)
+
+    async def renew_tokens(self) -> None:
+        tokens = self.sides[0].worker.app.shared.tokens
+        issued = [await tokens.issue(user, provider="me") for user in USERS]
+        self.tokens = [each.token.reveal().encode() for each in issued]
+
+    async def revoke(self, number: int) -> None:
+        tokens = self.sides[0].worker.app.shared.tokens
+        found = await tokens.find(self.tokens[number].decode())
+        if found is not None:
+            await tokens.revoke(RevocationKind.SESSION, found.session.id)
+        for side in self.sides:
+            await side.worker.app.shared.authenticator.feed.confirm()
+
+    def start_anew(self) -> None:
+        for side in self.sides:
+            side.forget()
+
+    def compare(self) -> None:
+        with_shortcuts, without = (side.log for side in self.sides)
+        for number, (first, second) in enumerate(zip(with_shortcuts, without, strict=False)):
+            assert first == second, f"step {number}: with {first}, without {second}"
+        assert len(with_shortcuts) == len(without)
+
+
+@asynccontextmanager
+async def twin_gateways(folder: Path) -> AsyncIterator[Twins]:
+    (folder / "policy.yaml").write_text("\n---\n".join(map(json.dumps, POLICY)))
+    text = {
+        "apiVersion": "ostiary.dev/v1",
+        "kind": "Gateway",
+        "listen": {"address": "127.0.0.1:0", "limits": {"headers": 20}, "dropHeaders": ["X-Dropped"]},
+        "health": {"address": "127.0.0.1:0"},
+        "store": {"type": "memory"},
+        "identity": [{"name": "me", "type": "single_user"}],
+        "authorization": {
+            "chain": [{"name": "policy", "type": "rbac", "paths": ["policy.yaml"], "watch": False}],
+            "cacheTTL": "10s",
+        },
+        "upstreams": [
+            {"name": "k", "server": "http://127.0.0.1:1", "attributes": "kubernetes"},
+            {"name": "h", "server": "http://127.0.0.1:2", "attributes": "http", "prefix": "/app", "identity": "none"},
+        ],
+        "limits": {"failuresPerMinute": 0},
+        "audit": {"log": {"path": "audit.log"}},
+    }
+    clock = FakeClock()
+    store = MemoryTokenStore(clock=clock)
+    sides = []
+    for name in ("with", "without"):
+        config = loads(json.dumps(text), directory=folder)
+        config = replace(config, store=replace(config.store, instance=store))
+        worker = Worker(config, bind(config.listen.address), clock=clock, shortcuts=name == "with")
+        await worker.start()
+        side = Side(worker)
+        side.attach()
+        sides.append(side)
+    twins = Twins((sides[0], sides[1]), clock, [])
+    await twins.renew_tokens()
+    try:
+        yield twins
+    finally:
+        for side in sides:
+            side.hang_up()
+            await side.worker.close(drain=0.0)
+        await turn()
