@@ -47,6 +47,7 @@ SUITES = {
     "gateway": Suite("bench.gateway", 4, OF_GATEWAY),
     "heads": Suite("bench.heads", 6, OF_GATEWAY),
     "new-requests": Suite("bench.new_requests", 2),
+    "handshakes": Suite("bench.handshakes", 2, OF_GATEWAY),
     "mix": Suite("bench.mix.replay", 2, OF_GATEWAY),
     "bodies": Suite("bench.bodies", 2, OF_GATEWAY),
     "rates": Suite("bench.rates", 2, ("nginx", "taskset", "h2load")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ import trustme
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.gateway import Gateway, ServedGateway, Site, role
 from tests.support.registry_daemon import DaemonSite, ServedDaemon, until
+from tests.support.tls_in_memory import VERSIONS
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 PATH = "/v1/credentials/"
@@ -172,6 +174,20 @@ def test_nobody_but_the_named_client_may_ask(daemon: ServedDaemon) -> None:
     with client(daemon, "client") as asking:
         assert asking.post(f"{PATH}a.registry.io/team/app").status_code == 200
         assert asking.get("/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_a_client_certificate_is_checked_in_every_handshake(version: ssl.TLSVersion, daemon: ServedDaemon) -> None:
+    context = tls(daemon, "client")
+    context.maximum_version = version
+    session = None
+    for _ in range(2):
+        plain = socket.create_connection(("127.0.0.1", int(address(daemon).rpartition(":")[2])), timeout=30)
+        with context.wrap_socket(plain, server_hostname="localhost", session=session) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+            session = connection.session
+            assert not connection.session_reused
 
 
 def test_a_path_has_one_reading(daemon: ServedDaemon) -> None:

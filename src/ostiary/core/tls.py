@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ostiary.core.go.pem import certificates, private_key
 from ostiary.core.platform.memory_files import in_memory_file
@@ -114,15 +114,25 @@ class SealedContext(ssl.SSLContext):
         self._sealed = True
 
 
+ContextT = TypeVar("ContextT", bound=SealedContext)
+
+
 def build_context(settings: TlsSettings, certificate: ClientCertificate | None = None) -> SealedContext:
     """A new context; raises `TransportError` when the settings cannot be used."""
+    return build_context_of(SealedContext, settings, certificate)
+
+
+def build_context_of(
+    kind: type[ContextT], settings: TlsSettings, certificate: ClientCertificate | None = None
+) -> ContextT:
+    """The same, of a class of the caller's."""
     if settings.insecure and settings.authorities_pem is not None:
         raise TransportError(
             "the server's TLS settings contradict each other",
             cause="insecure-skip-tls-verify is true and a certificate authority is given as well",
             hint="remove one of the two; without insecure-skip-tls-verify the authority is checked",
         )
-    context = SealedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = kind(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.server_name = settings.server_name
     # As Go does: whatever the bundle holds is trusted as it is, an intermediate authority too.

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 from ostiary.core.config.fields import Fields
 from ostiary.core.keys.address import KeyAddress
 from ostiary.core.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey, Text, unreadable
-from ostiary.core.tls import TlsSettings, build_context, read_chain
+from ostiary.core.tls import ContextT, SealedContext, TlsSettings, build_context_of, read_chain
 from ostiary.errors import OstiaryError, TransportError
 from ostiary.model import ClientCertificate, Secret
 
@@ -178,6 +178,11 @@ def client_context(tls: OutgoingTls, authorities_pem: str | None = None) -> ssl.
 
     *authorities_pem* is in the place of the file ``ca``, for a server that no configuration names.
     """
+    return client_context_of(SealedContext, tls, authorities_pem)
+
+
+def client_context_of(kind: type[ContextT], tls: OutgoingTls, authorities_pem: str | None = None) -> ContextT:
+    """The same, of a class of the caller's."""
     try:
         authorities = tls.ca.read_text() if tls.ca is not None else authorities_pem
         certificate = None
@@ -186,7 +191,7 @@ def client_context(tls: OutgoingTls, authorities_pem: str | None = None) -> ssl.
     except (OSError, UnicodeDecodeError) as error:
         where = getattr(error, "filename", None)
         raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
-    return build_context(TlsSettings(authorities, server_name=tls.server_name), certificate)
+    return build_context_of(kind, TlsSettings(authorities, server_name=tls.server_name), certificate)
 
 
 def _certificate(certificate: Path, key: KeyPlace) -> ClientCertificate:

@@ -194,6 +194,11 @@ class Metrics:
         self.spans_dropped = Counter(
             "spans_dropped_total", "Spans of traces that did not reach the collector, by reason.", ("reason",)
         )
+        self.tls_handshakes = Counter(
+            "tls_handshakes_total",
+            "TLS handshakes with clients (listener) and with upstreams: full, resumed or failed.",
+            ("side", "result"),
+        )
         self.certificate_expiry = Gauge(
             "listener_certificate_expiry_timestamp_seconds",
             "When the listener's certificate expires, in Unix time; 0 without one.",
@@ -206,6 +211,12 @@ class Metrics:
             "1 if everybody is the same user and may do everything, because nothing is configured.",
             merging="max",
         )
+
+    def listener_handshake(self, result: str) -> None:
+        self.tls_handshakes.inc("listener", result)
+
+    def upstream_handshake(self, result: str) -> None:
+        self.tls_handshakes.inc("upstream", result)
 
     def snapshot(self) -> Snapshot:
         """Everything, as JSON could carry it from one process to another."""

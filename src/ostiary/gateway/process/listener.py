@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import socket
 import ssl
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ostiary.core.clock import Clock
 from ostiary.core.keys.address import KeyAddress, key_file
 from ostiary.core.keys.openssl.contexts import use_key
+from ostiary.core.keys.openssl.session_tickets import turn_off_resumption
 from ostiary.core.settings.outgoing import device_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
@@ -25,6 +27,7 @@ from ostiary.gateway.config.named_files.certificates import certificates
 from ostiary.gateway.config.values import Address, parse_address
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
+from ostiary.gateway.process.listeners.ticket_keys import TicketKeys
 
 BACKLOG = 2048
 # What a client of gRPC calls HTTP/2 when it negotiates TLS.
@@ -96,13 +99,21 @@ async def serve_on(
     )
 
 
-def server_context(tls: settings.ServerTls, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """The context of our own listener; raises `TransportError` if a file cannot be used."""
+def server_context(
+    tls: settings.ServerTls, protocol: str = "http/1.1", *, ticket_keys: TicketKeys | None = None
+) -> ListenerContext:
+    """The context of our own listener; raises `TransportError` if a file cannot be used.
+
+    Without *ticket_keys* no session is resumed: proxies that ask us about requests keep their connections.
+    """
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
     context.set_alpn_protocols([protocol])
     context.options |= ssl.OP_NO_RENEGOTIATION
+    # The client knows which cipher its processor is good at: Go's clients want AES-128, which needs no SHA-384, and
+    # those without instructions for AES want ChaCha20.
+    context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
         if isinstance(tls.key, KeyAddress):
             pair = device_certificate(tls.certificate, tls.key)
@@ -125,6 +136,11 @@ def server_context(tls: settings.ServerTls, protocol: str = "http/1.1") -> ssl.S
             where=str(tls.certificate),
             hint="the certificate and its key must be PEM and belong together",
         ) from None
+    if ticket_keys is None or not tls.resumption or tls.client_ca is not None:
+        turn_off_resumption(context)
+    else:
+        # Another certificate, other keys: what was agreed on under the old one ends with it.
+        ticket_keys.seal(context, purpose=hashlib.sha256(context.certificate or b"").digest())
     return context
 
 

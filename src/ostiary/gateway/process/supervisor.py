@@ -31,6 +31,7 @@ from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.listener import Listeners
 from ostiary.gateway.process.listeners.agents import agent_addresses, check_agents, close_unnamed
+from ostiary.gateway.process.listeners.ticket_keys import TicketKeys
 from ostiary.gateway.process.replica_state import PUBLISHING, seen_json
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
@@ -76,6 +77,7 @@ class Supervisor:
         self._stop = StopRequest()
         # Memory that all workers share, for what they count together.
         self._counts = MachineCounts.create()
+        self._ticket_keys = TicketKeys.create(SYSTEM_CLOCK)
         # The workers each guard their own access; what the supervisor writes must not be in another gateway's store.
         self._store, self._owner = guard(config.store.instance, config.owner)
         self._registry = ReplicaRegistry(
@@ -140,6 +142,8 @@ class Supervisor:
                 return asdict(await self._registry.own())
             case worker_process.CONFIGURATION:
                 return self._accepted.text
+            case worker_process.TICKET_KEYS:
+                return self._ticket_keys.to_json()
             case worker_process.SERVING:
                 self._note_serving(sender)
                 return None

@@ -35,6 +35,7 @@ from ostiary.gateway.process.listener import (
     server_limits,
 )
 from ostiary.gateway.process.listeners.agents import AgentListeners
+from ostiary.gateway.process.listeners.ticket_keys import TicketKeys
 from ostiary.gateway.process.replica_state import ReplicaState
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.replicas.replica import Replica
@@ -67,6 +68,7 @@ class Worker:
         supervised: bool = False,
         grpc_listener: socket.socket | None = None,
         agents: Sockets | None = None,
+        ticket_keys: TicketKeys | None = None,
         shortcuts: bool = True,
     ) -> None:
         self._listener = listener
@@ -86,6 +88,7 @@ class Worker:
         # One at a time: a reload and a renewed certificate each replace the server.
         self._listening = asyncio.Lock()
         self._tls: ServerTls | None = None
+        self._ticket_keys = ticket_keys or TicketKeys.create(clock)
         self._tls_files = ListenerFiles(None, clock)
         self._closed = False
         self._ticker: asyncio.Task[None] | None = None
@@ -277,7 +280,9 @@ class Worker:
     async def _listen_with(self, tls: ServerTls | None) -> None:
         # Looked at before they are read: what changes in between is noticed then.
         files = ListenerFiles(tls, self._clock)
-        context = server_context(tls) if tls is not None else None
+        context = server_context(tls, ticket_keys=self._ticket_keys) if tls is not None else None
+        if context is not None:
+            context.on_handshake = self.app.shared.metrics.listener_handshake
         grpc_context = server_context(tls, GRPC_PROTOCOL) if tls is not None else None
         server = await serve_on(self._listener, self._http.connection, context, self._loop)
         old, self._server = self._server, server
@@ -325,6 +330,7 @@ class Worker:
                 app.tick(now)
             await self._retire()
             await self._take_up_new_certificate()
+            self._ticket_keys.renew()
 
     async def _retire(self) -> None:
         """Close old configurations whose last request has ended."""

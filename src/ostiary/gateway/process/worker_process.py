@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
+from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig
@@ -21,6 +22,7 @@ from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
 from ostiary.gateway.process.listener import Listeners
+from ostiary.gateway.process.listeners.ticket_keys import TicketKeys
 from ostiary.gateway.process.replica_state import OWN
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
@@ -35,6 +37,7 @@ NOT_RELOADED = "the configuration was not reloaded"
 # What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
 CONFIGURATION = "configuration"
 CONFIGURATION_SECONDS = 60.0
+TICKET_KEYS = "ticket-keys"
 # What a worker tells its supervisor when it answers requests.
 SERVING = "serving"
 
@@ -84,8 +87,9 @@ async def serve_for_supervisor(
 
     config = (await fetch()).load()
     on_config(config)
+    ticket_keys = TicketKeys.from_json(await to_supervisor.ask(TICKET_KEYS), SYSTEM_CLOCK)
     worker, stop = await _start_worker(
-        source, config, listeners, lambda worker: _reload(worker, fetch), supervised=True
+        source, config, listeners, lambda worker: _reload(worker, fetch), supervised=True, ticket_keys=ticket_keys
     )
     to_supervisor.answer_by(worker.answer)
 
@@ -113,7 +117,13 @@ Reload = Callable[[Worker], Coroutine[object, object, object]]
 
 
 async def _start_worker(
-    source: ConfigSource, config: GatewayConfig, listeners: Listeners, reload: Reload, *, supervised: bool = False
+    source: ConfigSource,
+    config: GatewayConfig,
+    listeners: Listeners,
+    reload: Reload,
+    *,
+    supervised: bool = False,
+    ticket_keys: TicketKeys | None = None,
 ) -> tuple[Worker, StopRequest]:
     worker = Worker(
         config,
@@ -122,6 +132,7 @@ async def _start_worker(
         supervised=supervised,
         grpc_listener=listeners.grpc,
         agents=listeners.agents,
+        ticket_keys=ticket_keys,
     )
     stop = StopRequest()
     handle_signals(stop, lambda: reload(worker))

@@ -12,13 +12,15 @@ from urllib.parse import urlsplit
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
-from ostiary.core.settings.outgoing import client_context
+from ostiary.core.settings.outgoing import client_context_of
 from ostiary.errors import TransportError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import IdentityMode
 from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.pool import Pool
 from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.client.tls import UpstreamContext
+from ostiary.gateway.http1.handshakes import OnHandshake, count_nothing
 from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.upstream.failures import REJECTED
 from ostiary.gateway.upstream.identity.assertions import Assertions
@@ -40,6 +42,7 @@ class Upstream:
     `is_kubernetes` tells whether questions about oneself are answered from our policy, as the Kubernetes API answers
     them.
     `pool` is there only if it has a server: without one, other proxies carry the requests, and only ask us about them.
+    `on_handshake` is told how each TLS handshake with it ended.
     `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
     """
 
@@ -50,10 +53,13 @@ class Upstream:
         configured: settings.UpstreamConfig,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        on_handshake: OnHandshake = count_nothing,
         *,
         shortcuts: bool = True,
     ) -> None:
         self.settings = configured
+        self._clock = clock
+        self.on_handshake = on_handshake
         self.name = configured.name
         self.mapper = configured.attributes.instance
         self.is_kubernetes = configured.is_kubernetes
@@ -67,7 +73,7 @@ class Upstream:
         self.response_timeout = configured.timeouts.response.total_seconds()
         if configured.server:
             self.pool = Pool(
-                _address(configured),
+                self._address(),
                 loop,
                 limit=configured.connections,
                 queue=configured.queue,
@@ -126,7 +132,7 @@ class Upstream:
         if not self._tls_files.have_changed(now=now):
             return False
         try:
-            address = _address(self.settings)
+            address = self._address()
         except TransportError as error:
             # The files may be in the middle of being replaced; the certificate that we have may still serve.
             fields = {"upstream": self.name, "cause": error.cause or error.summary}
@@ -201,19 +207,19 @@ class Upstream:
         rest = target[len(self.settings.prefix.encode()) :]
         return rest if rest.startswith(b"/") else b"/" + rest
 
-
-def _address(configured: settings.UpstreamConfig) -> UpstreamAddress:
-    if configured.socket is not None:
-        return UpstreamAddress("localhost", 80, unix_path=str(configured.socket))
-    server = urlsplit(configured.server)
-    assert server.hostname is not None, "the configuration was checked"
-    if server.scheme == "http":
-        return UpstreamAddress(server.hostname, server.port or 80)
-    tls = configured.tls
-    return UpstreamAddress(
-        server.hostname,
-        server.port or 443,
-        tls=client_context(tls, configured.authorities_pem),
-        server_name=tls.server_name,
-        pins=tls.pins,
-    )
+    def _address(self) -> UpstreamAddress:
+        configured = self.settings
+        if configured.socket is not None:
+            return UpstreamAddress("localhost", 80, unix_path=str(configured.socket))
+        server = urlsplit(configured.server)
+        assert server.hostname is not None, "the configuration was checked"
+        if server.scheme == "http":
+            return UpstreamAddress(server.hostname, server.port or 80)
+        tls = configured.tls
+        context = client_context_of(UpstreamContext, tls, configured.authorities_pem)
+        context.on_handshake = self.on_handshake
+        if tls.resumption:
+            context.resume_sessions(self._clock)
+        return UpstreamAddress(
+            server.hostname, server.port or 443, tls=context, server_name=tls.server_name, pins=tls.pins
+        )

@@ -184,6 +184,9 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._places.release()
 
     def _may_ask(self, connection: ssl.SSLSocket) -> bool:
+        if connection.session_reused:
+            # It is turned off, where this interpreter can do that: nobody has checked the certificate again.
+            return False
         names = certificate_names(connection.getpeercert() or {})
         if names & self.clients:
             return True

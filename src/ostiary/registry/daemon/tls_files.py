@@ -7,6 +7,7 @@ import ssl
 import threading
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.keys.openssl.session_tickets import turn_off_resumption
 from ostiary.core.text import printable
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError
@@ -45,6 +46,8 @@ class DaemonTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
+        # Or a client whose certificate has expired would resume what it began before.
+        turn_off_resumption(context)
         try:
             context.load_cert_chain(certificate, key, password="")
             context.load_verify_locations(client_ca)

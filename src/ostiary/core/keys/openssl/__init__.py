@@ -1,5 +1,5 @@
-"""A key that signs, in an `ssl.SSLContext`: by an OpenSSL provider whose functions are Python's.
+"""What `ssl` cannot do with its OpenSSL: a key that signs elsewhere, and the tickets of sessions.
 
 library   the OpenSSL that `ssl` uses     tables     tables of callbacks     provider   keys and signatures
-contexts  puts a key into a context
+contexts  puts a key into a context       session_tickets   who may resume a session
 """

@@ -1,8 +1,8 @@
 """The OpenSSL that this interpreter's `ssl` module uses, for what that module has no function for.
 
-Called by `provider` and `contexts`, and by the plugin for TPMs. The functions are looked up through the file of `_ssl`
-itself, which gives those of the very library it is linked to: a context of one OpenSSL handed to another one would
-crash the process. Where that is not possible, `load` says why, and nothing is tried.
+Called by `provider`, `contexts` and `session_tickets`, and by the plugin for TPMs. The functions are looked up through
+the file of `_ssl` itself, which gives those of the very library it is linked to: a context of one OpenSSL handed to
+another one would crash the process. Where that is not possible, `load` says why, and nothing is tried.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import ssl
 import sys
 import threading
-from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_ulong, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong, c_void_p
 
 from ostiary.core.text import printable
 from ostiary.errors import KeyUnusable
@@ -39,6 +39,7 @@ MODULES_DIRECTORY = 1003
 
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "SSL_CTX_get_options": (c_uint64, (c_void_p,)),
+    "SSL_CTX_ctrl": (c_long, (c_void_p, c_int, c_long, c_void_p)),
     "SSL_CTX_use_certificate_chain_file": (c_int, (c_void_p, c_char_p)),
     "SSL_CTX_use_PrivateKey": (c_int, (c_void_p, c_void_p)),
     "SSL_CTX_check_private_key": (c_int, (c_void_p,)),

@@ -35,6 +35,13 @@ class ServerTls:
             unset="none",
         ),
     ] = None
+    resumption: Annotated[
+        bool,
+        Flag(
+            "whether clients may resume a TLS session, at any worker of this replica. Never with `clientCA`: nobody"
+            " would check their certificates again"
+        ),
+    ] = True
 
     def check(self, fields: Fields) -> None:
         if fields.is_right("certificate", "key"):
@@ -54,6 +61,13 @@ class ClientTls(OutgoingTls):
             " prints them"
         ),
     ] = frozenset()
+    resumption: Annotated[
+        bool,
+        Flag(
+            "whether a new connection resumes a TLS session of this upstream, for at most an hour after its certificate"
+            " was checked"
+        ),
+    ] = True
 
 
 def _check_pair(certificate: Path, key: KeyPlace, fields: Fields) -> None:

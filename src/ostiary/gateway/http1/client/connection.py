@@ -23,6 +23,7 @@ from ostiary.gateway.http1.client.framing import (
     Framing,
 )
 from ostiary.gateway.http1.client.receiver import FailureKind, Receiver, UpstreamLost
+from ostiary.gateway.http1.client.tls import UpstreamTls
 from ostiary.gateway.http1.client.whole_answer import WholeAnswers
 from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
@@ -79,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_read_whole",
         "_seen_head",
         "_status",
+        "_tls",
         "_trailers",
         "_unfinished_bytes",
         "_until_close",
@@ -101,6 +103,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.address: UpstreamAddress | None = None
         # Set by the event loop before anything else happens.
         self.transport: OutgoingTransport
+        self._tls: object = None
         self.receiver: Receiver | None = None
         self.reused = False
         self.deadline = _NEVER
@@ -171,6 +174,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._pool.outbox)
+        # Held here: when the connection is lost, the transport may not know it any more.
+        self._tls = transport.get_extra_info("ssl_object")
 
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
@@ -221,6 +226,11 @@ class UpstreamConnection(asyncio.Protocol):
         receiver, self.receiver = self.receiver, None
         self.deadline = _NEVER
         self._pool.forget(self)
+        # The two refer to each other: let go of, all that belongs to the connection is freed at once.
+        del self._parser
+        tls, self._tls = self._tls, None
+        if isinstance(tls, UpstreamTls):
+            tls.keep_session()
         if receiver is None:
             return
         if self._until_close and exc is None:

@@ -211,6 +211,7 @@ class ServerConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        self._reader.close()
         self._release_unread()
         if self.account is not None:
             self.account.connections -= 1

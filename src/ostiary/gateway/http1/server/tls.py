@@ -2,12 +2,16 @@
 
 Made by the worker. Without this such a client is cut off and told nothing. The first bytes are looked at once per
 connection, before the handshake, so that requests cost nothing more.
+
+A session is resumed only where no client certificate counts: see `core.keys.openssl.session_tickets`.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
+
+from ostiary.gateway.http1.handshakes import CountedHandshake, CountingContext, use_directly
 
 _BODY = b"this port speaks HTTPS: use https:// in the address\n"
 PLAIN_HTTP_ANSWER = (
@@ -18,7 +22,7 @@ PLAIN_HTTP_ANSWER = (
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{2,19} [/*a-zA-Z\[]")
 
 
-class _Handshake(ssl.SSLObject):
+class _Handshake(CountedHandshake):
     """The TLS of one connection. `incoming` and `outgoing` are what the event loop reads and writes for it."""
 
     incoming: ssl.MemoryBIO
@@ -30,7 +34,10 @@ class _Handshake(ssl.SSLObject):
         if self._is_plain:
             # More of the plain request. The event loop ends the connection.
             raise ssl.SSLError("a plain HTTP request came to a TLS port")
-        if not self._has_looked and self.incoming.pending:
+        if not self._has_looked:
+            if not self.incoming.pending:
+                # Asked when the connection is made: the client speaks first, and OpenSSL need not say so.
+                raise ssl.SSLWantReadError
             self._has_looked = True
             data = self.incoming.read()
             if _REQUEST.match(data):
@@ -42,8 +49,14 @@ class _Handshake(ssl.SSLObject):
             self.incoming.write(data)
         super().do_handshake()
 
+    def check_resumed(self) -> None:
+        # Tickets are off where clients present certificates. TLS 1.2 also resumes by the number of a session, which
+        # not every interpreter can turn off.
+        if self.getpeercert(binary_form=True) is not None:
+            raise ssl.SSLError("a session with a client certificate was resumed, which nobody has checked again")
 
-class ListenerContext(ssl.SSLContext):
+
+class ListenerContext(CountingContext):
     """The context of a listener. `certificate` (DER) is its own, which Python does not tell of a connection."""
 
     sslobject_class = _Handshake
@@ -60,4 +73,5 @@ class ListenerContext(ssl.SSLContext):
         wrapped = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(wrapped, _Handshake)
         wrapped.incoming, wrapped.outgoing = incoming, outgoing
+        use_directly(wrapped)
         return wrapped

@@ -96,7 +96,10 @@ class App:
         self.auditor = open_auditor(config.audit, config.audit_sinks, clock, tells_upstream=tells_upstream)
         self.authorizer = Authorizer.from_settings(config.authorization, clock=clock, refusals=self.shared.refusals)
         self._step_up_rules = StepUpRules(config.step_up.rules)
-        self._upstreams = [Upstream(upstream, loop, clock, shortcuts=shortcuts) for upstream in config.upstreams]
+        on_handshake = self.shared.metrics.upstream_handshake
+        self._upstreams = [
+            Upstream(upstream, loop, clock, on_handshake, shortcuts=shortcuts) for upstream in config.upstreams
+        ]
         self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
         self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))

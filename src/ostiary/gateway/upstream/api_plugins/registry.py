@@ -190,7 +190,8 @@ class ApiPlugins:
 
     def _add(self, plugin: ApiPlugin) -> None:
         key, beside = (plugin.upstream, plugin.group), self.upstreams[plugin.upstream]
-        upstream = Upstream(upstream_settings(plugin, beside.settings, self.settings), self._loop, self._clock)
+        configured = upstream_settings(plugin, beside.settings, self.settings)
+        upstream = Upstream(configured, self._loop, self._clock, beside.on_handshake)
         watched = WatchedPlugin(plugin, upstream, beside, on_change=lambda: self._availability_changed(key))
         self._watched[key] = watched
         self._start(key)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import trustme
 import uvloop
 
 from ostiary.gateway.config.settings.listen import ServerTls
+from ostiary.gateway.http1.request_head import ServerLimits
+from ostiary.gateway.http1.server.connection import Server, ServerConnection
 from ostiary.gateway.process.listener import server_context
+from tests.support.http1 import turn
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 Talk = Callable[[int], Awaitable[Any]]
@@ -114,3 +119,40 @@ def test_what_is_neither_is_closed(context: ssl.SSLContext, loop: str, garbage: 
             return b""
 
     assert b"HTTP" not in talk(context, loop, client)
+
+
+@pytest.mark.parametrize("ends", ["politely", "cut off"])
+def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
+    context: ssl.SSLContext, ca: trustme.CA, ends: str
+) -> None:
+    """uvloop has a quarter of a megabyte for each."""
+    trusting = ssl.create_default_context()
+    ca.configure_trust(trusting)
+    objects: list[ReferenceType[ssl.SSLObject]] = []
+
+    class Noted(ServerConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            objects.append(ref(transport.get_extra_info("ssl_object")))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        server = Server(lambda exchange: exchange.respond(200, [], b"hello"), ServerLimits(), loop)
+        listening = await loop.create_server(lambda: Noted(server), "127.0.0.1", 0, ssl=context)
+        port = listening.sockets[0].getsockname()[1]
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting, server_hostname="localhost")
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200 OK\r\n")
+            writer.close() if ends == "politely" else writer.transport.abort()
+            while server.connections:
+                await turn()
+        await turn(20)
+        assert [each() for each in objects] == [None] * 3
+        listening.close()
+
+    gc.disable()
+    try:
+        uvloop.run(main())
+    finally:
+        gc.enable()
