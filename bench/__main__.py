@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import (
@@ -28,6 +29,10 @@ from bench import (
     stores,
     tokens,
 )
+from bench.growth import bindings as growth_bindings
+from bench.growth import connections as growth_connections
+from bench.growth import tokens as growth_tokens
+from bench.growth import users as growth_users
 from bench.table import Row, as_markdown
 
 SUITES = {
@@ -50,17 +55,21 @@ SUITES = {
     "idle": idle.run,
     "greedy": greedy.run,
     "get-token": get_token.run,
+    "growth-connections": growth_connections.run,
+    "growth-users": growth_users.run,
+    "growth-bindings": growth_bindings.run,
+    "growth-tokens": growth_tokens.run,
 }
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suites", nargs="*", help="which ones (default: all)")
+    parser.add_argument("suites", nargs="*", help="which ones (default: all); growth is short for all growth-...")
     parser.add_argument("--write", action="store_true", help="keep these figures in bench/RESULTS.md")
     options = parser.parse_args()
     sections: dict[str, str] = {}
-    for name in options.suites or SUITES:
+    for name in _chosen(options.suites):
         print(f"bench: {name}", file=sys.stderr)
         rows: list[Row] = []
         for row in SUITES[name]():
@@ -71,6 +80,17 @@ def main() -> int:
     if options.write:
         _keep(sections)
     return 0
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    """All without names. The first word of several suites, such as growth, stands for all of them."""
+    chosen = []
+    for name in names or SUITES:
+        matching = [name] if name in SUITES else [suite for suite in SUITES if suite.startswith(f"{name}-")]
+        if not matching:
+            raise SystemExit(f"python -m bench: unknown suite {name} (there are: {', '.join(SUITES)})")
+        chosen += matching
+    return chosen
 
 
 def _keep(sections: dict[str, str]) -> None:

@@ -22,12 +22,12 @@ MAX_MICROSECONDS, MAX_RATIO = 5, 2
 def run() -> Iterator[Row]:
     providers, asked, built = {}, {}, {}
     for size in SIZES:
-        policy = _policy(size)
+        policy = policy_of(size)
         gc.collect()
         started = time.thread_time()
         providers[size] = RbacAuthorization(policy=policy)
         built[size] = time.thread_time() - started
-        asked[size] = _questions(size)
+        asked[size] = questions_for(size)
         assert {providers[size].decide(one).allowed for one in asked[size]} == {True, False}
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     # In turns: the machine is shared.
@@ -39,19 +39,19 @@ def run() -> Iterator[Row]:
         yield Row(f"decision, {size:,} bindings", f"{took[size]:.2f} us", f"<= {MAX_MICROSECONDS} us")
     ratios = [many / few for few, many in zip(times[SIZES[0]], times[SIZES[-1]], strict=True)]
     yield Row("100,000 bindings / 10 bindings", f"{statistics.median(ratios):.2f}", f"<= {MAX_RATIO}")
-    first = RbacAuthorization(policy=_policy(SIZES[-1]))
+    first = RbacAuthorization(policy=policy_of(SIZES[-1]))
     once = _turn(first, asked[SIZES[-1]][:FIRST]) / FIRST * 1e6
     yield Row("first decision of a user, 100,000 bindings", f"{once:.1f} us")
     yield Row("index of 100,000 bindings, made in", f"{built[SIZES[-1]]:.2f} s", "<= 1 s")
     yield Row("index of 100,000 bindings, memory", f"{_memory(SIZES[-1]) / 1024**2:.0f} MiB", "<= 100 MiB")
 
 
-def _policy(size: int) -> Manifests:
+def policy_of(size: int) -> Manifests:
     """Nine users to a namespace, each with a role there, and for every nine of them a group in the whole cluster."""
-    return Manifests(bindings=tuple(_binding(number) for number in range(size)))
+    return Manifests(bindings=tuple(binding_of(number) for number in range(size)))
 
 
-def _binding(number: int) -> Binding:
+def binding_of(number: int) -> Binding:
     role = ("view", "edit", "admin")[number % 3]
     if number % 10 == 9:
         subjects = (Subject(USER_GROUP, f"group-{number}"),)
@@ -60,7 +60,7 @@ def _binding(number: int) -> Binding:
     return Binding(ROLE_BINDING, f"binding-{number}", f"team-{number // 10}", role_name=role, subjects=subjects)
 
 
-def _questions(size: int) -> list[Attributes]:
+def questions_for(size: int) -> list[Attributes]:
     """As many users in all sizes, so that they do not differ in what the processor's caches can hold."""
     asked = []
     for number in range(DECISIONS):
@@ -89,7 +89,7 @@ def _turn(provider: RbacAuthorization, asked: list[Attributes]) -> float:
 
 
 def _memory(size: int) -> int:
-    policy = _policy(size)
+    policy = policy_of(size)
     gc.collect()
     tracemalloc.start()
     provider = RbacAuthorization(policy=policy)
