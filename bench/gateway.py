@@ -68,6 +68,7 @@ class Sample:
     per_second: float
     p99_ms: float
     cpu_us: float
+    p50_ms: float = 0.0
 
 
 def run() -> Iterator[Row]:
@@ -237,10 +238,15 @@ def sample(peer: Peer, script: Path, *, seconds: int = SAMPLE_SECONDS, connectio
     if "Non-2xx" in shown or "Socket errors" in shown:
         raise RuntimeError(f"{peer.name}: {shown}")
     requests = int(_found(r"(\d+) requests in", shown))
-    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", shown)
-    assert p99 is not None
-    milliseconds = float(p99[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[p99[2]]
-    return Sample(float(_found(r"Requests/sec:\s+([\d.]+)", shown)), milliseconds, spent / requests * 1e6)
+    rate = float(_found(r"Requests/sec:\s+([\d.]+)", shown))
+    return Sample(rate, _percentile("99", shown), spent / requests * 1e6, _percentile("50", shown))
+
+
+def _percentile(percent: str, shown: str) -> float:
+    """In milliseconds."""
+    match = re.search(rf"\s{percent}%\s+([\d.]+)(us|ms|s)", shown)
+    assert match is not None, shown
+    return float(match[1]) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[match[2]]
 
 
 def _found(pattern: str, text: str) -> str:

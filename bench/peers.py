@@ -100,7 +100,7 @@ def uvicorn_command(app: str, port: int) -> list[str]:
 def proxies(folder: Path, upstream: int) -> Iterator[list[Peer]]:
     """Every proxy that is installed, without any authentication: the limit, not the competition."""
     with ExitStack() as stack:
-        found = [stack.enter_context(_plain_nginx(folder, upstream))]
+        found = [stack.enter_context(plain_nginx(folder, upstream))]
         if shutil.which("haproxy"):
             found.append(stack.enter_context(_plain_haproxy(folder, upstream)))
         if (envoy := Path(sys.executable).with_name("envoy")).exists():
@@ -109,7 +109,7 @@ def proxies(folder: Path, upstream: int) -> Iterator[list[Peer]]:
 
 
 @contextmanager
-def _plain_nginx(folder: Path, upstream: int) -> Iterator[Peer]:
+def plain_nginx(folder: Path, upstream: int) -> Iterator[Peer]:
     port = free_port()
     before = f"upstream b {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000000; }}"
     server = 'location / { proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection ""; }'
@@ -130,7 +130,7 @@ def nginx_command(folder: Path, name: str, servers: str, *, modules: str = "") -
     config = home / "nginx.conf"
     config.write_text(
         f"{modules} daemon off; worker_processes 1; pid {home}/pid; error_log {home}/error.log;\n"
-        "events { worker_connections 4096; }\n"
+        "events { worker_connections 16384; }\n"
         f"http {{ access_log off; keepalive_requests 1000000000; {temporary} {servers} }}\n"
     )
     return ["nginx", "-c", str(config)]

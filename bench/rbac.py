@@ -29,7 +29,7 @@ def run() -> Iterator[Row]:
         started = time.thread_time()
         providers[size] = RbacAuthorization(policy=policy)
         built[size] = time.thread_time() - started
-        asked[size] = _questions(size)
+        asked[size] = questions_for(size)
         assert {providers[size].decide(one).allowed for one in asked[size]} == {True, False}
     times: dict[int, list[float]] = {size: [] for size in SIZES}
     # In turns: the machine is shared.
@@ -51,10 +51,10 @@ def run() -> Iterator[Row]:
 
 def make_policy(size: int) -> Manifests:
     """Nine users to a namespace, each with a role there, and for every nine of them a group in the whole cluster."""
-    return Manifests(bindings=tuple(_binding(number) for number in range(size)))
+    return Manifests(bindings=tuple(binding_of(number) for number in range(size)))
 
 
-def _binding(number: int) -> Binding:
+def binding_of(number: int) -> Binding:
     role = ("view", "edit", "admin")[number % 3]
     if number % 10 == 9:
         subjects = (Subject(USER_GROUP, f"group-{number}"),)
@@ -63,7 +63,7 @@ def _binding(number: int) -> Binding:
     return Binding(ROLE_BINDING, f"binding-{number}", f"team-{number // 10}", role_name=role, subjects=subjects)
 
 
-def _questions(size: int) -> list[Attributes]:
+def questions_for(size: int) -> list[Attributes]:
     """As many users in all sizes, so that they do not differ in what the processor's caches can hold."""
     asked = []
     for number in range(DECISIONS):

@@ -32,7 +32,10 @@ from ostiary.gateway.siblings.channel import LONGEST_LINE, Channel, SiblingsBySu
 
 log = logging.getLogger("ostiary.gateway")
 
-COLLECT_AFTER = 10_000
+# Every request waits while the garbage collector runs. After so many new objects it looks through these, every second
+# time together with those of the time before, and after so many of the latter (a million objects) through all. Often a
+# few takes no longer in all than rarely many, and a few are done within milliseconds.
+COLLECT_AFTER, COLLECT_AGAIN_AFTER, COLLECT_ALL_AFTER = 2_500, 1, 200
 NOT_RELOADED = "the configuration was not reloaded"
 # What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
 CONFIGURATION = "configuration"
@@ -137,11 +140,11 @@ async def _start_worker(
     stop = StopRequest()
     handle_signals(stop, lambda: reload(worker))
     await worker.start()
-    _tune_garbage_collector()
+    tune_garbage_collector()
     return worker, stop
 
 
-def _tune_garbage_collector() -> None:
+def tune_garbage_collector() -> None:
     """Let the garbage collector run rarely, and never over what was loaded to stay.
 
     A request leaves no cycles behind. With its default thresholds the collector would look through hundreds of
@@ -149,7 +152,7 @@ def _tune_garbage_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(COLLECT_AFTER, 10, 10)
+    gc.set_threshold(COLLECT_AFTER, COLLECT_AGAIN_AFTER, COLLECT_ALL_AFTER)
 
 
 async def _stop_worker(worker: Worker, stop: StopRequest) -> None:

@@ -14,13 +14,14 @@ from importlib.resources import files
 from ostiary.plugins.postgresql.connections import Connection
 from ostiary.plugins.postgresql.failures import StoreFailure
 
-VERSION = 3
+VERSION = 4
 # The oldest version of the schema that can be used by a gateway that knows this one only, and the other way around.
-USABLE_FROM = {1: 1, 2: 1, 3: 1}
+USABLE_FROM = {1: 1, 2: 1, 3: 1, 4: 1}
 FILES = {
     1: ("0001_tables", "0001_time_and_log", "0001_sessions", "0001_replicas", "0001_moving"),
     2: ("0002_programs", "0002_objects"),
     3: ("0003_owners",),
+    4: ("0004_lists",),
 }
 # Creating indexes on tables that are in use takes its time.
 MIGRATION_SECONDS = 60.0

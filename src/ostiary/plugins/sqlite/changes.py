@@ -33,6 +33,8 @@ from ostiary.plugins.sqlite.log import Row
 from ostiary.plugins.sqlite.schema import ACCESS, FIND, RECORD, SPENT, decode_token, is_alive
 
 ENDED_AT_A_TIME = 1000
+# So many sessions are ended in one transaction, where a revocation is about many.
+END_BATCH = 200
 
 
 def add(
@@ -102,6 +104,13 @@ def revoke(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> int
     return ended
 
 
+def end_some(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> tuple[int, bool]:
+    """End some of the sessions that *revoked* will be about; how many were alive, and whether there may be more."""
+    rows = _select_ended(db, *_condition_for(revoked), limit=END_BATCH)
+    _delete_sessions(db, rows)
+    return _count_living(rows, log.advance_time(db, now)), len(rows) == END_BATCH
+
+
 def heartbeat(db: sqlite3.Connection, *, now: datetime, seen: log.Seen) -> None:
     correct_times(db, now, seen)
     log.advance_time(db, now)
@@ -118,7 +127,7 @@ def correct_times(db: sqlite3.Connection, now: datetime, seen: log.Seen) -> None
 
 
 def sweep(db: sqlite3.Connection, *, now: datetime, limit: int) -> tuple[int, bool]:
-    """Delete some of what has expired; how many tokens that were, and whether there may be more."""
+    """Delete some of what has expired, about *limit*; how many tokens that were, and whether there may be more."""
     at = log.advance_time(db, now)
     swept, more = _sweep_portion(db, at, limit)
     if not more:
@@ -132,9 +141,11 @@ def _sweep_portion(db: sqlite3.Connection, at: int, limit: int) -> tuple[int, bo
     expired = db.execute(
         "DELETE FROM tokens WHERE digest IN (SELECT digest FROM tokens WHERE expires_at <= ? LIMIT ?)", (at, limit)
     ).rowcount
+    if expired == limit:
+        # Sessions come when they have hardly any token left: some have hundreds, and others wait for this transaction.
+        return expired, True
     rows = db.execute("SELECT number, body FROM sessions WHERE expires_at <= ? LIMIT ?", (at, limit)).fetchall()
-    swept = expired + _delete_sessions(db, rows)
-    return swept, expired == limit or len(rows) == limit
+    return expired + _delete_sessions(db, rows), len(rows) == limit
 
 
 def put_record(db: sqlite3.Connection, digest: bytes, data: bytes, *, expires_at: datetime, now: datetime) -> bool:
@@ -228,12 +239,20 @@ def _find(db: sqlite3.Connection, digest: bytes, now: int) -> Found | None:
 
 def _end_sessions(db: sqlite3.Connection, condition: str, arguments: tuple[str | int, ...], *, now: int) -> int:
     living = 0
-    query = f"SELECT number, body, expires_at FROM sessions WHERE {condition} LIMIT {ENDED_AT_A_TIME}"  # noqa: S608
     # In portions, but in one transaction: a million sessions need not fit into memory.
-    while rows := db.execute(query, arguments).fetchall():
-        living += sum(expires_at > now for _, _, expires_at in rows)
+    while rows := _select_ended(db, condition, arguments, limit=ENDED_AT_A_TIME):
+        living += _count_living(rows, now)
         _delete_sessions(db, rows)
     return living
+
+
+def _select_ended(db: sqlite3.Connection, condition: str, arguments: tuple[str | int, ...], *, limit: int) -> list[Row]:
+    query = f"SELECT number, body, expires_at FROM sessions WHERE {condition} LIMIT ?"  # noqa: S608
+    return db.execute(query, (*arguments, limit)).fetchall()
+
+
+def _count_living(rows: Sequence[Row], now: int) -> int:
+    return sum(expires_at > now for _, _, expires_at in rows)
 
 
 def _delete_sessions(db: sqlite3.Connection, rows: Sequence[Row]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ostiary.plugins.sqlite import log, objects
-from ostiary.plugins.sqlite.schema import ADDED_COLUMNS, TABLES
+from ostiary.plugins.sqlite.schema import ADDED_COLUMNS, ADDED_INDEXES, TABLES
 
 APPLICATION_ID = 0x6F737469
 VERSION = 2
@@ -124,6 +124,8 @@ def _add_what_came_later(connection: sqlite3.Connection) -> None:
         for name, declaration in columns.items():
             if name not in present:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {declaration}")
+    for name, columns_of_table in ADDED_INDEXES.items():
+        connection.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {columns_of_table}")
 
 
 def _check_version(connection: sqlite3.Connection) -> int:

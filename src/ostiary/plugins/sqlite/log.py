@@ -30,6 +30,8 @@ Row: TypeAlias = Sequence[Any]
 
 # How long a revocation stays in the log: it also ends a session that was just about to begin.
 REMEMBERED = timedelta(hours=1)
+# More than this many at once are not read: whoever follows asks about all that it has cached.
+MOST_FOLLOWED = 10_000
 HEAD = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)"
 NOW = "max(?, (SELECT latest FROM state))"
 TABLES = (
@@ -48,9 +50,10 @@ TABLES = (
     "INSERT INTO state (id, latest, steps, forgotten) VALUES (1, 0, 0, 0)",
 )
 _COLUMNS = "sequence, kind, value, at, author, recorded_at, owner"
-# The head stands in every row, and in a row of its own: one statement is one look at the file.
+# The head stands in every row, and in a row of its own, the first: one statement is one look at the file.
 AFTER = f"""SELECT ({HEAD}), {_COLUMNS} FROM revocations WHERE sequence > ?
-    UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2"""  # noqa: S608
+    UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2
+    LIMIT {MOST_FOLLOWED + 1}"""  # noqa: S608
 ALL = f"SELECT {_COLUMNS}, undone FROM revocations ORDER BY sequence"  # noqa: S608
 MARKS = f"SELECT {_COLUMNS} FROM revocations WHERE NOT undone ORDER BY sequence DESC"  # noqa: S608
 
@@ -122,7 +125,8 @@ def last_revocation(db: sqlite3.Connection) -> int:
 
 def last_before(db: sqlite3.Connection, moment: datetime) -> int:
     """The number of the last revocation that was written down before *moment*."""
-    query = "SELECT min(sequence) FROM revocations WHERE recorded_at >= ?"
+    # The plus: by the time, to the few that are newer. For the bare column SQLite would read from the oldest one on.
+    query = "SELECT min(+sequence) FROM revocations WHERE recorded_at >= ?"
     (first,) = db.execute(query, (micros(moment),)).fetchone()
     return last_revocation(db) if first is None else int(first) - 1
 
@@ -177,8 +181,9 @@ def undo(db: sqlite3.Connection, sequence: int) -> bool:
 
 def forget(db: sqlite3.Connection, now: int) -> None:
     """Delete what nothing can be left for that it concerns."""
-    old = "SELECT coalesce(max(sequence), 0) FROM revocations WHERE keep_until <= ?"
-    (last,) = db.execute(old, (now,)).fetchone()
+    # By the time again, which has an index and is as long before `keep_until` in every row.
+    old = "SELECT coalesce(max(+sequence), 0) FROM revocations WHERE recorded_at <= ?"
+    (last,) = db.execute(old, (now - _REMEMBERED,)).fetchone()
     if last:
         db.execute("UPDATE state SET forgotten = max(forgotten, ?)", (last,))
         db.execute("DELETE FROM revocations WHERE sequence <= ?", (last,))

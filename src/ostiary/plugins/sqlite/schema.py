@@ -7,6 +7,7 @@ the time are in `ostiary.plugins.sqlite.log`. How a session is written into colu
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import datetime
 
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
@@ -20,6 +21,10 @@ from ostiary.plugins.sqlite.log import Row
 SPENT = KINDS[TokenKind.SPENT]
 ACCESS = (KINDS[TokenKind.ACCESS], NARROWED)
 _SESSION_COLUMNS = 8
+# Of a group with more sessions than this, the newest are looked for among the newest sessions of all: sorting all of
+# the group's takes longer. If so many of these were looked at in vain, the group's are sorted after all.
+LARGE_GROUP = 4_000
+MOST_LOOKED_AT = 100_000
 
 TABLES = (
     """CREATE TABLE sessions (
@@ -49,6 +54,8 @@ ADDED_COLUMNS = {
     "tokens": {"delegation": "TEXT NOT NULL DEFAULT ''"},
     "revocations": {"owner": "TEXT NOT NULL DEFAULT ''"},
 }
+# Indexes that were added later, likewise: SQLite keeps them up to date for every version.
+ADDED_INDEXES = {"sessions_by_kind": "sessions (kind, created_at)"}
 
 SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence, s.kind, s.used_at"
 # Expired ones too, with the latest time that anybody has seen: `is_alive` says whether they are good.
@@ -57,7 +64,8 @@ FIND = f"""SELECT {SESSION_COLUMNS}, t.kind, t.issued_at, t.expires_at, t.delega
     WHERE t.digest = ?"""  # noqa: S608
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 COUNT = "SELECT count(*) FROM tokens"
-COUNT_SESSIONS = f"SELECT count(*) FROM sessions s WHERE s.username = ? AND s.kind = ? AND s.expires_at > {log.NOW}"  # noqa: S608
+# The plus keeps the index of the kinds out of it: that of the users leads to a few sessions.
+COUNT_SESSIONS = f"SELECT count(*) FROM sessions s WHERE s.username = ? AND +s.kind = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
 
 
@@ -92,6 +100,45 @@ def decode_listed_session(row: Row) -> ListedSession:
 # --- reading ---
 
 
+def list_sessions(
+    db: sqlite3.Connection,
+    username: str | None,
+    group: str | None,
+    kind: SessionKind | None,
+    *,
+    now: datetime,
+    limit: int,
+    after: tuple[int, int] | None = None,
+) -> list[Row]:
+    """Rows for `decode_listed_session`, the newest first, from *after* on. What is read does not grow with the file."""
+    if group is not None and username is None and _is_large(db, group):
+        query, arguments = select_newest_of_group(group, kind, now=now, limit=limit, after=after)
+        rows = db.execute(query, arguments).fetchall()
+        if len(rows) == limit:
+            return rows
+    query, arguments = select_sessions(username, group, kind, now=now, limit=limit, after=after)
+    return db.execute(query, arguments).fetchall()
+
+
+def _is_large(db: sqlite3.Connection, group: str) -> bool:
+    query = "SELECT count(*) FROM (SELECT 1 FROM session_groups WHERE name = ? LIMIT ?)"
+    return bool(db.execute(query, (group, LARGE_GROUP + 1)).fetchone()[0] > LARGE_GROUP)
+
+
+def select_newest_of_group(
+    group: str, kind: SessionKind | None, *, now: datetime, limit: int, after: tuple[int, int] | None = None
+) -> tuple[str, tuple[str | int, ...]]:
+    """Those among the `MOST_LOOKED_AT` newest of all. They are read one by one, until there are enough."""
+    newest, arguments = select_sessions(None, None, None, now=now, limit=MOST_LOOKED_AT, after=after)
+    query = f"""SELECT * FROM ({newest}) s
+        WHERE EXISTS (SELECT 1 FROM session_groups g WHERE g.name = ? AND g.session = s.number)"""  # noqa: S608
+    arguments += (group,)
+    if kind is not None:
+        query += " AND s.kind = ?"
+        arguments += (SESSION_KINDS[kind],)
+    return f"{query} LIMIT ?", (*arguments, limit)
+
+
 def select_sessions(
     username: str | None,
     group: str | None,
@@ -111,7 +158,8 @@ def select_sessions(
         where.append("s.number IN (SELECT session FROM session_groups WHERE name = ?)")
         arguments.append(group)
     if kind is not None:
-        where.append("s.kind = ?")
+        # The plus keeps the index of the kinds out of it: that of the users, or the group's, leads to fewer sessions.
+        where.append("s.kind = ?" if username is None and group is None else "+s.kind = ?")
         arguments.append(SESSION_KINDS[kind])
     if after is not None:
         where.append("(s.created_at, s.number) < (?, ?)")

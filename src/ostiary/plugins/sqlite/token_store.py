@@ -38,7 +38,15 @@ from ostiary.interfaces.store_abilities.examining import StoreReport
 from ostiary.interfaces.store_abilities.moving import StoredLog, StoredSession
 from ostiary.interfaces.store_abilities.session_pages import ListedSession
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
-from ostiary.interfaces.token_store import Found, Revocation, RevocationBatch, Session, SessionKind, TokenRecord
+from ostiary.interfaces.token_store import (
+    Found,
+    Revocation,
+    RevocationBatch,
+    RevocationKind,
+    Session,
+    SessionKind,
+    TokenRecord,
+)
 from ostiary.plugins.common.sessions.session_places import read_numbered_place
 from ostiary.plugins.common.sessions.stored_session import SESSION_KINDS, micros, origin_name
 from ostiary.plugins.sqlite import changes, examination, log, moving, objects, schema
@@ -121,8 +129,8 @@ class SqliteTokenStore(StoreFile):
         kind: SessionKind | None = None,
         limit: int = 1000,
     ) -> list[Session]:
-        query, arguments = schema.select_sessions(username, group, kind, now=self._clock.now(), limit=limit)
-        rows = await self._read_aside(query, arguments)
+        now = self._clock.now()
+        rows = await self._look_aside(lambda db: schema.list_sessions(db, username, group, kind, now=now, limit=limit))
         return [self._decode(schema.decode_session, row) for row in rows]
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
@@ -138,10 +146,10 @@ class SqliteTokenStore(StoreFile):
         limit: int = 100,
     ) -> list[ListedSession]:
         begin = read_numbered_place(after) if after else None
-        query, arguments = schema.select_sessions(
-            username, group, kind, now=self._clock.now(), limit=limit, after=begin
+        now = self._clock.now()
+        rows = await self._look_aside(
+            lambda db: schema.list_sessions(db, username, group, kind, now=now, limit=limit, after=begin)
         )
-        rows = await self._read_aside(query, arguments)
         return [self._decode(schema.decode_listed_session, row) for row in rows]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
@@ -156,7 +164,22 @@ class SqliteTokenStore(StoreFile):
     async def revoke(self, revocation: Revocation) -> int:
         now = self._clock.now()
         check_revocation(revocation, now)
-        return await self._write(lambda db: changes.revoke(db, revocation, now=now), announced=True)
+        # Groups and everything may be many sessions.
+        is_large = revocation.kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
+        ended = await self._end_most(revocation, now) if is_large else 0
+        return ended + await self._write(lambda db: changes.revoke(db, revocation, now=now), announced=True)
+
+    async def _end_most(self, revocation: Revocation, now: datetime) -> int:
+        """End sessions in small transactions, all but the last: a million in one would keep sign-ins waiting.
+
+        The revocation itself follows, and is what counts: it ends the rest, and whoever signed in meanwhile. If it
+        cannot be written, the caller gets an error, and makes it again.
+        """
+        ended, more = 0, True
+        while more:
+            living, more = await self._write(lambda db: changes.end_some(db, revocation, now=now))
+            ended += living
+        return ended
 
     async def marks(self) -> list[Revocation]:
         rows = await self._read_aside(log.MARKS, ())

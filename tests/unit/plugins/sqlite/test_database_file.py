@@ -152,7 +152,7 @@ def _sign_in_as_before(db: sqlite3.Connection, clock: FakeClock, name: str) -> N
     db.execute(OLD_TOKEN, (digest_of(name), number, 0, start, end))
 
 
-async def test_a_file_without_the_later_columns_gets_them_and_the_version_before_can_go_on(
+async def test_a_file_without_what_came_later_gets_it_and_the_version_before_can_go_on(
     path: Path, clock: FakeClock
 ) -> None:
     with closing(sqlite3.connect(path)) as db:
@@ -175,4 +175,7 @@ async def test_a_file_without_the_later_columns_gets_them_and_the_version_before
         (kind,) = db.execute("SELECT kind FROM tokens WHERE digest = ?", (digest_of("narrowed"),)).fetchone()
         assert kind not in KINDS.values()
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        # And the later index, which holds what that version has added meanwhile.
+        indexed = "SELECT count(*) FROM sessions INDEXED BY sessions_by_kind WHERE kind = 0"
+        assert db.execute(indexed).fetchone() == (2,)
         await store.close()

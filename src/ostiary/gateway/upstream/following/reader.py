@@ -164,7 +164,7 @@ class ReceivedLines:
             connection.send(head, self, is_head=False)
         return True
 
-    def response_whole(self, status: int, lines: list[bytes], body: bytes) -> None:
+    def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         self._connection = None
         self._status = status
         if status == 200:

@@ -22,9 +22,17 @@ _FIND = f"""SELECT now.clock, now.time, t.kind, t.issued_at - now.shift AS token
         ON t.digest = $3 AND t.expires_at > now.time AND s.expires_at > now.time"""  # noqa: S608
 _SESSION = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}
     FROM now LEFT JOIN @schema@.sessions s ON s.id = $3 AND s.expires_at > now.time"""  # noqa: S608
-_SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.created_at AS stored_at, s.number
+# A user's sessions are few, and sorted. All others are read in their order, and no more of them than are shown: the
+# limit has to stand inside for that, since rows of an outer join have no order that an index could give.
+_SESSIONS_OF_USER = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.created_at AS stored_at, s.number
     FROM now LEFT JOIN @schema@.sessions s ON s.expires_at > now.time {{condition}}
     ORDER BY s.created_at DESC, s.number DESC LIMIT $3"""  # noqa: S608
+_SESSIONS = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.created_at AS stored_at, s.number
+    FROM now LEFT JOIN LATERAL (
+        SELECT * FROM @schema@.sessions s WHERE s.expires_at > now.time {{condition}}
+        ORDER BY s.created_at DESC, s.number DESC LIMIT $3
+    ) s ON true
+    ORDER BY s.created_at DESC, s.number DESC"""  # noqa: S608
 _OF_USER = " AND s.username = {place}::text"
 _OF_GROUP = " AND s.groups @> ARRAY[@schema@.name_digest({place}::text)]"
 _OF_KIND = " AND s.kind = {place}::smallint"
@@ -33,6 +41,28 @@ _COUNT_SESSIONS = """SELECT now.clock, now.time, count(s.number) AS count
     FROM now LEFT JOIN @schema@.sessions s ON s.username = $3 AND s.kind = $4 AND s.expires_at > now.time
     GROUP BY now.clock, now.time"""
 _COUNT = "SELECT count(*) FROM @schema@.tokens"
+
+
+def select_sessions(
+    username: str | None,
+    group: str | None,
+    kind: SessionKind | None,
+    *,
+    limit: int,
+    after: tuple[int, int] | None = None,
+) -> tuple[str, list[object]]:
+    """A statement that begins after `NOW`, and its arguments from $3 on. *after* is a place in the list."""
+    condition, arguments = "", list[object]([limit])
+    number = None if kind is None else SESSION_KINDS[kind]
+    for value, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
+        if value is not None:
+            arguments.append(value)
+            condition += comparison.format(place=f"${len(arguments) + 2}")
+    if after is not None:
+        arguments += after
+        condition += _AFTER_PLACE.format(place=f"${len(arguments) + 1}", next_place=f"${len(arguments) + 2}")
+    statement = _SESSIONS if username is None else _SESSIONS_OF_USER
+    return statement.format(condition=condition), arguments
 
 
 class SessionTables(StorePart):
@@ -108,18 +138,10 @@ class SessionTables(StorePart):
         limit: int,
         after: tuple[int, int] | None = None,
     ) -> list[Row]:
-        condition, arguments = "", list[object]([limit])
-        number = None if kind is None else SESSION_KINDS[kind]
-        for value, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
-            if value is not None:
-                arguments.append(value)
-                condition += comparison.format(place=f"${len(arguments) + 2}")
-        if after is not None:
-            arguments += after
-            condition += _AFTER_PLACE.format(place=f"${len(arguments) + 1}", next_place=f"${len(arguments) + 2}")
+        statement, arguments = select_sessions(username, group, kind, limit=limit, after=after)
         # Those of one user are asked for with every sign-in; others may be many.
         seconds = None if username is not None else LONG_SECONDS
-        rows = await self._read(_SESSIONS.format(condition=condition), *arguments, seconds=seconds)
+        rows = await self._read(statement, *arguments, seconds=seconds)
         return [row for row in rows if row["id"] is not None]
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:

@@ -1,0 +1,1 @@
+"""How figures grow: with connections, users, bindings and stored tokens. A module for each curve."""
