@@ -20,7 +20,8 @@ from bench.table import Row
 from ostiary.gateway.audit.auditor import Auditor, Prepared
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Decision, UserInfo, Verdict
-from ostiary.wire.audit import DEFAULT_POLICY, decode_event
+from ostiary.wire.audit import DEFAULT_POLICY
+from ostiary.wire.audit.recorded_event import decode_event
 from ostiary.wire.request.request_info import request_info
 
 EVENTS, MOST_SECONDS = pace(1_000_000, quick=10_000), 30

@@ -11,6 +11,7 @@ from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, add_server, config_path, load, remote, run_async
 from ostiary.cli.output import print_json
 from ostiary.cli.policy.decision_output import asked_text, print_rows, print_steps, verdict_text
+from ostiary.core.extras import needing
 from ostiary.core.text import printable
 from ostiary.errors import OstiaryError
 
@@ -122,8 +123,9 @@ def _search_logs(arguments: argparse.Namespace) -> ApiObject:
 
 
 async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: str) -> ApiObject:
+    with needing("gateway"):
+        from ostiary.gateway.audit.recorded import find, with_upstream
     from ostiary.gateway.audit.ended_requests import EndedRequest
-    from ostiary.gateway.audit.recorded import find, with_upstream
     from ostiary.gateway.authorize.refusals import Refusal
     from ostiary.gateway.doors.operator_json import decided_json, ended_json
     from ostiary.gateway.policy.source import open_policy

@@ -155,7 +155,7 @@ async def _objects(
 
 def _followed_rules(config: GatewayConfig, upstream: str) -> tuple[PolicyRule, ...]:
     """What it needs to follow the policy of the cluster, if that is where the policy comes from."""
-    from ostiary.gateway.upstream.following.followers import needed_access
+    from ostiary.gateway.upstream.following.in_chain import needed_access
     from ostiary.wire.rbac import PolicyRule
 
     # Without a choice there is one upstream, or the policy is the same for all of them.

@@ -19,17 +19,11 @@ from ostiary.gateway.audit.ended_requests import EndedRequest
 from ostiary.gateway.audit.log_files import Counts, LogPath, lines
 from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary.wire.audit import (
-    CAPABILITIES,
-    DECISION,
+from ostiary.wire.audit import CAPABILITIES, DECISION, REASON, SCOPE, SHADOW_STAGE, UPSTREAM, Stage
+from ostiary.wire.audit.recorded_event import (
     NO_OBJECT,
-    REASON,
-    SCOPE,
-    SHADOW_STAGE,
-    UPSTREAM,
     RecordedEvent,
     RecordedObject,
-    Stage,
     decode_event,
     decode_notes,
     decode_user,

@@ -88,7 +88,7 @@ OVERRIDES = frozenset(
     )
 )
 # What programs and proxies put into each request anew. They pass, behind all other lines: so a head that differs from
-# an earlier one only in them can be told from its other lines alone (`http1.plain_head`).
+# an earlier one only in them can be told from its other lines alone (`http1.server.plain_head`).
 TRACES = frozenset(
     (
         *(b"traceparent", b"tracestate", b"b3", b"x-b3-traceid", b"x-b3-spanid", b"x-b3-parentspanid"),

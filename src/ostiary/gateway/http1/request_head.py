@@ -60,8 +60,8 @@ class RequestHead:
     `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
     know again when the same bytes come. Where it is set, the head is kept. `known_owner` says whose memory that takes,
     and `known_size` how many bytes beside the head. `digest` is the SHA-256 of these bytes; empty where nobody needed
-    it yet. `traces` are lines that these bytes do not include (`http1.plain_head.cut_traces`); `takes_traces`: the head
-    is known for requests with any such lines, and with none. `block` are its header lines, where the head is a plain
+    it yet. `traces` are lines that these bytes do not include (`server.plain_head.cut_traces`); `takes_traces`: it is
+    known for requests with any such lines, and with none. `block` are its header lines, where the head is a plain
     one; if they came before, they are read from `raw` when somebody first looks at `headers`.
     """
 

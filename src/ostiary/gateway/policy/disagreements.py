@@ -14,7 +14,8 @@ from datetime import datetime
 from ostiary.gateway.audit.log_files import Counts, LogPath, lines
 from ostiary.gateway.audit.recorded import EventReader, RecordedRequest
 from ostiary.gateway.request.shadow.comparison import ShadowOutcome
-from ostiary.wire.audit import SHADOW, SHADOW_REASON, SHADOW_STAGE, decode_event, decode_notes
+from ostiary.wire.audit import SHADOW, SHADOW_REASON, SHADOW_STAGE
+from ostiary.wire.audit.recorded_event import decode_event, decode_notes
 
 _STAGE = SHADOW_STAGE.encode()
 

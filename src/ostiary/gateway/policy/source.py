@@ -17,6 +17,7 @@ from ostiary.core import catalog
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.config import Document, Node, Reading, read
+from ostiary.core.extras import needing
 from ostiary.errors import ConfigurationError
 from ostiary.gateway import config as gateway_config
 from ostiary.gateway.authorize.chain import Authorizer
@@ -24,7 +25,7 @@ from ostiary.gateway.config.providers import Builder, close_all
 from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, UpstreamConfig
 from ostiary.gateway.policy.possible_subjects import PossibleSubjects
 from ostiary.gateway.policy.unmatched import unmatched_subjects
-from ostiary.gateway.upstream.following.followers import load_once
+from ostiary.gateway.upstream.following.in_chain import followers_of
 from ostiary.interfaces.authorization import Finding, Grant, LintsPolicy, ListsGrants, NamesSubjects
 
 AUTHORIZATION = "authorization"
@@ -63,7 +64,10 @@ async def open_policy(
     With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for. A
     policy that one of *upstreams* holds is read from there, once; raises `ProviderError` if that cannot be done.
     """
-    await load_once(settings.chain, upstreams)
+    if any(followers_of(settings.chain)):
+        with needing("gateway"):
+            from ostiary.gateway.upstream.following.followers import load_once
+        await load_once(settings.chain, upstreams)
     authorizer = Authorizer.from_settings(settings)
     listings, unlisted = list[tuple[ListsGrants, tuple[str, ...]]](), list[str]()
     for provider in settings.chain:

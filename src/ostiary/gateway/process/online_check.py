@@ -23,7 +23,8 @@ from ostiary.gateway.observe.reasons import reason_of
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.upstream.api_plugins.plugin import declared_plugin
 from ostiary.gateway.upstream.api_plugins.registry import upstream_settings
-from ostiary.gateway.upstream.following.followers import followers_of, probe
+from ostiary.gateway.upstream.following.followers import probe
+from ostiary.gateway.upstream.following.in_chain import followers_of
 from ostiary.interfaces.probe import Probes
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses

@@ -9,11 +9,12 @@ mistake in it never does, and the one before stays until it is mended.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
+from ostiary.core.extras import needing
 from ostiary.core.rules.matching import resource_keys
 from ostiary.core.settings.declare import read_settings
 from ostiary.core.users.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
@@ -21,7 +22,6 @@ from ostiary.errors import ConfigurationError
 from ostiary.interfaces.authorization import Explanation, Finding, Grant, Rules, Subject
 from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo
 from ostiary.plugins.rbac import explain, lint, listing
-from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
 from ostiary.plugins.rbac.files.follow import FollowedFiles
 from ostiary.plugins.rbac.files.load import Paths, check_manifests
 from ostiary.plugins.rbac.index import MASTERS, Index
@@ -29,6 +29,9 @@ from ostiary.plugins.rbac.policy import RbacPolicy, key_of, warn_of_missing_role
 from ostiary.plugins.rbac.presence import NAMESPACES
 from ostiary.plugins.rbac.settings import RbacSettings
 from ostiary.wire.rbac import Binding, Manifests, together
+
+if TYPE_CHECKING:
+    from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
 
 # Everybody is in one of these by being known or not, so no identity system needs to be asked.
 _IMPLIED = frozenset((AUTHENTICATED, UNAUTHENTICATED))
@@ -74,6 +77,8 @@ class RbacAuthorization:
     def from_config(cls, fields: Fields, context: Context) -> Self:
         settings = read_settings(RbacSettings, fields, context.directory)
         if settings.from_cluster is not None:
+            with needing("gateway"):
+                from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
             return cls(following=FollowedPolicy(settings.from_cluster, clock=context.clock))
         try:
             return cls(settings.paths, defaults=settings.defaults, watch=settings.watch, clock=context.clock)
@@ -139,7 +144,7 @@ class RbacAuthorization:
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
         """Those of the files, and not those of the defaults. Those of a cluster stand in no line of ours."""
-        if isinstance(self._policy, FollowedPolicy):
+        if not isinstance(self._policy, RbacPolicy):
             return ()
         bindings = sorted(
             (item for item in self._policy.own_objects() if isinstance(item, Binding)),

@@ -2,7 +2,8 @@
 
     policy file  ->  Policy  ->  scope of a request  ->  Frame (what equal requests share)  ->  one line per stage
 
-Called by `ostiary.gateway.audit`. Pure.
+Called by `ostiary.gateway.audit`. Pure. Events that were recorded are read by `recorded_event`, which is imported by
+those alone who do that: it needs a library of the gateway.
 """
 
 from __future__ import annotations
@@ -44,14 +45,6 @@ from ostiary.wire.audit.levels import (
 )
 from ostiary.wire.audit.policy import DEFAULT_POLICY, AuditRule, AuditScope, GroupResources, Policy
 from ostiary.wire.audit.policy_file import load_policy, parse_policy
-from ostiary.wire.audit.recorded_event import (
-    NO_OBJECT,
-    RecordedEvent,
-    RecordedObject,
-    decode_event,
-    decode_notes,
-    decode_user,
-)
 from ostiary.wire.audit.redaction import carries_credentials, redacted_uri
 
 __all__ = [
@@ -61,7 +54,6 @@ __all__ = [
     "DEFAULT_POLICY",
     "LEVEL_NAMES",
     "LONGEST_USER_AGENT",
-    "NO_OBJECT",
     "REASON",
     "REQUEST_OBJECT_OMITTED",
     "RESPONSE_OBJECT_OMITTED",
@@ -79,16 +71,11 @@ __all__ = [
     "GroupResources",
     "KeptNotes",
     "Policy",
-    "RecordedEvent",
-    "RecordedObject",
     "Stage",
     "about_objects",
     "authentication_failed",
     "body_object",
     "carries_credentials",
-    "decode_event",
-    "decode_notes",
-    "decode_user",
     "event_list",
     "frame",
     "kept_notes",

@@ -56,6 +56,8 @@ authorization:
 upstreams:
 - name: api
   server: "https://10.0.0.1:6443"
+  tokenFile: cluster-token
+  shadow: {share: 0.01, perSecond: 5}
   attributes:
     type: kubernetes
     capabilities:

@@ -3,9 +3,9 @@
 Asked by `server.connection`. From what costs least to what costs most:
 
     the very head came before                                         `KnownHeads`
-    it came before but for its trace ids, which are cut out of it     `http1.plain_head.cut_traces`
+    it came before but for its trace ids, which are cut out of it     `http1.server.plain_head.cut_traces`
     its header lines came before, with another request line           `KnownHeaderBlocks`
-    it is of the plainest form                                        `http1.plain_head.PlainHeads`
+    it is of the plainest form                                        `http1.server.plain_head.PlainHeads`
     else                                                              nothing: httptools reads it
 
 What is known was wanted by the handler of an earlier request, who has put what follows from it there
@@ -17,8 +17,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from ostiary.core.caching.bounded import BoundedByOwner
-from ostiary.gateway.http1.plain_head import PlainHeads, cut_traces, read_line
 from ostiary.gateway.http1.request_head import HeaderBlock, KnownHeads, RequestHead, ServerLimits
+from ostiary.gateway.http1.server.plain_head import PlainHeads, cut_traces, read_line
 
 BLOCK_BYTES = 8 * 1024 * 1024
 BLOCK_BYTES_PER_OWNER = 1024 * 1024

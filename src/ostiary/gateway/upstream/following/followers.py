@@ -7,22 +7,17 @@ there only where decisions are made by it, and no worker depends on another one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.gateway.config.settings import Authorization, UpstreamConfig
 from ostiary.gateway.observe.metrics import Metrics
+from ostiary.gateway.upstream.following.in_chain import followers_of
 from ostiary.gateway.upstream.following.reader import FollowedUpstream
-from ostiary.interfaces.upstream_abilities.following import (
-    FollowedFigures,
-    FollowsUpstream,
-    NeededAccess,
-    UpstreamFollower,
-)
+from ostiary.interfaces.upstream_abilities.following import FollowedFigures, UpstreamFollower
 
 # How long a reload waits for the first list of an upstream that was not followed before.
 LOAD_SECONDS = 30.0
@@ -131,19 +126,6 @@ class Followers:
             if followed.name == other.name and _address(followed.configured) == _address(other.configured):
                 return followed
         return None
-
-
-def followers_of(chain: Iterable[Authorization]) -> Iterator[tuple[str, UpstreamFollower]]:
-    """The providers of *chain* that follow an upstream, by name."""
-    for link in chain:
-        following = ability(link.instance, FollowsUpstream)
-        if following is not None:
-            yield link.name, following.following
-
-
-def needed_access(chain: Iterable[Authorization], upstream: str) -> list[NeededAccess]:
-    """What the gateway's own credential must be allowed at *upstream*, so that it can be followed."""
-    return [follower.needs() for _, follower in followers_of(chain) if follower.upstream == upstream]
 
 
 async def load_once(chain: Sequence[Authorization], upstreams: Iterable[UpstreamConfig]) -> None:

@@ -11,7 +11,8 @@ import pytest
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.gateway.config.settings import Authorization, GatewayConfig
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.upstream.following.followers import Followers, load_once, needed_access, probe
+from ostiary.gateway.upstream.following.followers import Followers, load_once, probe
+from ostiary.gateway.upstream.following.in_chain import needed_access
 from ostiary.interfaces.upstream_abilities.following import (
     FollowedFigures,
     NeededAccess,
