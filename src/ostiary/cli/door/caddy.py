@@ -53,7 +53,7 @@ _HANDLE = """\
 			request_header -Impersonate*
 			request_header -Authorization
 {cookies}			# The path passes as the client wrote it, which is what was decided on.
-			reverse_proxy {backend}
+			reverse_proxy {backend}{transport}
 		}}
 	}}
 """
@@ -75,6 +75,12 @@ _SIGN_IN = """\
 {trust}		}}
 	}}
 """
+_TRANSPORT = """\
+ {{
+				transport http {{
+					tls_server_name {name}
+{authorities}				}}
+			}}"""
 # As one of the names in a Connection header.
 _UPGRADE = r'"(?i)(^|,)[ \t]*upgrade[ \t]*(,|$)"'
 
@@ -116,7 +122,13 @@ def _handle(layout: Layout, backend: Backend) -> str:
         identity=" ".join(layout.copied_headers(backend)),
         cookies=_COOKIES.format(name=backend.name) if layout.cleans_cookies else "",
         backend=backend.url.geturl(),
+        transport=_transport(backend) if backend.is_tls else "",
     )
+
+
+def _transport(backend: Backend) -> str:
+    authorities = "" if backend.ca is None else f"\t\t\t\t\ttls_trust_pool file {backend.ca}\n"
+    return _TRANSPORT.format(name=backend.certificate_name, authorities=authorities)
 
 
 def _claims(layout: Layout) -> list[str]:

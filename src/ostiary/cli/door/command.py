@@ -105,7 +105,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
                 metavar="FILE",
                 help="HAProxy's own certificate with its key (PEM), as it finds it: it then serves HTTPS, with HTTP/2",
             )
-        verb.set_defaults(run=_print, proxy=proxy)
+        verb.set_defaults(run=_print, proxy=proxy, title=title)
 
 
 # What only some kinds have.
@@ -132,6 +132,22 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="UPSTREAM=URL",
         help="where the proxy finds an upstream, if not at its server in gateway.yaml; may be repeated",
+    )
+    parser.add_argument(
+        "--backend-ca",
+        action="append",
+        default=[],
+        metavar="UPSTREAM=FILE",
+        help="the CA certificate of an upstream with https, as the proxy finds it (default: tls.ca of the upstream, or"
+        " the system's); may be repeated",
+    )
+    parser.add_argument(
+        "--backend-name",
+        action="append",
+        default=[],
+        metavar="UPSTREAM=NAME",
+        help="the name in the certificate of an upstream with https (default: tls.serverName of the upstream, or the"
+        " host of its URL); may be repeated",
     )
     parser.add_argument(
         "--gateway",

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ostiary.cli.door.claim_patterns import any_spelling, prefixes
-from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.cli.door.layout import ANY_HOST, SYSTEM_AUTHORITIES, Backend, Layout
+from ostiary.core.settings.outgoing import is_ip
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
 # What a client gets of a refusal, besides its status and its body.
@@ -145,10 +146,13 @@ _TLS = """\
       name: envoy.transport_sockets.tls
       typed_config:
         '@type': type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
-        sni: {host}
-        common_tls_context:
+{sni}        common_tls_context:
+          # Of itself Envoy stays at 1.2 with servers.
+          tls_params: {{tls_minimum_protocol_version: TLSv1_2, tls_maximum_protocol_version: TLSv1_3}}
           validation_context:
-{trust}{proof}"""
+            trusted_ca: {{filename: '{ca}'}}
+            match_typed_subject_alt_names: [{{san_type: {san_type}, matcher: {{exact: '{name}'}}}}]
+{proof}"""
 
 
 # The lines of a route that say how its requests are asked about.
@@ -253,29 +257,28 @@ def _clusters(layout: Layout, gateway_protocol: str) -> str:
     gateway = layout.gateway
     host, _, port = layout.gateway_address.rpartition(":")
     parts = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port, protocol=gateway_protocol)]
-    trust = ""
+    ca = layout.ca or SYSTEM_AUTHORITIES
     if gateway.scheme == "https":
-        trust = f"            trusted_ca: {{filename: '{layout.ca}'}}\n"
-        trust += (
-            f"            match_typed_subject_alt_names: [{{san_type: {_san(host)}, matcher: {{exact: '{host}'}}}}]\n"
-        )
         proof = ""
         if layout.certificate is not None:
             pair = f"certificate_chain: {{filename: '{layout.certificate}'}}, private_key: {{filename: '{layout.key}'}}"
             proof = f"          tls_certificates: [{{{pair}}}]\n"
-        parts.append(_TLS.format(host=host, trust=trust, proof=proof))
+        parts.append(_tls(host, ca, proof))
     if layout.has_applications:
         # Without the proxy's own certificate, which says nothing about browsers.
         parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port, protocol=""))
-        parts.append(_TLS.format(host=host, trust=trust, proof="") if gateway.scheme == "https" else "")
+        parts.append(_tls(host, ca) if gateway.scheme == "https" else "")
     for backend in layout.backends:
         host, _, port = backend.address.rpartition(":")
         parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port, protocol=""))
-        if backend.url.scheme == "https":
-            trust = "            trusted_ca: {filename: /etc/ssl/certs/ca-certificates.crt}\n"
-            parts.append(_TLS.format(host=host, trust=trust, proof=""))
+        if backend.is_tls:
+            parts.append(_tls(backend.certificate_name, backend.ca or SYSTEM_AUTHORITIES))
     return "".join(parts)
 
 
-def _san(host: str) -> str:
-    return "IP_ADDRESS" if host.replace(".", "").isdigit() or ":" in host else "DNS"
+def _tls(name: str, ca: str, proof: str = "") -> str:
+    """How a server proves to be *name*. By the authority alone, any certificate of it would do."""
+    # An address is no server name (RFC 6066, section 3).
+    sni = "" if is_ip(name) else f"        sni: '{name}'\n"
+    san_type = "IP_ADDRESS" if is_ip(name) else "DNS"
+    return _TLS.format(sni=sni, ca=ca, san_type=san_type, name=name, proof=proof)

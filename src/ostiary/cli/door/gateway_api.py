@@ -64,10 +64,43 @@ _PROOF = """\
       requestHeaderModifier:
         set: [{{name: X-Ostiary-Door, value: '{secret}'}}]
 """
+# Without it a Gateway speaks plain HTTP to the Service.
+_TLS_POLICY = """\
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: BackendTLSPolicy
+metadata:
+  name: {name}
+spec:
+  targetRefs:
+  - {{group: '', kind: Service, name: {service}}}
+  validation:
+    hostname: {hostname}
+{authorities}"""
+_AUTHORITIES = """\
+    # kubectl create configmap {name}-ca --from-file=ca.crt={file}
+    caCertificateRefs:
+    - {{group: '', kind: ConfigMap, name: {name}-ca}}
+"""
 
 
 def configuration(layout: Layout) -> str:
-    return _HEAD.format(title=layout.title) + "".join(_route(layout, backend) for backend in layout.backends)
+    routes = [_route(layout, backend) for backend in layout.backends]
+    # A Service has one policy, however many routes lead there: of two, only the older one would hold.
+    services = {(each.url.hostname, each.certificate_name, each.ca): each for each in layout.backends if each.is_tls}
+    return "".join((_HEAD.format(title=layout.title), *routes, *map(_tls_policy, services.values())))
+
+
+def _tls_policy(backend: Backend) -> str:
+    authorities = "    wellKnownCACertificates: System\n"
+    if backend.ca is not None:
+        authorities = _AUTHORITIES.format(name=backend.name, file=backend.ca)
+    return _TLS_POLICY.format(
+        name=backend.name,
+        service=backend.url.hostname,
+        hostname=backend.certificate_name,
+        authorities=authorities,
+    )
 
 
 def _route(layout: Layout, backend: Backend) -> str:

@@ -331,8 +331,10 @@ def _backends(layout: Layout) -> str:
 
 def _server(backend: Backend) -> str:
     tls = ""
-    if backend.url.scheme == "https":
-        tls = f" ssl verify required ca-file @system-ca sni str({backend.url.hostname})"
+    if backend.is_tls:
+        name = backend.certificate_name
+        tls = f" ssl ssl-min-ver TLSv1.2 verify required ca-file {backend.ca or '@system-ca'} sni str({name})"
+        tls += f" verifyhost {name}"
     return f"    server {backend.name} {backend.address}{tls}\n"
 
 

@@ -18,11 +18,17 @@ from ostiary.gateway.doors.forward.identity import answer_names
 from ostiary.model import Secret
 
 ANY_HOST = ""
+# Where nginx and Envoy, which know no authorities by themselves, find those of the system.
+SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An upstream, as the proxy reaches it. `assertion`: it is told by a JWT who the user is."""
+    """An upstream, as the proxy reaches it. `assertion`: it is told by a JWT who the user is.
+
+    `server_name` is the name in its certificate, if not the host of the URL, and `ca` the file of its authorities, as
+    the proxy finds it; None: the system's.
+    """
 
     name: str
     hosts: tuple[str, ...]
@@ -30,6 +36,17 @@ class Backend:
     url: SplitResult
     is_application: bool = False
     assertion: bool = False
+    server_name: str = ""
+    ca: str | None = None
+
+    @property
+    def is_tls(self) -> bool:
+        return self.url.scheme == "https"
+
+    @property
+    def certificate_name(self) -> str:
+        """What its certificate must be for: the name of a host, or an IP address."""
+        return self.server_name or self.url.hostname or ""
 
     @property
     def address(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.cli.door.layout import ANY_HOST, Backend, Layout
+from ostiary.cli.door.layout import ANY_HOST, SYSTEM_AUTHORITIES, Backend, Layout
 from ostiary.cli.door.nginx_texts import (
     BACKEND,
     BROWSERS,
@@ -116,11 +116,17 @@ def _proof(layout: Layout) -> str:
 def _trust(layout: Layout) -> list[str]:
     if layout.gateway.scheme != "https":
         return []
+    return _verified(layout.gateway.hostname or "", layout.ca or SYSTEM_AUTHORITIES)
+
+
+def _verified(name: str, authorities: str) -> list[str]:
+    """Without these lines nginx accepts any certificate, asks for none in particular, and older ones stay below 1.3."""
     return [
         "proxy_ssl_verify on;",
-        f"proxy_ssl_trusted_certificate {layout.ca};",
+        f"proxy_ssl_trusted_certificate {authorities};",
         "proxy_ssl_server_name on;",
-        f"proxy_ssl_name {layout.gateway.hostname};",
+        f"proxy_ssl_name {name};",
+        "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
     ]
 
 
@@ -130,6 +136,7 @@ def _location(layout: Layout, backend: Backend) -> str:
     told = "".join(f"        auth_request_set {variable} {source};\n" for _, variable, source in variables)
     if layout.cleans_cookies:
         told += "        auth_request_set $ostiary_cookie $upstream_http_x_ostiary_cookie;\n"
+    trust = _verified(backend.certificate_name, backend.ca or SYSTEM_AUTHORITIES) if backend.is_tls else []
     return LOCATION.format(
         # The paths of a prefix are whole segments; the longest one comes first.
         match="/" if backend.prefix == "/" else f'~ "{backend.prefix_pattern}"',
@@ -137,6 +144,7 @@ def _location(layout: Layout, backend: Backend) -> str:
         name=backend.name,
         zone=_zone(backend.name),
         scheme=backend.url.scheme,
+        trust="".join(f"        {line}\n" for line in trust),
         told=told,
         browsers=TOLD_TO_BROWSERS if layout.has_applications else "",
         unauthorized="$ostiary_unauthorized" if layout.has_applications else "@ostiary_unauthorized",

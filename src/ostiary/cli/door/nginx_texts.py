@@ -179,7 +179,7 @@ LOCATION = """\
 
         # Without a path here the request is passed as the client wrote it, which is what was decided on.
         proxy_pass {scheme}://ostiary_to_{zone};
-        proxy_http_version 1.1;
+{trust}        proxy_http_version 1.1;
         proxy_set_header Host $http_host;
         proxy_set_header Connection $ostiary_connection;
         proxy_set_header Upgrade $ostiary_upgrade;

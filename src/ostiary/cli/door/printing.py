@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -16,7 +17,7 @@ from ostiary.cli.door.layout import Backend, Layout
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import config_path, load
 from ostiary.cli.output import print_note
-from ostiary.core.settings.outgoing import is_ip, parse_origin
+from ostiary.core.settings.outgoing import is_host, is_ip, parse_origin
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.doors import headers_dropped, speaks_tls, upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, IdentityMode, ProxyKind, UpstreamConfig
@@ -33,6 +34,8 @@ WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
     ProxyKind.GATEWAY_API: gateway_api.configuration,
     ProxyKind.HAPROXY: haproxy.configuration,
 }
+# They compare a certificate with names, and not with addresses.
+NAMES_ONLY = frozenset({ProxyKind.NGINX, ProxyKind.GATEWAY_API, ProxyKind.HAPROXY})
 # What has no other meaning in any of their languages.
 _SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
@@ -47,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = load(arguments)
     layout = _layout(arguments, config, _door(config, kind, arguments))
     sys.stdout.write(haproxy.spoe_configuration(layout) if arguments.spoe else WRITERS[kind](layout))
+    _note_what_the_proxy_does_not_do(layout, config)
     for host in filter(None, map(layout.sign_in_host, layout.sites())):
         scheme = urlsplit(config.external_url).scheme
         print_note(f"browsers must reach the proxy at {scheme}://{host}, where they find a web application")
@@ -54,6 +58,16 @@ def run(arguments: argparse.Namespace) -> int:
     if holds_secret and not sys.stdout.isatty():
         print_note("what was printed holds the secret of the door: only the proxy should be able to read it")
     return OK
+
+
+def _note_what_the_proxy_does_not_do(layout: Layout, config: GatewayConfig) -> None:
+    """Of `tls` of an upstream, what holds for the built-in proxy alone."""
+    names = {backend.name for backend in layout.backends if backend.is_tls}
+    for upstream in config.upstreams:
+        if upstream.name in names and upstream.tls.pins:
+            print_note(f'the proxy does not check tls.pins of the upstream "{upstream.name}"')
+        if upstream.name in names and upstream.tls.certificate is not None:
+            print_note(f'the proxy has no client certificate for the upstream "{upstream.name}", as the gateway has')
 
 
 def _door(config: GatewayConfig, kind: ProxyKind, arguments: argparse.Namespace) -> DoorSettings:
@@ -75,10 +89,7 @@ def _door(config: GatewayConfig, kind: ProxyKind, arguments: argparse.Namespace)
 
 def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSettings) -> Layout:
     listen = _listen(arguments.listen)
-    urls = _backend_urls(arguments.backend)
-    backends = [_backend(upstream, urls.pop(upstream.name, None)) for upstream in upstreams_of(door, config.upstreams)]
-    if urls:
-        raise UsageError(f'the door has no upstream "{next(iter(urls))}"', where="--backend")
+    backends = _backends(arguments, config, door)
     # HAProxy reads both from one file.
     if (arguments.certificate is None) != (arguments.key is None) and door.agent is None:
         raise UsageError("--certificate and --key go together")
@@ -98,7 +109,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         listen_host=listen.host,
         listen_port=listen.port,
         gateway=_gateway(arguments, config, door),
-        backends=tuple(backends),
+        backends=backends,
         secret=None if door.callers.token_file is None else _secret(door.callers.token_file),
         ca=arguments.ca,
         certificate=arguments.certificate,
@@ -134,12 +145,50 @@ def _listen(text: str) -> Address:
         raise UsageError(f"--listen: {mistake}", hint="write it as in 0.0.0.0:8080") from None
 
 
-def _backend_urls(words: list[str]) -> dict[str, SplitResult]:
-    urls: dict[str, SplitResult] = {}
+def _backends(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSettings) -> tuple[Backend, ...]:
+    upstreams = upstreams_of(door, config.upstreams)
+    names = [upstream.name for upstream in upstreams]
+    urls = _by_upstream("--backend", arguments.backend, names)
+    files = _by_upstream("--backend-ca", arguments.backend_ca, names)
+    server_names = _by_upstream("--backend-name", arguments.backend_name, names)
+    backends = []
+    for upstream in upstreams:
+        url, ca, server_name = (each.get(upstream.name) for each in (urls, files, server_names))
+        backend = _backend(upstream, None if url is None else _origin(url, f"--backend {upstream.name}"))
+        if ca is not None or server_name is not None:
+            if not backend.is_tls:
+                raise UsageError(f'the upstream "{upstream.name}" has no certificate', hint="its URL is not https://")
+            backend = replace(backend, ca=ca or backend.ca, server_name=(server_name or backend.server_name).lower())
+        _check_certificate_name(backend, door.proxy, arguments)
+        backends.append(backend)
+    return tuple(backends)
+
+
+def _by_upstream(option: str, words: list[str], names: Sequence[str]) -> dict[str, str]:
+    """What an option that may be repeated says of each upstream: ``UPSTREAM=VALUE``."""
+    values = {}
     for word in words:
-        name, _, text = word.partition("=")
-        urls[name] = _origin(text, f"--backend {name}")
-    return urls
+        name, _, value = word.partition("=")
+        if name not in names:
+            hint = f"there are: {', '.join(names)}"
+            raise UsageError(f'the door has no upstream "{name}"', where=option, hint=hint)
+        if not value:
+            raise UsageError(f'nothing is said of the upstream "{name}"', where=option)
+        values[name] = value
+    return values
+
+
+def _check_certificate_name(backend: Backend, kind: ProxyKind, arguments: argparse.Namespace) -> None:
+    name = backend.certificate_name
+    if not is_host(name) and not is_ip(name):
+        raise UsageError(f'"{name}" is not the name of a host', where="--backend-name")
+    if backend.is_tls and is_ip(name) and kind in NAMES_ONLY:
+        hint = f"say which name is in its certificate: --backend-name {backend.name}={backend.name}.example"
+        raise _no_addresses(arguments, hint)
+
+
+def _no_addresses(arguments: argparse.Namespace, hint: str) -> UsageError:
+    return UsageError(f"{arguments.title} compares a certificate with names, and not with addresses", hint=hint)
 
 
 def _origin(text: str, where: str) -> SplitResult:
@@ -160,6 +209,8 @@ def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
         url or parse_origin(upstream.server),
         is_application=upstream.is_application,
         assertion=upstream.identity is IdentityMode.ASSERTION,
+        server_name=upstream.tls.server_name or "",
+        ca=None if upstream.tls.ca is None else str(upstream.tls.ca),
     )
 
 
@@ -182,9 +233,9 @@ def _gateway(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSet
         raise UsageError("where does the proxy find the gateway?", hint=hint)
     else:
         gateway = parse_origin(f"{'https' if is_tls else 'http'}://{address}")
-    if door.agent is not None and gateway.scheme == "https" and is_ip(gateway.hostname or ""):
+    if door.proxy in NAMES_ONLY and gateway.scheme == "https" and is_ip(gateway.hostname or ""):
         hint = f"name the gateway as its certificate does: --gateway https://ostiary.example:{gateway.port or 443}"
-        raise UsageError("HAProxy compares a certificate with names, and not with addresses", hint=hint)
+        raise _no_addresses(arguments, hint)
     if gateway.scheme == "https" and arguments.ca is None:
         raise UsageError("the proxy needs the CA certificate of the gateway", hint="--ca /etc/ssl/ostiary-ca.pem")
     return gateway

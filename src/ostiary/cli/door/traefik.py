@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import SplitResult
+
 from ostiary.cli.door.claim_patterns import regular_expression
 from ostiary.cli.door.layout import Backend, Layout
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
@@ -86,24 +88,17 @@ _COOKIES = """\
         authResponseHeaders: [Cookie]
 """
 _SERVICE = """\
-    ostiary-to-{backend}:
-      loadBalancer:
-        passHostHeader: true
-        servers:
-          - url: '{url}'
-"""
-_GATEWAY = """\
-    ostiary-gateway:
+    {name}:
       loadBalancer:
         passHostHeader: true
 {transport}        servers:
           - url: '{url}'
 """
 _TRANSPORT = """\
-  serversTransports:
-    ostiary-gateway:
-      serverName: '{name}'
-      rootCAs: ['{ca}']
+    {name}:
+      serverName: '{server_name}'
+{authorities}      # As without a transport of its own; otherwise two.
+      maxIdleConnsPerHost: 200
 """
 
 
@@ -123,19 +118,28 @@ def configuration(layout: Layout) -> str:
         parts.append(_PROOF.format(door=layout.door.name, secret=layout.secret.reveal()))
     parts += [_question(layout, backend) for backend in layout.backends]
     parts.append("  services:\n")
-    parts += [_SERVICE.format(backend=each.name, url=each.url.geturl()) for each in layout.backends]
+    parts += [_service(f"ostiary-to-{backend.name}", backend.url) for backend in layout.backends]
+    transports = [
+        _transport(f"ostiary-to-{backend.name}", backend.certificate_name, backend.ca)
+        for backend in layout.backends
+        if backend.is_tls
+    ]
     if layout.has_applications:
-        parts.append(_gateway(layout))
-    return "".join(parts)
+        # For the way back from sign-in.
+        parts.append(_service("ostiary-gateway", layout.gateway))
+        if layout.gateway.scheme == "https":
+            transports.append(_transport("ostiary-gateway", layout.gateway.hostname or "", layout.ca))
+    return "".join([*parts, *(["  serversTransports:\n"] if transports else []), *transports])
 
 
-def _gateway(layout: Layout) -> str:
-    """The gateway as a service, for the way back from sign-in."""
-    url = layout.gateway.geturl()
-    if layout.gateway.scheme != "https":
-        return _GATEWAY.format(url=url, transport="")
-    transport = _TRANSPORT.format(name=layout.gateway.hostname, ca=layout.ca)
-    return _GATEWAY.format(url=url, transport="        serversTransport: ostiary-gateway\n") + transport
+def _service(name: str, url: SplitResult) -> str:
+    transport = f"        serversTransport: {name}\n" if url.scheme == "https" else ""
+    return _SERVICE.format(name=name, url=url.geturl(), transport=transport)
+
+
+def _transport(name: str, server_name: str, ca: str | None) -> str:
+    authorities = "" if ca is None else f"      rootCAs: ['{ca}']\n"
+    return _TRANSPORT.format(name=name, server_name=server_name, authorities=authorities)
 
 
 def _router(layout: Layout, host: str, backend: Backend, name: str) -> str:
