@@ -13,7 +13,7 @@ import math
 import re
 from typing import TypeAlias
 
-from ostiary.core.config.dialect import OSTIARY, Dialect
+from ostiary.core.config.dialect import OSTIARY
 from ostiary.core.config.document import Document, Node, Scalar
 from ostiary.core.config.yaml_reader import read_yaml
 from ostiary.core.config.yaml_scalars import WORDS, resolve
@@ -52,10 +52,10 @@ class _Irregular(Exception):
 _Line: TypeAlias = "tuple[int, bool, str | None, Scalar, bool]"
 
 
-def read_plain_blocks(
-    source: bytes, *, file: str | None, dialect: Dialect = OSTIARY, most_irregular: int | None = None
-) -> list[Document] | None:
+def read_plain_blocks(source: bytes, *, file: str | None, most_irregular: int | None = None) -> list[Document] | None:
     """Every document of *source* but empty ones; None if only the parser for all of YAML can tell, or it is wrong.
+
+    In our own dialect: in some others a text may be JSON, or have documents that nobody looks at.
 
     None also if more than *most_irregular* characters are not plain: the caller then has them parsed elsewhere.
     """
@@ -78,21 +78,21 @@ def read_plain_blocks(
                 return None
             try:
                 ending = "\n" if number < len(chunks) else ""
-                documents += _read_fully(chunk + ending, line, file, dialect)
+                documents += _read_fully(chunk + ending, line, file)
             except (_Irregular, ConfigurationError):
                 return None
         else:
             if root is not None:
-                documents.append(Document(root, file, dialect=dialect))
+                documents.append(Document(root, file))
         line += chunk.count("\n") + 2
     return documents
 
 
-def _read_fully(chunk: str, line: int, file: str | None, dialect: Dialect) -> list[Document]:
+def _read_fully(chunk: str, line: int, file: str | None) -> list[Document]:
     # References are counted for the whole file, and a byte order mark is only right at its beginning.
     if "&" in chunk or "\ufeff" in chunk:
         raise _Irregular
-    documents = list(read_yaml(chunk, file=file, dialect=dialect))
+    documents = list(read_yaml(chunk, file=file, dialect=OSTIARY))
     for document in documents:
         _move(document.root, line - 1)
         if document.duplicates:

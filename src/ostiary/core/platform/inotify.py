@@ -22,9 +22,9 @@ _MANY_EVENTS = 64 * 1024
 class Inotify:
     """A queue of events. `wait` may be ended from another thread by `wake`."""
 
-    def __init__(self, descriptor: int, library: ctypes.CDLL) -> None:
+    def __init__(self, descriptor: int, pipe: tuple[int, int], library: ctypes.CDLL) -> None:
         self._descriptor, self._library = descriptor, library
-        self._woken, self._waker = os.pipe()
+        self._woken, self._waker = pipe
         os.set_blocking(self._waker, False)
 
     @classmethod
@@ -34,7 +34,13 @@ class Inotify:
             return None
         library = ctypes.CDLL(None, use_errno=True)
         descriptor: int = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        return None if descriptor < 0 else cls(descriptor, library)
+        if descriptor < 0:
+            return None
+        try:
+            return cls(descriptor, os.pipe(), library)
+        except OSError:
+            os.close(descriptor)
+            return None
 
     def fileno(self) -> int:
         return self._descriptor

@@ -57,7 +57,8 @@ class PolicyFiles(Generic[T]):
         self._parse, self._clock = parse, clock
         self._revision = 1
         self.error: ConfigurationError | None = None
-        self._look = self._looks()
+        # None if the files must be read again, however they look.
+        self._look: _Look | None = self._looks()
         texts = self._read()
         self._digest = _digest(texts)
         self._policy = parse(texts)
@@ -82,13 +83,23 @@ class PolicyFiles(Generic[T]):
         look = self._looks()
         if look == self._look and is_settled(look.values(), self._clock):
             return
-        # What changes while it is read looks different from what was seen, and is read next time.
-        self._look = look
+        # What cannot be read at this moment may be readable at the next, and look the same.
+        self._look = None
         try:
             texts = self._read()
-            digest = _digest(texts)
-            if digest == self._digest:
-                return
+        except ConfigurationError as error:
+            self._note(error)
+            return
+        self._take_up(texts)
+        # What changes while it is read looks different from what was seen, and is read next time.
+        self._look = look
+
+    def _take_up(self, texts: Sequence[PolicyText]) -> None:
+        digest = _digest(texts)
+        if digest == self._digest:
+            self.error = None
+            return
+        try:
             self._policy = self._parse(texts)
         except ConfigurationError as error:
             self._note(error)

@@ -33,6 +33,9 @@ class _Turns:
         self._young = 0
 
     def begin(self) -> None:
+        if gc.isenabled():
+            # What is garbage now must not be put aside with the new objects: it would never be freed.
+            gc.collect(0)
         with self._lock:
             if not self._at_work:
                 self._interval, self._collects = sys.getswitchinterval(), gc.isenabled()
@@ -48,7 +51,8 @@ class _Turns:
                 return
             sys.setswitchinterval(self._interval)
             if gc.get_count()[0] - self._young > _MANY_OBJECTS:
-                # They are there to stay, and have no cycles: they are freed when nobody refers to them.
+                # They are there to stay, and have no cycles: they are freed when nobody refers to them. So are those
+                # of requests, which are put aside with them. Cycles that others leave meanwhile stay in memory.
                 gc.freeze()
             if self._collects:
                 gc.enable()

@@ -194,3 +194,27 @@ def test_one_document_that_is_not_plain_is_read_by_the_full_parser_with_its_line
 )
 def test_what_is_wrong_or_reaches_further_is_left_to_the_full_parser(text: bytes) -> None:
     assert read_plain_blocks(text, file="f") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"a: b\n---\n%YAML 1.1\n--- # why\nc: d\n",
+        b"a: |\n  x\n---\nb: >\n  y\n\n---\nc: |+\n  z\n\n",
+        b"a:\n- b\n-\n  c: d\n",
+        b"a: b\n  - c\n",
+        b"a: b\n# no end\n  c\n",
+        b"a:\n  b:\n  - c\n  d: e\n",
+        b"a:\n- b:\n- c\n",
+        b'a: "b\n---\nc"\n',
+        b"a: [\n---\n]\n",
+        "\u00aa: \u0663\nb: \u00b2\n".encode(),
+        b"a: 0o7\nb: 1_000\nc: 12:30:45\nd: 2026-01-01\ne: 0x1F\nf: 1.e3\ng: ~x\n",
+        b"a" * 121 + b": b\n",
+        b"a:\n- " + b"b " * 600 + b"c\n",
+        b"".join(b" " * n + b"k:\n" for n in range(70)) + b" " * 70 + b"k: v\n",
+        b'{"a": "b"}\n---\n{"c": "\\u0064"}\n',
+    ],
+)
+def test_what_looks_nearly_plain_gives_what_the_full_parser_gives(text: bytes) -> None:
+    check_same(text)

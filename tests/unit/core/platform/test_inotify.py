@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.platform.inotify import CREATED, DELETED, IS_DIRECTORY, MOVED_TO, WRITTEN, Inotify
+from tests.support.descriptors import few_descriptors
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is of Linux")
 
@@ -59,3 +61,11 @@ def test_closing_twice_closes_nothing_else(inotify: Inotify) -> None:
 def test_elsewhere_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "darwin")
     assert Inotify.open() is None
+
+
+@pytest.mark.parametrize("spare", [0, 1, 2])
+def test_without_descriptors_there_is_none_and_none_is_lost(spare: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with few_descriptors(spare):
+        assert Inotify.open() is None
+    assert len(os.listdir("/proc/self/fd")) == before

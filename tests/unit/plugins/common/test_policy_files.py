@@ -13,6 +13,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary.plugins.common.policy_files import PolicyFiles, PolicyText, invalid_policy
 from ostiary.testing import FakeClock
+from tests.support.descriptors import few_descriptors
 
 
 def upper(texts: Sequence[PolicyText]) -> str:
@@ -110,6 +111,35 @@ def test_a_policy_that_cannot_be_read_leaves_the_old_one_in_force(
     clock.advance(1)
     assert (found.current, found.revision) == ("TWO", 2)
     assert not found.error
+
+
+def test_a_changed_file_that_could_not_be_read_is_read_as_soon_as_it_can(tmp_path: Path, clock: FakeClock) -> None:
+    file = tmp_path / "a.policy"
+    long_ago = clock.now().timestamp() - 60
+    file.write_text("one")
+    os.utime(file, (long_ago, long_ago))
+    policy = files(file, clock=clock)
+    file.write_text("three")
+    os.utime(file, (long_ago, long_ago))
+    clock.advance(1)
+    with few_descriptors():
+        assert policy.current == "ONE"
+    assert policy.error is not None
+    # It looks as it did when it could not be read.
+    clock.advance(1)
+    assert policy.current == "THREE"
+    assert policy.error is None
+
+
+def test_a_mistake_that_was_undone_is_no_longer_told(tmp_path: Path, clock: FakeClock) -> None:
+    file = tmp_path / "a.policy"
+    file.write_text("one")
+    policy = files(file, clock=clock)
+    for text, is_wrong in (("bad", True), ("one", False)):
+        file.write_text(text)
+        clock.advance(1)
+        assert policy.current == "ONE"
+        assert bool(policy.error) is is_wrong
 
 
 @pytest.mark.parametrize("name", ["absent.policy", "bad.policy", "a\0b"])

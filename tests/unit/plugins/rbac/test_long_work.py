@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
+import weakref
 
 import pytest
 
@@ -53,6 +55,46 @@ def test_objects_that_others_made_before_are_left_to_the_garbage_collector() -> 
     finally:
         gc.enable()
     assert len(others) == 50_000
+
+
+class Partner:
+    """Refers to another that refers to it: only the garbage collector frees the two."""
+
+    other: Partner | None = None
+
+
+def test_garbage_that_others_left_before_is_freed_and_not_put_aside() -> None:
+    gc.collect()
+    left, right = Partner(), Partner()
+    left.other, right.other = right, left
+    pair = weakref.ref(left)
+    del left, right
+    with long_work():
+        many = [[number] for number in range(50_000)]
+    gc.unfreeze()
+    assert pair() is None
+    assert len(many) == 50_000
+
+
+def test_work_that_overlaps_in_threads_ends_with_the_settings_of_before() -> None:
+    before = sys.getswitchinterval()
+    is_begun, to_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with long_work():
+            is_begun.set()
+            to_end.wait(20)
+
+    thread = threading.Thread(target=work)
+    with long_work():
+        thread.start()
+        assert is_begun.wait(20)
+    # The first has ended, and the second one is still at work.
+    assert not gc.isenabled()
+    to_end.set()
+    thread.join()
+    assert sys.getswitchinterval() == before
+    assert gc.isenabled()
 
 
 def test_what_is_freed_gradually_is_empty() -> None:

@@ -51,8 +51,10 @@ class FollowedFiles:
         self._inotify: Inotify | None = None
         self._thread: threading.Thread | None = None
         with long_work():
-            self._look: Look = self._files.look()
-            self._contents: FileContents = self._files.read(self._look)
+            self._contents: FileContents
+            look, self._contents = self._files.read_at_one_moment(self._files.look())
+            # None if they must be read again, however they look.
+            self._look: Look | None = look
             self.policy = RbacPolicy(check_manifests(together(self._contents.values())), defaults=defaults)
         warn_of_missing_roles(self.policy)
         # Started by the first use, and not before: a thread does not survive the fork that makes a worker.
@@ -64,11 +66,15 @@ class FollowedFiles:
         """Look, and put what has changed into force; says whether it did. Never raises for a bad file."""
         with self._checking:
             look = self._files.look()
-            if look == self._look and is_settled(look.values(), self._clock):
+            if look == self._look and is_settled(look.values(), self._clock) and self._files.is_read(look):
                 return False
-            self._look = look
+            # If this fails for a reason that is not in the files, the next look tries again.
+            self._look = None
             with long_work():
-                return self._take_up(self._files.read(look))
+                look, contents = self._files.read_at_one_moment(look)
+                is_change = self._take_up(contents)
+            self._look = look
+            return is_change
 
     def _take_up(self, contents: FileContents) -> bool:
         changed = _changed_files(self._contents, contents)
@@ -138,10 +144,17 @@ class FollowedFiles:
         with self._checking:
             if not self.to_start:
                 return
+            inotify = Inotify.open()
+            thread = threading.Thread(target=self._run, args=(inotify,), name="ostiary-rbac-watch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # The system has no thread to spare. The next use tries again: no policy is used that nobody follows.
+                if inotify is not None:
+                    inotify.close()
+                raise
+            self._inotify, self._thread = inotify, thread
             self.to_start = False
-            self._inotify = Inotify.open()
-            self._thread = threading.Thread(target=self._run, name="ostiary-rbac-watch", daemon=True)
-            self._thread.start()
 
     async def close(self) -> None:
         """Stop looking at the files. The policy in force stays."""
@@ -153,8 +166,7 @@ class FollowedFiles:
         if thread is not None:
             await asyncio.to_thread(thread.join)
 
-    def _run(self) -> None:
-        inotify = self._inotify
+    def _run(self, inotify: Inotify | None) -> None:
         while not self._stop.is_set():
             started = SYSTEM_CLOCK.monotonic()
             folders = self._files.folders

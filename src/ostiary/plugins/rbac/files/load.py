@@ -8,6 +8,7 @@ bytes, so reading a large policy again costs as much as the files that have chan
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,8 @@ from ostiary.plugins.rbac.files.parallel import FileBytes, parse_files
 from ostiary.wire.rbac import Manifests, together
 
 EXTENSIONS = (".json", ".yaml", ".yml")
+# Files that change while they are read are read again, so many times at most.
+MOST_READS = 4
 Paths = Iterable[str | os.PathLike[str]]
 # What stat says of the files: enough to notice that one has changed, or can now be read.
 Look = dict[str, Fingerprint | None]
@@ -52,6 +55,23 @@ class ManifestFiles:
         self.folders = frozenset(folders)
         return look
 
+    def read_at_one_moment(self, look: Look) -> tuple[Look, dict[str, Manifests]]:
+        """What the files of *look* hold, all at the same time, and how they look then.
+
+        If one of them changes meanwhile, all are read again: the new bindings must not meet the old roles. Files that
+        do not stop changing are taken as they are, and look different at the next look.
+        """
+        for _ in range(MOST_READS):
+            contents = self.read(look)
+            before, look = look, self.look()
+            if look == before:
+                break
+        return before, contents
+
+    def is_read(self, look: Look) -> bool:
+        """Whether all that can be read of *look* has been. A file may be readable again and look the same."""
+        return not any(_is_readable(file) for file in look if file not in self._known)
+
     def read(self, look: Look | None = None) -> dict[str, Manifests]:
         """What the files of *look* hold, with all mistakes; the same objects as before where no byte has changed.
 
@@ -69,6 +89,9 @@ class ManifestFiles:
                 continue
             try:
                 data = _bytes(file)
+                if seen is None:
+                    # Only now, and perhaps no longer: the next look says so.
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             except (OSError, ValueError) as error:
                 contents[file] = _unreadable(file, error)
                 continue
@@ -111,6 +134,14 @@ def _bytes(file: str) -> bytes:
         return opened.read(MAX_BYTES + 1)
 
 
+def _is_readable(file: str) -> bool:
+    try:
+        with open(file, "rb"):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
 def _files(paths: Iterable[str], folders: set[str]) -> Iterator[str]:
     """All files at *paths*, each once; the directories in which they are, or could be, are added to *folders*."""
     files: dict[str, None] = {}
@@ -124,10 +155,13 @@ def _files(paths: Iterable[str], folders: set[str]) -> Iterator[str]:
 
 
 def _below(directory: str, all_folders: set[str]) -> Iterator[str]:
-    for folder, folders, names in os.walk(directory):
+    unlisted: list[str] = []
+    for folder, folders, names in os.walk(directory, onerror=lambda error: unlisted.append(error.filename)):
         all_folders.add(folder)
         # Hidden ones are left out: a mounted ConfigMap keeps its files in "..data", and links to them beside it.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.endswith(EXTENSIONS) and not name.startswith("."):
                 yield os.path.join(folder, name)
+    # Not as if they were empty: they are read like files, which tells why that is impossible.
+    yield from unlisted

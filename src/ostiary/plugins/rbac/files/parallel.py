@@ -25,6 +25,7 @@ BYTES_PER_PROCESS = 512 * 1024
 MAX_PROCESSES = 8
 
 _PARSE = "from ostiary.plugins.rbac.files.parallel import parse_stdin; parse_stdin()"
+_FAILED = "a process that parses RBAC manifests failed, and they are parsed without it"
 _LIMITS = RunLimits(seconds=600.0, stdout_bytes=4 << 30)
 
 log = logging.getLogger("ostiary.rbac")
@@ -81,13 +82,23 @@ def _parse_in_child(files: Sequence[FileBytes]) -> list[Manifests]:
             limits=_LIMITS,
         )
         if outcome.ending is Ending.EXITED and outcome.exit_code == 0:
-            # Written by our own code in a process of our own: nobody else can write to that pipe.
-            parsed: list[Manifests] = pickle.loads(outcome.stdout)  # noqa: S301
-            return parsed
-        log.warning("a process that parses RBAC manifests failed, and they are parsed without it")
+            return _unpickle(outcome.stdout)
+        log.warning(_FAILED)
     except OSError as error:
         log.warning("RBAC manifests are not parsed in parallel: %s", error.strerror)
+    except pickle.UnpicklingError:
+        log.warning(_FAILED)
     return [parse_file(each.data, each.file) for each in files]
+
+
+def _unpickle(output: bytes) -> list[Manifests]:
+    try:
+        # Written by our own code in a process of our own: nobody else can write to that pipe.
+        parsed: list[Manifests] = pickle.loads(output)  # noqa: S301
+    except Exception as error:
+        # Whatever printed something before our code did: bytes that are no pickle raise almost anything.
+        raise pickle.UnpicklingError from error
+    return parsed
 
 
 def parse_stdin() -> None:

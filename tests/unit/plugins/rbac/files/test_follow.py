@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -14,28 +13,7 @@ from ostiary.plugins.rbac.files.follow import FollowedFiles
 from ostiary.plugins.rbac.files.parallel import FileBytes, parse_files
 from ostiary.plugins.rbac.policy import ObjectKey
 from ostiary.wire.rbac import Binding, Manifests
-from tests.unit.plugins.rbac.policies import HEADER
-
-BINDING = (
-    HEADER
-    + "kind: ClusterRoleBinding\nmetadata:\n  name: {0}\nroleRef:\n  kind: ClusterRole\n  name: view\n"
-    + "subjects:\n- kind: User\n  name: {1}\n"
-)
-
-
-def write(path: Path, **users: str) -> None:
-    """Bindings by name, each for one user. The file looks as if it had been written long ago."""
-    path.write_text("---\n".join(BINDING.format(name, user) for name, user in users.items()))
-    age = 1_000_000_000 + sum(map(ord, path.read_text()))
-    os.utime(path, (age, age))
-
-
-def follow(directory: Path) -> FollowedFiles:
-    return FollowedFiles([directory], defaults=False, watch=False)
-
-
-def in_force(files: FollowedFiles) -> dict[str, str]:
-    return {binding.name: binding.subjects[0].name for binding in files.policy.index.bindings}
+from tests.unit.plugins.rbac.files.followed import BINDING, follow, in_force, write
 
 
 def binding_of(files: FollowedFiles, name: str) -> Binding:

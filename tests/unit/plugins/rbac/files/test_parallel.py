@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +69,18 @@ def test_without_processes_they_are_parsed_here(
     assert "parsed without it" in caplog.text
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     assert parse_files(given) == expected
+
+
+def test_what_else_a_process_prints_is_never_taken_for_a_policy(
+    always_parallel: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """As an interpreter whose start somebody has changed does."""
+    given = files(count=2, documents=2)
+    (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with caplog.at_level(logging.WARNING, "ostiary.rbac"):
+        assert parse_files(given) == [parse_fully(each.data, each.file) for each in given]
+    assert "parsed without it" in caplog.text
 
 
 def test_a_small_policy_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
