@@ -35,7 +35,16 @@ def _has_colours(stream: TextIO) -> bool:
 
 
 def print_json(value: object, *, stream: TextIO | None = None) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False), file=stream or sys.stdout)
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON itself leaves some characters as they are that steer a terminal, such as U+009B.
+    print(
+        "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n")),
+        file=stream or sys.stdout,
+    )
+
+
+def _escaped(line: str) -> str:
+    return "".join(char if printable(char) == char else json.dumps(char)[1:-1] for char in line)
 
 
 def print_error(error: OstiaryError, *, as_json: bool = False) -> None:

@@ -124,13 +124,15 @@ def _search_logs(arguments: argparse.Namespace) -> ApiObject:
 
 async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: str) -> ApiObject:
     with needing("gateway"):
-        from ostiary.gateway.audit.recorded import find, with_upstream
+        from ostiary.gateway.audit.recorded import find
+        from ostiary.gateway.policy.replay import stripped_prefixes
     from ostiary.gateway.audit.ended_requests import EndedRequest
     from ostiary.gateway.authorize.refusals import Refusal
     from ostiary.gateway.doors.operator_json import decided_json, ended_json
     from ostiary.gateway.policy.source import open_policy
 
-    record = find(logs, decision_id)
+    names = [upstream.name for upstream in config.upstreams]
+    record = find(logs, decision_id, upstreams=names, prefixes=stripped_prefixes(config))
     if record is None:
         raise DecisionNotFound(
             "unknown request id: no audit log records such a decision",
@@ -140,7 +142,6 @@ async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: s
         )
     if isinstance(record, EndedRequest):
         return ended_json(record)
-    record = with_upstream(record, [upstream.name for upstream in config.upstreams])
     async with open_policy(config.authorization, config.upstreams) as policy:
         now = await policy.authorizer.explain(record.attributes)
     fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at, record.scope), now)

@@ -84,13 +84,13 @@ def replay_logs(arguments: argparse.Namespace) -> int:
 
 async def _replay(config: GatewayConfig, logs: list[str], counts: Counts) -> Replay:
     with needing("gateway"):
-        from ostiary.gateway.policy.replay import replay, requiring_more
+        from ostiary.gateway.policy.replay import replay, requiring_more, stripped_prefixes
     from ostiary.gateway.audit.recorded import read
     from ostiary.gateway.policy.source import open_policy
 
     upstreams = [upstream.name for upstream in config.upstreams]
     async with open_policy(config.authorization, config.upstreams) as policy:
-        records = read(logs, counts, upstreams=upstreams)
+        records = read(logs, counts, upstreams=upstreams, prefixes=stripped_prefixes(config))
         return await replay(records, policy.authorizer, requiring_more(config))
 
 

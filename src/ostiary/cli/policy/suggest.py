@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 YAML = "yaml"
 KUBERNETES = "kubernetes"
+# Of those who used nothing, so many are told, with the reason.
+_IDLE_SHOWN = 5
 DESCRIPTION = """\
 Read what users really did from audit logs, of the gateway or of kube-apiserver, and print for each user, group or
 service account: which rights they used, which rights of the policy they never used, and the smallest roles and bindings
@@ -103,6 +105,10 @@ def suggest(arguments: argparse.Namespace) -> int:
             where=", ".join(arguments.logs),
             code="config-invalid",
         )
+    # Whoever is impersonated in vain is in the log, too, under any name. Those without a request come last.
+    is_chosen = arguments.user or arguments.group or arguments.serviceaccount
+    shown = len(usage) if is_chosen else sum(use.requests > 0 for use in usage) + _IDLE_SHOWN
+    usage, hidden = usage[:shown], len(usage) - shown
     grants, unlisted = _grants(arguments, config)
     reports = [SuggestionReport(use, grants, arguments.name, arguments.namespace) for use in usage]
     if arguments.output == JSON:
@@ -111,6 +117,9 @@ def suggest(arguments: argparse.Namespace) -> int:
         print_reports(reports, only_manifest=arguments.output == YAML, compared=grants is not None)
     for report in reports:
         report.print_notes()
+    if hidden > 0:
+        what = "1 more is" if hidden == 1 else f"{hidden:,} more are"
+        print_note(f"{what} not shown: none of their requests counts (--user tells why)")
     for name in unlisted:
         print_note(f'what the provider "{name}" gives cannot be listed, so it is not among what was never used')
     print_skipped(counts)
@@ -134,15 +143,18 @@ def _usage(arguments: argparse.Namespace, config: GatewayConfig | None, counts: 
     with needing("gateway"):
         from ostiary.gateway.policy.usage import UsageCollector
     from ostiary.gateway.audit.recorded import read
+    from ostiary.gateway.policy.replay import stripped_prefixes
 
     upstreams = [] if config is None else [upstream.name for upstream in config.upstreams]
+    prefixes = {} if config is None else stripped_prefixes(config)
     collector = UsageCollector(_selection(arguments), _requiring(config))
-    usage = collector.collect(read(arguments.logs, counts, upstreams=upstreams))
+    usage = collector.collect(read(arguments.logs, counts, upstreams=upstreams, prefixes=prefixes))
     if len(collector.upstreams) > 1:
-        names = sorted(collector.upstreams)
+        names = sorted(filter(None, collector.upstreams))
+        others = f" (or {', '.join(names[1:])})" if names[1:] else ""
         raise UsageError(
             "the logs have requests to several upstreams, and a right at one is none at another",
-            hint=f"choose one, as in: --upstream {printable(names[0])} (or {printable(', '.join(names[1:]))})",
+            hint=f"choose one, as in: --upstream {printable(names[0])}{printable(others)}",
         )
     return usage
 

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from ostiary.interfaces.authorization import Grant, Subject
     from ostiary.wire.rbac import PolicyRule
 
-MASTERS = "system:masters"
+_REMARKS = {
+    "system:masters": "a member of system:masters may do everything, without any role",
+    "system:nodes": "the Node authorizer allows a node what its own pods need; a role would allow it on all objects",
+    "system:unauthenticated": "a role for this user is one for everybody without a credential",
+}
 
 
 class SuggestionReport:
@@ -46,8 +50,9 @@ class SuggestionReport:
         ):
             if count:
                 print_note(f"{self.who}: {count:,} {'request' if count == 1 else 'requests'} left out: {why}")
-        if MASTERS in use.groups:
-            print_note(f"{self.who}: a member of {MASTERS} may do everything, without any role")
+        for group, remark in _REMARKS.items():
+            if group in use.groups:
+                print_note(f"{self.who}: {remark}")
         if any(not right.namespace and right.resource for right in use.uses):
             print_note(f"{self.who}: what was used without a namespace is allowed in every namespace, as RBAC has it")
 

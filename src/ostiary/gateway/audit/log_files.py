@@ -6,6 +6,7 @@ one line at a time is in memory, and none that is too long.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -77,6 +78,8 @@ def lines(path: LogPath, counts: Counts) -> Iterator[tuple[int, bytes]]:
 def _open(path: LogPath) -> BinaryIO:
     """Compressed is what looks so, whatever its name: rotation may rename a log."""
     if path == STDIN:
+        if sys.stdin is None:
+            raise OSError(errno.EBADF, "it is closed")
         # A second handle, so that closing this one leaves standard input as it is.
         raw: BinaryIO = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=_BUFFER)
     else:

@@ -8,10 +8,11 @@ be read too. A log may hold what a crash cut short: such lines are counted, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.delegation import BEYOND_SCOPE
@@ -37,6 +38,10 @@ _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELE
 # A long-running request has two events; both have the decision.
 _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
 _TEXTS_KEPT = 20_000
+# A longer text is decoded each time: a line may have 16 MiB, and so many of those must not be kept.
+_LONGEST_KEPT = 8 * 1024
+NO_PREFIXES: Mapping[str, str] = {}
+_NOBODY = (NO_OBJECT, b"null")
 # The verbs of a request to one object, and to all of them: what `request_info` makes of the methods.
 _OF_ONE = frozenset(("get", "create", "update", "patch", "delete"))
 _OF_MANY = frozenset(("list", "watch", "create", "update", "patch", "deletecollection"))
@@ -75,11 +80,13 @@ class _Notes(NamedTuple):
 class EventReader:
     """Makes requests of events. The user and the annotations of most events came before, and are decoded once.
 
-    *upstream* is that of events that name none: a gateway with one upstream does not write it down.
+    *upstream* is that of events that name none: a gateway with one upstream does not write it down. *prefixes* are what
+    each upstream is not told of: an event has the path as it was sent, and the decision was about the rest.
     """
 
-    def __init__(self, upstream: str = "") -> None:
+    def __init__(self, upstream: str = "", prefixes: Mapping[str, str] = NO_PREFIXES) -> None:
         self._upstream = upstream
+        self._prefixes = prefixes
         self._users: Bounded[bytes, UserInfo | None] = Bounded(_TEXTS_KEPT)
         self._notes: Bounded[bytes, _Notes] = Bounded(_TEXTS_KEPT)
 
@@ -90,21 +97,19 @@ class EventReader:
             return None
         user = sender = self._user_of(bytes(event.user))
         text, actor = bytes(event.impersonated_user), ""
-        if text != NO_OBJECT:
+        if text not in _NOBODY:
             # With impersonation, the decision was about what the impersonated user may do.
-            user = self._user_of(text) or sender
+            # One that cannot be read is not the sender: what was done in another's name is no use of the sender's.
+            user = self._user_of(text)
             actor = "" if user is sender or sender is None else sender.username
-        try:
-            at = datetime.fromisoformat(event.request_received_timestamp).astimezone(UTC)
-        except ValueError:
-            return None
-        if user is None:
+        at = _time(event.request_received_timestamp)
+        if at is None or user is None:
             return None
         status = 0 if event.response_status is None else event.response_status.code
         return RecordedRequest(
             event.audit_id,
             at,
-            Attributes(user, _request(event, notes, self._upstream)),
+            Attributes(user, _request(event, notes, self._upstream, self._prefixes)),
             notes.hidden if status == 404 and notes.hidden is not None else notes.decision,
             status,
             notes.scope,
@@ -115,14 +120,16 @@ class EventReader:
         if text in self._users:
             return self._users[text]
         user = decode_user(text)
-        self._users.keep(text, user)
+        if len(text) <= _LONGEST_KEPT:
+            self._users.keep(text, user)
         return user
 
     def _notes_of(self, text: bytes) -> _Notes:
         notes = self._notes.get(text)
         if notes is None:
             notes = _read_notes(decode_notes(text))
-            self._notes.keep(text, notes)
+            if len(text) <= _LONGEST_KEPT:
+                self._notes.keep(text, notes)
         return notes
 
 
@@ -137,13 +144,20 @@ def _read_notes(annotations: dict[str, str]) -> _Notes:
     return _Notes(decision, hidden, annotations.get(SCOPE, ""), annotations.get(UPSTREAM, ""), capabilities)
 
 
-def find(paths: Iterable[LogPath], audit_id: str) -> RecordedRequest | EndedRequest | None:
+def find(
+    paths: Iterable[LogPath],
+    audit_id: str,
+    *,
+    upstreams: Sequence[str] = (),
+    prefixes: Mapping[str, str] = NO_PREFIXES,
+) -> RecordedRequest | EndedRequest | None:
     """The request with this id; raises `ConfigurationError` if a file cannot be read.
 
     Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
     """
     lowered_id = audit_id.strip().lower()
-    text, reader, counts = lowered_id.encode("utf-8", "replace"), EventReader(), Counts()
+    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
+    text, counts = lowered_id.encode("utf-8", "replace"), Counts()
     request: RecordedRequest | None = None
     ended: EndedRequest | None = None
     for path in paths:
@@ -160,28 +174,39 @@ def find(paths: Iterable[LogPath], audit_id: str) -> RecordedRequest | EndedRequ
     return request or ended
 
 
-def read(paths: Iterable[LogPath], counts: Counts, *, upstreams: Sequence[str] = ()) -> Iterator[RecordedRequest]:
+def read(
+    paths: Iterable[LogPath],
+    counts: Counts,
+    *,
+    upstreams: Sequence[str] = (),
+    prefixes: Mapping[str, str] = NO_PREFIXES,
+) -> Iterator[RecordedRequest]:
     """Each decided request once; raises `ConfigurationError` if a file cannot be read.
 
     *upstreams* are those of the gateway: if there is only one, events do not name it.
     """
-    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "")
-    # Only what lasts has two events. To remember the ids of all others would take memory for nothing.
-    lasting: set[str] = set()
+    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
+    # Only what lasts has two events: the stage of the first, until the second comes. To remember all others would take
+    # memory for nothing. kube-apiserver lets clients choose the id, so the id alone does not tell that it is the same.
+    lasting: dict[int, str] = {}
     for path in paths:
         for number, line in lines(path, counts):
             event = decode_event(line)
             if event is None:
                 counts.count_unreadable(path, number)
                 continue
-            if event.stage not in _STAGES or event.audit_id in lasting:
+            if event.stage not in _STAGES:
+                continue
+            key = hash((event.audit_id, event.request_uri))
+            if lasting.get(key, event.stage) != event.stage:
+                del lasting[key]
                 continue
             request = reader.request_of(event)
             if request is None:
                 counts.undecided += 1
                 continue
             if event.stage == Stage.STARTED.value or long_running(request.attributes.request):
-                lasting.add(request.id)
+                lasting[key] = event.stage
             yield request
 
 
@@ -195,9 +220,8 @@ def decode_end(event: RecordedEvent) -> EndedRequest | None:
     """How the request of *event* ended, whatever it was; None if it has not."""
     if event.stage not in (Stage.COMPLETE.value, Stage.PANIC.value):
         return None
-    try:
-        at = datetime.fromisoformat(event.request_received_timestamp).astimezone(UTC)
-    except ValueError:
+    at = _time(event.request_received_timestamp)
+    if at is None:
         return None
     notes, user = decode_notes(bytes(event.annotations)), decode_user(bytes(event.user))
     response = event.response_status
@@ -215,6 +239,16 @@ def decode_end(event: RecordedEvent) -> EndedRequest | None:
     )
 
 
+def _time(text: str) -> datetime | None:
+    """The time of an event; UTC if it names no zone, wherever this command runs."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        # The first day of the calendar may lie before it in UTC.
+        return None
+
+
 def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> RecordedRequest:
     """*record* with its upstream, which events do not name if there is only one. Our own API has none."""
     info = record.attributes.request
@@ -224,10 +258,13 @@ def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> Recorded
     return replace(record, attributes=replace(record.attributes, request=request))
 
 
-def _request(event: RecordedEvent, notes: _Notes, only_upstream: str) -> RequestInfo:
+def _request(event: RecordedEvent, notes: _Notes, only_upstream: str, prefixes: Mapping[str, str]) -> RequestInfo:
     verb, (path, _, query), about = event.verb, event.request_uri.partition("?"), event.object_ref
+    prefix = prefixes.get(notes.upstream or only_upstream, "")
+    if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+        path = path[len(prefix) :] or "/"
     if about is None or not about.resource:
-        return RequestInfo(verb, verb.upper(), path, upstream=notes.upstream or only_upstream)
+        return RequestInfo(verb, verb.upper(), _decoded(path), upstream=notes.upstream or only_upstream)
     upstream = notes.upstream or ("" if about.api_group == OWN_GROUP else only_upstream)
     method = _METHODS.get(verb, "GET")
     is_plain = _is_plain(about, verb, path, query)
@@ -251,6 +288,16 @@ def _request(event: RecordedEvent, notes: _Notes, only_upstream: str) -> Request
         upstream=upstream,
         of_kubernetes=is_plain,
     )
+
+
+def _decoded(path: str) -> str:
+    """A path is decided on as it reads without its encoding."""
+    if "%" not in path:
+        return path
+    try:
+        return unquote(path, errors="strict")
+    except ValueError:
+        return path
 
 
 def _is_plain(about: RecordedObject, verb: str, path: str, query: str) -> bool:
@@ -279,10 +326,12 @@ def _as_mapped(about: RecordedObject, line: RequestLine, verb: str) -> RequestIn
         mapped = request_info(line)
     except ValueError:
         return None
+    # kube-apiserver fills the name of a new object in after it has decided, when it knows the object.
+    is_new = verb == "create" and not mapped.name
     is_same = (
         mapped.verb == verb
         and mapped.resource == about.resource
-        and mapped.name == about.name
+        and (mapped.name == about.name or is_new)
         and mapped.namespace == about.namespace
         and mapped.subresource == about.subresource
         and mapped.api_group == about.api_group

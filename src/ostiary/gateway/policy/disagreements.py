@@ -18,6 +18,7 @@ from ostiary.wire.audit import SHADOW, SHADOW_REASON, SHADOW_STAGE
 from ostiary.wire.audit.recorded_event import decode_event, decode_notes
 
 _STAGE = SHADOW_STAGE.encode()
+_OUTCOMES = frozenset(outcome.value for outcome in ShadowOutcome)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +75,18 @@ def read_comparisons(
             if event is None:
                 counts.count_unreadable(path, number)
                 continue
-            request = reader.request_of(event) if event.stage == SHADOW_STAGE else None
-            if request is None or (since is not None and request.at < since):
+            if event.stage != SHADOW_STAGE:
+                continue
+            request, notes = reader.request_of(event), decode_notes(bytes(event.annotations))
+            if request is None or notes.get(SHADOW) not in _OUTCOMES:
+                # Perhaps of a later version: what is not known must not look like agreement.
+                counts.count_unreadable(path, number)
+                continue
+            if since is not None and request.at < since:
                 continue
             if upstream and request.attributes.upstream not in ("", upstream):
                 continue
-            _take(compared, together, request, decode_notes(bytes(event.annotations)))
+            _take(compared, together, request, notes)
     compared.disagreements = sorted(
         together.values(), key=lambda each: (not each.gateway_allows, -each.count, each.text)
     )
@@ -98,7 +105,7 @@ def _take(
     elif outcome == ShadowOutcome.UNKNOWN.value:
         compared.unknown += 1
         compared.unknown_reason = cluster_reason
-    elif outcome in (ShadowOutcome.GATEWAY_ALLOWS.value, ShadowOutcome.CLUSTER_ALLOWS.value):
+    else:
         _count(together, record, cluster_reason, gateway_allows=outcome == ShadowOutcome.GATEWAY_ALLOWS.value)
 
 
@@ -128,5 +135,7 @@ def _count(
         )
         return
     before.count += 1
+    if record.at >= before.last:
+        # Rotated logs are often given the newest first.
+        before.example, before.gateway_reason, before.cluster_reason = record, record.decision.reason, cluster_reason
     before.first, before.last = min(before.first, record.at), max(before.last, record.at)
-    before.example, before.gateway_reason, before.cluster_reason = record, record.decision.reason, cluster_reason

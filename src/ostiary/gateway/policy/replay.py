@@ -105,6 +105,12 @@ def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
     return tuple(mapper for mapper in requiring if mapper is not None)
 
 
+def stripped_prefixes(config: GatewayConfig) -> dict[str, str]:
+    """By upstream, the prefix of the paths that clients send and decisions are not about."""
+    stripping = (each for each in config.upstreams if each.strip_prefix and each.is_kubernetes and each.prefix != "/")
+    return {upstream.name: upstream.prefix for upstream in stripping}
+
+
 class _Decisions:
     """Those of one chain. What cannot be decided is remembered, too: a log must not wait a thousand times for it."""
 

@@ -29,7 +29,9 @@ from ostiary.wire.rbac import (
 
 # How many sets of rules are tried in the search for fewer of them.
 _MOST_TRIED = 20_000
-_SLUG_CHARACTERS = 40
+_SLUG_CHARACTERS = 32
+# Who can choose their own name must not be able to choose one whose roles are named like somebody else's.
+_DIGEST_CHARACTERS = 16
 
 _Names = tuple[str, ...]
 _Words = tuple[str, ...]
@@ -73,7 +75,7 @@ def object_name(prefix: str, subject: Subject) -> str:
     """A name that a cluster accepts, whatever the subject is called, and that no other subject has."""
     whole = f"{subject.kind}:{subject.namespace}:{subject.name}"
     slug = re.sub(r"[^a-z0-9]+", "-", f"{subject.namespace} {subject.name}".lower())[:_SLUG_CHARACTERS].strip("-")
-    digest = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:8]
+    digest = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARACTERS]
     return "-".join(filter(None, (prefix, slug, digest)))
 
 
@@ -132,20 +134,21 @@ def fewest_products(rows: dict[str, set[str]]) -> list[tuple[_Words, _Words]]:
     Rows with equal verbs share one. It can take fewer if rows are covered by several: of get+list, watch and all three,
     the last needs none of its own.
     """
-    distinct = sorted({frozenset(verbs) for verbs in rows.values()}, key=lambda verbs: (len(verbs), sorted(verbs)))
-    chosen = _fewer(distinct) or distinct
-    pairs = []
-    for verbs in chosen:
-        if chosen is distinct:
-            members = [row for row, of_row in rows.items() if of_row == verbs]
-        else:
-            members = [row for row, of_row in rows.items() if verbs <= of_row]
-        pairs.append((tuple(sorted(verbs)), tuple(sorted(members))))
-    return pairs
+    alike: dict[frozenset[str], list[str]] = {}
+    for row, verbs in rows.items():
+        alike.setdefault(frozenset(verbs), []).append(row)
+    distinct = sorted(alike, key=lambda verbs: (len(verbs), sorted(verbs)))
+    fewer = _fewer(distinct)
+    if fewer is not None:
+        alike = {part: [row for row, verbs in rows.items() if part <= verbs] for part in fewer}
+    return [(tuple(sorted(verbs)), tuple(sorted(alike[verbs]))) for verbs in fewer or distinct]
 
 
 def _fewer(distinct: list[frozenset[str]]) -> list[frozenset[str]] | None:
     """Fewer sets of which each of *distinct* is a union; None if there are none, or too many to try."""
+    if comb(len(distinct), 2) > _MOST_TRIED:
+        # No single set will do, and the pairs alone are too many.
+        return None
     parts = set(distinct)
     for first, second in combinations(distinct, 2):
         parts.add(first & second)

@@ -9,14 +9,14 @@ else did in a user's name, what every user may do by the default roles, and what
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from ostiary.core.rules.matching import url_matches
 from ostiary.core.users.implied_groups import service_account
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.audit.recorded import RecordedRequest
+from ostiary.gateway.audit.recorded import OWN_GROUP, RecordedRequest
 from ostiary.gateway.authorize.capabilities import questions_of
 from ostiary.gateway.request.own.reviews import is_self_review
 from ostiary.interfaces.attributes import RequiresMore
@@ -27,6 +27,7 @@ from ostiary.wire.rbac import ANY, SERVICE_ACCOUNT, USER, USER_GROUP, is_dns_nam
 # More than a role could hold. Each takes about half a kilobyte.
 MOST_RIGHTS = 500_000
 _REFUSED = frozenset((401, 403))
+_CREATED, _MAY_CREATE = 201, frozenset(("patch", "update"))
 _CAPABILITIES = "capabilities"
 
 
@@ -118,11 +119,14 @@ class UsageCollector:
         if selection.upstream and request.upstream != selection.upstream:
             return
         subjects = self._subjects_of(record)
-        if subjects and request.upstream:
+        if subjects and (request.upstream or (request.is_resource and request.api_group != OWN_GROUP)):
+            # Unnamed is the only one that a gateway had at that time.
             self.upstreams.add(request.upstream)
         for subject in subjects:
             use = self._by_subject.get(subject)
             if use is None:
+                # Whom somebody impersonates, or tries to, is any text: those are bounded as well.
+                self._check_room()
                 use = self._by_subject[subject] = SubjectUse(subject)
             self._count(use, record, request)
 
@@ -131,7 +135,8 @@ class UsageCollector:
         own = self._own_subject(user.username)
         subjects = [] if own is None else [own]
         if selection.groups:
-            subjects += [Subject(USER_GROUP, group) for group in user.groups if group in selection.groups]
+            of_user = dict.fromkeys(user.groups)
+            subjects += [Subject(USER_GROUP, group) for group in of_user if group in selection.groups]
         return subjects
 
     def _own_subject(self, username: str) -> Subject | None:
@@ -160,7 +165,7 @@ class UsageCollector:
         if is_self_review(request) or _is_discovery(request):
             use.discovery += 1
             return
-        rights = [self._right(each) for each in self._all_needed(request)]
+        rights = [self._right(each) for each in self._all_needed(request, record.status)]
         if None in rights:
             use.inexpressible += 1
             return
@@ -174,16 +179,20 @@ class UsageCollector:
                 before.count += 1
                 before.first, before.last = min(before.first, record.at), max(before.last, record.at)
 
-    def _all_needed(self, request: RequestInfo) -> list[RequestInfo]:
+    def _all_needed(self, request: RequestInfo, status: int) -> list[RequestInfo]:
         """All that must be allowed for such a request."""
         needed = list(questions_of(request)) if request.capabilities else [request]
+        if status == _CREATED and request.is_resource and request.verb in _MAY_CREATE:
+            # As with `kubectl apply --server-side`: the API server asks for both where the object is new.
+            needed.append(replace(request, verb="create", capabilities=()))
         also = (mapper.also_required(request) for mapper in self._requiring)
         return [*needed, *(more for more in also if more is not None)]
 
     def _right(self, request: RequestInfo) -> Right | None:
         """None if no rule says exactly this: a star would be a wildcard, and a namespace must be one."""
         if not request.is_resource:
-            return None if ANY in request.path or not _is_word(request.verb) else Right(request.verb, path=request.path)
+            is_exact = _is_word(request.verb) and request.path.startswith("/") and ANY not in request.path
+            return Right(request.verb, path=request.path) if is_exact else None
         resource = f"{request.resource}/{request.subresource}" if request.subresource else request.resource
         if not (_is_word(request.verb) and _is_word(resource) and ANY not in request.api_group):
             return None
@@ -191,6 +200,8 @@ class UsageCollector:
             return None
         # A capability is its name; to allow all of them would allow what nobody used.
         is_named = self._selection.names or request.resource == _CAPABILITIES
+        if is_named and ANY in request.name:
+            return None
         return Right(request.verb, request.namespace, request.api_group, resource, request.name if is_named else "")
 
     def _check_room(self) -> None:
@@ -198,7 +209,7 @@ class UsageCollector:
         if self._rights > MOST_RIGHTS:
             raise ConfigurationError(
                 "the logs hold too many different rights",
-                cause=f"more than {MOST_RIGHTS:,} were used",
+                cause=f"more than {MOST_RIGHTS:,} users and rights",
                 hint="choose some of them with --user, --namespace or --since, or leave out --names",
                 code="config-invalid",
             )

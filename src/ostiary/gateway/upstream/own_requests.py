@@ -36,11 +36,14 @@ class OwnRequests:
         objects: ObjectStore | None = None,
         *,
         seconds: float = ANSWER_SECONDS,
+        reports_failures: bool = True,
     ) -> None:
+        """*reports_failures*: a request that fails counts against the upstream, as in the readiness probe."""
         self.objects = objects
         self._upstreams = upstreams
         self.upstreams = tuple(name for name, upstream in upstreams.items() if upstream.is_kubernetes)
         self._seconds = seconds
+        self._reports_failures = reports_failures
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         # The API plugin that serves a path beside an upstream, if one does.
         self.find_plugin: FindPlugin = _no_plugin
@@ -80,7 +83,8 @@ class OwnRequests:
         except OSError:
             raise _failure("the gateway's own credential cannot be read") from None
         except UpstreamLost as error:
-            place.record_failure(error)
+            if self._reports_failures:
+                place.record_failure(error)
             raise _failure(str(error)) from None
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from ostiary.core.secrets.redact import without_tokens
 from ostiary.model import RequestInfo, UserInfo
@@ -20,6 +21,8 @@ from ostiary.wire.audit.redaction import REDACTED, redacted_uri
 
 LONGEST_USER_AGENT = 1024
 TRUNCATED = "...TRUNCATED"
+# What a path may hold without encoding (RFC 3986, pchar).
+_PATH_CHARACTERS = "/-._~!$&'()*+,;=:@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +186,9 @@ def shadow_line(
     annotations: Mapping[str, str],
 ) -> str:
     """The event that says what a cluster decided about a request: of its own stage, with the id of the request."""
-    middle = f'","stage":"{SHADOW_STAGE}",{_about(request, user, request.path, impersonated, "")}'
+    # The path was decoded, and may hold a question mark. As the path of a URI it is read back as it was.
+    uri = quote(request.path, safe=_PATH_CHARACTERS, errors="replace")
+    middle = f'","stage":"{SHADOW_STAGE}",{_about(request, user, uri, impersonated, "")}'
     return line(_HEADS[AuditLevel.METADATA], audit_id, middle, "", "", received, stamped, tail(annotations))
 
 

@@ -186,3 +186,59 @@ def test_a_log_without_requests_gives_no_role(capsys: Captured) -> None:
     code, out, err = run(capsys, "audit.log")
     assert (code, out) == (1, "")
     assert "no requests to suggest a role from" in err
+
+
+def test_names_that_somebody_impersonates_in_vain_do_not_fill_the_page(capsys: Captured) -> None:
+    names = [event("mallory", allowed=False, impersonatedUser={"username": f"x{number}"}) for number in range(9)]
+    write(event(), *names)
+    _, out, err = run(capsys, "audit.log")
+    assert ('"alice"' in out, '"x1"' in out, '"x8"' in out + err) == (True, True, False)
+    assert "4 more are not shown: none of their requests counts (--user tells why)" in err
+    _, out, err = run(capsys, "audit.log", "--user", "x8")
+    assert 'User "x8": 1 request left out: made in its name by "mallory"' in err
+
+
+def test_json_does_not_steer_a_terminal(capsys: Captured) -> None:
+    name = "a\x9b2J\u202e\U000e0001\x7f\u00e9"
+    write(event(name))
+    _, out, _ = run(capsys, "audit.log", "-o", "json")
+    assert out.replace("\n", "").isprintable()
+    assert json.loads(out)["subjects"][0]["subject"]["name"] == name
+    assert "\u00e9" in out
+
+
+def test_standard_input_may_be_closed(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    code, _, err = run(capsys, "-")
+    assert (code, "standard input" in err, "it is closed" in err) == (1, True, True)
+
+
+def test_an_upstream_that_is_not_named_is_one_of_several(capsys: Captured) -> None:
+    """The gateway had one upstream, and then a second: what was used at one must not become a right at the other."""
+    decided = {"authorization.k8s.io/decision": "allow", "audit.ostiary.dev/upstream": "b"}
+    Path("gateway.yaml").unlink()
+    write(event(), event(annotations=decided))
+    code, out, err = run(capsys, "audit.log")
+    assert (code, out) == (2, "")
+    assert "choose one, as in: --upstream b\n" in err
+    assert run(capsys, "audit.log", "--upstream", "b")[0] == 0
+
+
+@pytest.mark.parametrize("group", ["system:masters", "system:nodes", "system:unauthenticated"])
+def test_a_role_that_says_too_little_or_too_much_is_remarked_on(capsys: Captured, group: str) -> None:
+    write(event("x").replace('"dev"', f'"{group}"'))
+    _, _, err = run(capsys, "audit.log")
+    assert err.count('User "x": ') == 1
+
+
+def test_what_is_below_the_prefix_of_an_upstream_is_what_the_role_is_about(
+    capsys: Captured, site: GatewayFolder
+) -> None:
+    text = site.config.read_text()
+    site.config.write_text(
+        text.replace("  name: cluster\n  server", "  name: cluster\n  prefix: /dev\n  stripPrefix: true\n  server")
+    )
+    paths = [event(requestURI=f"/dev{path}", objectRef=None) for path in ("/apis", "/metrics")]
+    write(*paths)
+    _, out, _ = run(capsys, "audit.log", "-o", "yaml")
+    assert yaml.safe_load(out.partition("---")[0])["rules"] == [{"verbs": ["get"], "nonResourceURLs": ["/metrics"]}]

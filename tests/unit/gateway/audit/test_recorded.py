@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,7 @@ def back(line: str) -> RecordedRequest:
         ("PATCH", "/apis/apps/v1/namespaces/team/deployments/web/scale"),
         ("PUT", "/api/v1/namespaces/team"),
         ("GET", "/healthz"),
+        ("GET", "/logs/a%20b%3F%2A"),
     ],
 )
 def test_what_the_gateway_records_is_read_back_as_it_was(method: str, uri: str) -> None:
@@ -155,6 +158,47 @@ def test_who_acts_for_somebody_else_asks_what_the_other_may() -> None:
     assert back(event("GET", "/api/v1/pods", actor=UserInfo("root"))).attributes.user == ALICE
 
 
+def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(event("GET", "/healthz"))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        at = back(json.dumps(told | {"requestReceivedTimestamp": "2026-01-01T00:00:00"})).at
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert at.isoformat() == "2026-01-01T00:00:00+00:00"
+
+
+def test_nobody_is_impersonated_where_the_field_is_null() -> None:
+    line = event("GET", "/api/v1/pods").replace('"user":', '"impersonatedUser":null,"user":', 1)
+    assert (back(line).attributes.user, back(line).actor) == (ALICE, "")
+
+
+def test_the_name_of_a_new_object_was_not_known_when_it_was_decided_on() -> None:
+    """kube-apiserver fills it in later; a rule for named objects does not allow to create them."""
+    told = json.loads(event("POST", "/api/v1/namespaces/team/pods"))
+    told["objectRef"]["name"] = "web"
+    asked = back(json.dumps(told)).attributes.request
+    assert (asked.verb, asked.resource, asked.namespace, asked.name) == ("create", "pods", "team", "")
+    of_one = event("POST", "/api/v1/namespaces/team/pods/web/exec")
+    assert back(of_one).attributes.request.name == "web"
+
+
+def test_long_texts_of_many_users_are_not_kept(tmp_path: Path) -> None:
+    told, log = json.loads(event("GET", "/healthz", ALLOWED)), tmp_path / "log"
+    with log.open("w") as file:
+        for number in range(400):
+            extra = {"x": [f"{number}" + "y" * 100_000]}
+            file.write(json.dumps(told | {"user": {"username": "a", "extra": extra}}) + "\n")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read([log], Counts())) == 400
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
     told = json.loads(event("GET", "/api/v1/namespaces/team/pods/web"))
     told |= {"requestURI": "/v1/team/jobs/j1", "verb": "restart"}
@@ -169,7 +213,9 @@ def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"annotations": None}, {"annotations": {}}, {"user": {}}, {"user": None}, {"requestURI": None, "verb": None},
-     {"requestReceivedTimestamp": "soon"}, {"auditID": 3}, {"objectRef": "x"}],
+     {"requestReceivedTimestamp": "soon"}, {"requestReceivedTimestamp": "0001-01-01T00:00:00+23:59"},
+     {"impersonatedUser": {"groups": ["admins"]}}, {"impersonatedUser": {"username": 3}},
+     {"auditID": 3}, {"objectRef": "x"}],
 )  # fmt: skip
 def test_what_decides_nothing_or_is_broken_is_none(change: dict[str, Any]) -> None:
     told = json.loads(event("GET", "/api/v1/pods")) | change
@@ -225,12 +271,35 @@ def test_what_lasts_is_read_once_in_whatever_order_its_events_are(tmp_path: Path
         assert [found.id for found in read(logs, Counts())] == ["one"]
 
 
+def test_a_client_that_chooses_the_ids_of_its_requests_hides_none(tmp_path: Path) -> None:
+    """kube-apiserver takes the id from the header Audit-ID."""
+    log = tmp_path / "log"
+    watch = event("GET", "/api/v1/pods?watch=1", id="one")
+    log.write_text(watch + event("GET", "/api/v1/secrets", id="one") + event("GET", "/metrics", id="one") + watch)
+    assert len(list(read([log], Counts()))) == 4
+
+
 def test_the_upstream_that_events_do_not_name_is_filled_in(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(event("GET", "/api/v1/pods") + event("GET", "/metrics") + event("GET", "/api/v1/pods", upstream="x"))
     named = [record.attributes.upstream for record in read([log], Counts(), upstreams=["only"])]
     assert named == ["only", "only", "x"]
     assert next(read([log], Counts(), upstreams=["a", "b"])).attributes.upstream == ""
+
+
+@pytest.mark.parametrize(
+    ("sent", "decided_on"),
+    [("/dev/version", "/version"), ("/dev", "/"), ("/devil", "/devil"), ("/dev/api/v1/pods?watch=1", "/api/v1/pods")],
+)
+def test_a_prefix_that_an_upstream_is_not_told_of_is_left_out(tmp_path: Path, sent: str, decided_on: str) -> None:
+    """Clients send it, so events have it; a rule for /version is about the rest."""
+    log, prefixes = tmp_path / "log", {"d": "/dev"}
+    log.write_text(event("GET", sent, ALLOWED, id="one", upstream="d"))
+    (record,) = read([log], Counts(), prefixes=prefixes)
+    assert record.attributes.request.path == decided_on
+    assert find([log], "one", upstreams=["d"], prefixes=prefixes) == record
+    (record,) = read([log], Counts())
+    assert record.attributes.request.path == sent.partition("?")[0]
 
 
 def test_what_a_cluster_said_about_a_request_is_not_taken_for_the_request(tmp_path: Path) -> None:

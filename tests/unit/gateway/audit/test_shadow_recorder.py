@@ -70,6 +70,19 @@ def test_a_clusters_reason_is_bounded_and_tokens_are_taken_out_of_it() -> None:
     token = "ost_" + "A" * 60
     (line,) = record(reason=token + "x" * 10_000).lines
     assert len(line) < 3000
+    assert "AAAA" not in line
+
+
+def test_a_path_is_read_back_as_it_was_decided_on() -> None:
+    path = "/logs/a?token=b/%41/é/*"
+    sink, clock = Memory(), FakeClock()
+    recorder = ShadowRecorder(auditor(sink, clock), clock=clock, tells_upstream=False)
+    asked = Attributes(ALICE, RequestInfo("get", "GET", path))
+    recorder.record("id-1", asked, Decision(Verdict.ALLOW), "agree", "", actor=None, at=clock.monotonic())
+    (line,) = sink.lines
+    request = decode_request(line.encode())
+    assert request is not None
+    assert request.attributes.request.path == path
 
 
 def test_readers_of_requests_know_it_for_what_it_is() -> None:

@@ -353,6 +353,7 @@ CLUSTER = "apiVersion: ostiary.dev/v1\nkind: Gateway\nupstreams:\n- {name: k, se
         ("https://k.example", "http", "shadow: {share: 0.1}", "only a Kubernetes API can be asked"),
         ("https://k.example", "kubernetes", "shadow: {share: 0.1}", "no credential to ask"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 0}", "no request would be compared"),
+        ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1.0e-320}", "no request would be compared"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1.5}", "from 0 to 1"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {perSecond: 3}", "shadow.share"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1, perSecond: 0}", "at least 1"),

@@ -66,7 +66,7 @@ def test_equal_disagreements_are_told_once_with_first_and_last(tmp_path: Path) -
 
 
 def test_broken_lines_are_counted_and_other_events_are_not_even_decoded(tmp_path: Path) -> None:
-    told, counts = compared(tmp_path, event("agree"), event("agree")[:-5], "not an event", event("nonsense"))
+    told, counts = compared(tmp_path, event("agree"), event("agree")[:-5], "not an event")
     assert (told.agreed, counts.unreadable, counts.places) == (1, 1, [f"{tmp_path / 'log'}:2"])
 
 
@@ -93,3 +93,17 @@ def test_paths_and_subresources_are_told(tmp_path: Path) -> None:
         'User "alice" to get /metrics',
         'User "alice" to get deployments.apps/scale in the whole cluster',
     ]
+
+
+def test_what_is_not_understood_is_counted_and_no_agreement(tmp_path: Path) -> None:
+    told, counts = compared(tmp_path, event("agree"), event("perhaps"), event("agree", user={}))
+    assert (told.agreed, told.disagreements, counts.unreadable) == (1, [], 2)
+
+
+def test_the_example_is_the_latest_in_whatever_order_logs_are_read(tmp_path: Path) -> None:
+    told, _ = compared(
+        tmp_path,
+        event("only_gateway_allows", at="2026-01-02T00:00:00Z", auditID="second"),
+        event("only_gateway_allows", at="2026-01-01T00:00:00Z", auditID="first"),
+    )
+    assert [each.example.id for each in told.disagreements] == ["second"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from itertools import product
 
@@ -10,9 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core.config import parse_all
+from ostiary.errors import ConfigurationError
 from ostiary.gateway.audit.recorded import RecordedRequest
 from ostiary.gateway.policy.impersonation_role import manifest
-from ostiary.gateway.policy.suggested_role import fewest_products, object_name, smallest_rules, suggested_objects
+from ostiary.gateway.policy.suggested_role import (
+    fewest_products,
+    object_name,
+    smallest_rules,
+    suggested_objects,
+)
 from ostiary.gateway.policy.usage import Right, UsageCollector, UsageSelection
 from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
@@ -160,11 +167,19 @@ def test_namespaces_with_the_same_use_share_a_role() -> None:
         recorded(RequestInfo("get", "GET", "", is_resource=True, resource="pods", api_group="*", namespace="team")),
         recorded(RequestInfo("get", "GET", "", is_resource=True, resource="pods", namespace="Team: x")),
         recorded(RequestInfo("get", "GET", "/metrics*")),
+        recorded(RequestInfo("get", "GET", "")),
     ],
 )
 def test_what_must_not_become_a_right_does_not(record: RecordedRequest) -> None:
     """Refused, done by somebody else, allowed to everybody, or a text that a rule would take for a wildcard."""
     assert suggested([record]) == ()
+
+
+def test_a_name_with_a_star_is_left_out_where_names_count() -> None:
+    """No object has such a name, and a reader would take it for all of them."""
+    record = recorded(RequestInfo("get", "GET", "", is_resource=True, resource="pods", namespace="team", name="*"))
+    assert suggested([record], UsageSelection(names=True)) == ()
+    assert len(suggested([record])) == 2
 
 
 def test_what_was_left_out_is_counted() -> None:
@@ -189,9 +204,33 @@ def test_a_capability_is_allowed_by_its_name() -> None:
     assert PolicyRule(("use",), ("ostiary.dev",), ("capabilities",), ("privileged",)) in role.rules
 
 
+@pytest.mark.parametrize(("verb", "status", "creates"), [("patch", 201, True), ("update", 201, True),
+                                                          ("patch", 200, False), ("get", 201, False)])  # fmt: skip
+def test_who_applies_an_object_that_is_new_needs_to_create_it(verb: str, status: int, creates: bool) -> None:
+    """The API server asks for both permissions, by the object's name."""
+    asked = RequestInfo(verb, "", "", is_resource=True, resource="pods", namespace="team", name="web")
+    policy = policy_of(suggested([recorded(asked, status=status)], UsageSelection(names=True)))
+    for name in ("web", "other"):
+        create = RequestInfo("create", "", "", is_resource=True, resource="pods", namespace="team", name=name)
+        assert policy.decide(Attributes(ALICE, create)).allowed is (creates and name == "web")
+
+
+def test_the_search_for_fewer_rules_ends_soon_whatever_verbs_there_are() -> None:
+    """With every verb allowed on paths, verbs are any methods."""
+    rows = {f"/{number}": {f"verb-{number}"} for number in range(20_000)}
+    assert len(fewest_products(rows)) == 20_000
+
+
+def test_subjects_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostiary.gateway.policy.usage.MOST_RIGHTS", 10)
+    records = [recorded(GRID[1], user=UserInfo(f"u{number}"), actor="root") for number in range(11)]
+    with pytest.raises(ConfigurationError):
+        UsageCollector(UsageSelection()).collect(records)
+
+
 def test_members_of_a_group_and_service_accounts_are_subjects_of_their_own() -> None:
     builder = UserInfo("system:serviceaccount:shop:builder", groups=("ci",))
-    records = [recorded(GRID[1], user=builder), recorded(GRID[2], user=UserInfo("bob", groups=("dev", "ci")))]
+    records = [recorded(GRID[1], user=builder), recorded(GRID[2], user=UserInfo("bob", groups=("dev", "ci", "ci")))]
     uses = UsageCollector(UsageSelection(groups=frozenset({"ci"}), accounts=frozenset({("shop", "builder")}))).collect(
         records
     )
@@ -206,6 +245,11 @@ def test_any_name_of_a_subject_gives_a_valid_name_of_its_own(first: str, second:
     names = {object_name("used-by", Subject("User", text)) for text in (first, second)}
     assert all(is_dns_name(name) and len(name) < 64 for name in names)
     assert len(names) == len({first, second})
+
+
+def test_names_of_roles_cannot_be_made_to_collide() -> None:
+    """Whoever chooses their own user name could try a few billion of them, and so get a role that is bound to them."""
+    assert re.fullmatch(r"used-by-alice-[0-9a-f]{16}", object_name("used-by", Subject("User", "alice")))
 
 
 @settings(max_examples=60, deadline=None)

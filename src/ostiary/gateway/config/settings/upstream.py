@@ -84,18 +84,22 @@ class RedirectSettings:
             fields.problem("it must be from 5 seconds to 5 minutes", "lifetime")
 
 
+# One request in a billion. Less than that is most likely a mistake.
+_LEAST_SHARE = 1e-9
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowSettings:
     """Decisions that are compared with those of the cluster, by SubjectAccessReview."""
 
-    share: Annotated[float, Ratio("how many of the requests: `0.01` is one in a hundred; more than 0")]
+    share: Annotated[float, Ratio("how many of the requests: `0.01` is one in a hundred; at least one in a billion")]
     per_second: Annotated[
         int, Integer("at most so many reviews a second, in each worker; what would be more is counted as dropped")
     ] = 20
 
     def check(self, fields: Fields) -> None:
-        if self.share <= 0 and fields.is_right("share"):
-            fields.problem("no request would be compared", "share", "leave shadow out, or set a share above 0")
+        if self.share < _LEAST_SHARE and fields.is_right("share"):
+            fields.problem("no request would be compared", "share", "leave shadow out, or set a larger share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,7 +154,8 @@ class App:
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
             self._background.keep_running("watching the revocation file", file.run)
         if self._shadow is not None:
-            self._background.keep_running("comparing decisions with clusters", self._shadow.comparison.run)
+            for name, comparison in self._shadow.comparisons.items():
+                self._background.keep_running(f"comparing decisions with upstream {name}", comparison.run)
         if self.tracing is not None:
             self._background.keep_running("sending traces", self.tracing.exporter.run)
         if self.issuer is not None:

@@ -44,14 +44,15 @@ class ShadowOutcome(Enum):
 
 
 class ShadowComparison:
-    """For the upstreams of one configuration, in one event loop."""
+    """For one upstream, in one event loop: a cluster that does not answer holds up no questions to another."""
 
     def __init__(
         self, recorder: ShadowRecorder, metrics: Metrics, clock: Clock, *, seconds: float = ANSWER_SECONDS
     ) -> None:
         self._recorder = recorder
         self._counter = metrics.shadow_reviews
-        self._requests = OwnRequests({}, seconds=seconds)
+        # A cluster that answers reviews badly may serve all else well: the gateway stays ready.
+        self._requests = OwnRequests({}, seconds=seconds, reports_failures=False)
         self._waiting: asyncio.Queue[ShadowQuestion] = asyncio.Queue(MOST_WAITING)
         self._log = RepeatedLog(log, clock, interval=LOG_SECONDS)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ostiary.core.clock import Clock
@@ -10,16 +10,16 @@ from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.audit.shadow_recorder import ShadowRecorder
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.shadow.comparison import ShadowComparison
-from ostiary.gateway.request.shadow.sampling import ShadowSampler
+from ostiary.gateway.request.shadow.sampling import ShadowQuestion, ShadowSampler
 from ostiary.gateway.upstream.upstreams import Upstream
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowParts:
-    """`sampler` is for the engines; `comparison` runs in the background."""
+    """`sampler` is for the engines; `comparisons`, by the name of their upstream, run in the background."""
 
     sampler: ShadowSampler
-    comparison: ShadowComparison
+    comparisons: Mapping[str, ShadowComparison]
 
 
 def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metrics, clock: Clock) -> ShadowParts | None:
@@ -28,5 +28,9 @@ def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metric
     if not chosen:
         return None
     recorder = ShadowRecorder(auditor, clock=clock, tells_upstream=len(upstreams) > 1)
-    comparison = ShadowComparison(recorder, metrics, clock)
-    return ShadowParts(ShadowSampler(chosen, comparison.enqueue, metrics, clock), comparison)
+    comparisons = {upstream.name: ShadowComparison(recorder, metrics, clock) for upstream in chosen}
+
+    def enqueue(question: ShadowQuestion) -> bool:
+        return comparisons[question.upstream.name].enqueue(question)
+
+    return ShadowParts(ShadowSampler(chosen, enqueue, metrics, clock), comparisons)

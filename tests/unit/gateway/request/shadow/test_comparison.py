@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ostiary.gateway.request.shadow import comparison
+from ostiary.gateway.upstream.upstreams import MOST_FAILURES
 from ostiary.model import Decision, Verdict
 from tests.support.http1 import Script, Upstreamed, until, upstream
 from tests.support.http1 import Upstream as Server
@@ -58,6 +59,10 @@ async def shadowed(
 
 def count(gateway: Gateway, outcome: str) -> float:
     return gateway.count("shadow_reviews_total", outcome)
+
+
+async def _counted(gateway: Gateway, outcome: str, times: int) -> None:
+    await until(lambda: count(gateway, outcome) == times)
 
 
 async def shadow_event(gateway: Gateway) -> dict[str, Any]:
@@ -134,3 +139,45 @@ async def test_an_upstream_without_shadow_is_never_asked(tmp_path: Path) -> None
             await gateway.ask(PODS)
             assert [each.target for each in made.requests] == [PODS.encode()]
             assert gateway.worker.snapshot()["ostiary_gateway_shadow_reviews_total"]["series"] == []
+
+
+async def test_a_cluster_that_does_not_answer_holds_up_no_other(tmp_path: Path) -> None:
+    held = asyncio.Event()
+
+    async def silent(connection: Upstreamed) -> None:
+        while True:
+            request = await connection.request()
+            if request.target == comparison.TARGET.encode():
+                await held.wait()
+            connection.send(OK)
+
+    async with upstream(silent) as bad, upstream(script(review(allowed=True))) as good:
+        cluster = {"attributes": "kubernetes", "identity": "none", "shadow": {"share": 1, "perSecond": 10_000}}
+        upstreams = [
+            {**cluster, "name": "bad", "server": at(bad), "prefix": "/bad"},
+            {**cluster, "name": "good", "server": at(good), "prefix": "/good"},
+        ]
+        async with serving(configured(tmp_path, "", ImmediatePolicy(ALLOW), upstreams=upstreams)) as gateway:
+            for _ in range(comparison.MOST_WAITING + comparison.MOST_AT_ONCE + 1):
+                assert (await gateway.ask(f"/bad{PODS}")).status == 200
+            assert count(gateway, "dropped") == 1
+            assert (await gateway.ask(f"/good{PODS}")).status == 200
+            await until(lambda: count(gateway, "agree") == 1)
+            held.set()
+
+
+@pytest.mark.parametrize("reply", [b"HTTP/1.1 nonsense\r\n\r\n", answer(b" " * 2_000_000), b""])
+async def test_a_cluster_that_answers_only_reviews_badly_stays_ready(tmp_path: Path, reply: bytes) -> None:
+    """Whoever is only ever refused could otherwise take the gateway out of service."""
+
+    async def serve(connection: Upstreamed) -> None:
+        await connection.request()
+        connection.send(reply)
+        connection.writer.close()
+
+    async with shadowed(tmp_path, serve, DENY) as (gateway, _):
+        for number in range(1, MOST_FAILURES + 2):
+            assert (await gateway.ask(PODS)).status == 403
+            await _counted(gateway, "unknown", number)
+        (place,) = gateway.worker.app.routes.upstreams
+        assert place.trouble() == ""
