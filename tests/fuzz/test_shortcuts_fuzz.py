@@ -1,8 +1,8 @@
 """The same bytes to a gateway with every shortcut and to one with none: both must do the same, byte for byte.
 
 `one_input` takes bytes and raises if something is wrong. They choose what is sent: requests that are nearly alike,
-valid and hostile, cut in odd places, again and again, while time passes and tokens are revoked. What reaches the
-upstream, what the client reads and what is recorded must be equal, but for ids and times.
+valid and hostile, cut in odd places, again and again, while time passes, tokens are revoked and the policy changes.
+What reaches the upstream, what the client reads and what is recorded must be equal, but for ids and times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.http1 import turn
-from tests.support.twin_gateways import Twins, twin_gateways
+from tests.support.twin_gateways import POLICIES, Twins, twin_gateways
 
 MOST_STEPS = 20
 # Each table has what is usual and what is odd. Most of what is sent must be usual, or nothing would be remembered.
@@ -67,6 +67,8 @@ QUERIES: Table = (
         *(
             b"?fieldSelector=metadata.name%3Dweb-1&limit=5",
             b"?fieldSelector=metadata.name%3Dweb-1&limit=x",
+            b"?fieldSelector=metadata.name%3Dweb-1&limit=&resourceVersion=1",
+            b"?fieldSelector=metadata.name%3Dweb-1&limit=2&resourceVersion=1",
             b"?q=%22;b",
         ),
         *(b"?resourceVersion=5#f", b'?x="y"&limit=3', b"?timeoutSeconds=%35", b"?limit=99999999999999999999"),
@@ -136,7 +138,7 @@ def request(choices: Choices, tokens: list[bytes]) -> bytes:
     """A request: mostly a usual one, with a few lines more, in any order."""
     target = choices.of(PATHS) % choices.of(NAMES) + choices.of(QUERIES)
     line = choices.of(METHODS) + b" " + target + (b" HTTP/1.0" if choices.number(60) == 1 else b" HTTP/1.1")
-    lines = [b"Host: gateway.test", b"Authorization: Bearer " + tokens[choices.number(2)]]
+    lines = [b"Host: gateway.test", b"Authorization: Bearer " + tokens[choices.number(len(tokens))]]
     for _ in range(choices.number(4)):
         lines.insert(choices.number(len(lines) + 1), choices.of(LINES))
     if choices.number(40) == 1:
@@ -157,8 +159,10 @@ async def play(choices: Choices, twins: Twins) -> None:
             twins.clock.advance(choices.number(12))
             await turn(5)
         elif kind == 1:
-            await twins.revoke(choices.number(2))
+            await twins.revoke(choices.number(len(twins.tokens)))
             await twins.renew_tokens()
+        elif kind == 2:
+            twins.use_policy(choices.number(len(POLICIES)))
         elif kind < 13 and earlier:
             # The very bytes, or with another name in them, or cut in odd places.
             again = earlier[choices.number(len(earlier))]

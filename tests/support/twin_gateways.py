@@ -12,18 +12,22 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from ostiary.core.delegation import narrow, parse_scope
 from ostiary.gateway.config import loads
 from ostiary.gateway.http1.client.address import UpstreamAddress
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.server.connection import ServerConnection
 from ostiary.gateway.process.listener import bind
 from ostiary.gateway.process.worker import Worker
+from ostiary.gateway.request.remembered.plans import POLICY_SECONDS
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from ostiary.plugins.memory.token_store import MemoryTokenStore
+from ostiary.plugins.rbac.provider import RbacAuthorization
 from ostiary.testing import FakeClock
 from tests.support.gateway import role
 from tests.support.http1 import turn
@@ -42,6 +46,19 @@ POLICY = [
     ),
     *role("", {"apiGroups": [""], "resources": ["users", "groups"], "verbs": ["impersonate"]}, User="alice"),
 ]
+# The same roles and bindings, which say otherwise: names matter, or less is allowed.
+POLICIES = (
+    POLICY,
+    [
+        {**each, "rules": [{**rule, "resourceNames": ["web-1", "settings"]} for rule in each["rules"]]}
+        if "rules" in each
+        else each
+        for each in POLICY
+    ],
+    POLICY[2:],
+)
+# Tokens of the first user that are less than that user.
+SCOPES = ("get,list pods -n shop", "get pods -n shop --name web-1,web-2")
 # With the length last, where an answer that is written anew has it.
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-From: upstream\r\nContent-Length: 2\r\n\r\nok"
 _AUDIT_ID = re.compile(rb"(?i)(audit-id: |\"requestID\":\"|request id )[0-9a-f-]{36}")
@@ -162,11 +179,12 @@ class Side:
 
 @dataclass
 class Twins:
-    """Both of them. `tokens` are those of `USERS`."""
+    """Both of them. `tokens` are those of `USERS`, and those of `SCOPES`."""
 
     sides: tuple[Side, Side]
     clock: FakeClock
     tokens: list[bytes]
+    policy: Path
 
     async def send(self, data: bytes) -> None:
         for side in self.sides:
@@ -176,7 +194,30 @@ class Twins:
     async def renew_tokens(self) -> None:
         tokens = self.sides[0].worker.app.shared.tokens
         issued = [await tokens.issue(user, provider="me") for user in USERS]
-        self.tokens = [each.token.reveal().encode() for each in issued]
+        narrowed = [
+            await tokens.mint(
+                issued[0].session,
+                lifetime=timedelta(minutes=10),
+                delegation=narrow(None, parse_scope(scope)).encode(),
+            )
+            for scope in SCOPES
+        ]
+        every = (*(each.token for each in issued), *(each.token for each in narrowed))
+        self.tokens = [token.reveal().encode() for token in every]
+
+    def use_policy(self, number: int) -> None:
+        """Put another one of `POLICIES` into force, as changed files are."""
+        self._write_policy(number)
+        for side in self.sides:
+            for provider in side.worker.app.authorizer._providers:
+                cast("RbacAuthorization", provider._provider).check_now()
+        # For so long the gateway need not notice.
+        self.clock.advance(2 * POLICY_SECONDS)
+
+    def _write_policy(self, number: int) -> None:
+        text = "\n---\n".join(map(json.dumps, POLICIES[number]))
+        if text != self.policy.read_text():
+            self.policy.write_text(text)
 
     async def revoke(self, number: int) -> None:
         tokens = self.sides[0].worker.app.shared.tokens
@@ -187,6 +228,7 @@ class Twins:
             await side.worker.app.shared.authenticator.feed.confirm()
 
     def start_anew(self) -> None:
+        self.use_policy(0)
         for side in self.sides:
             side.forget()
 
@@ -229,7 +271,7 @@ async def twin_gateways(folder: Path) -> AsyncIterator[Twins]:
         side = Side(worker)
         side.attach()
         sides.append(side)
-    twins = Twins((sides[0], sides[1]), clock, [])
+    twins = Twins((sides[0], sides[1]), clock, [], folder / "policy.yaml")
     await twins.renew_tokens()
     try:
         yield twins

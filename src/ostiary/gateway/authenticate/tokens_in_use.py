@@ -22,6 +22,8 @@ from ostiary.wire.status import Answer
 TOKEN_BYTES = 32 * 1024 * 1024
 TOKEN_BYTES_PER_USER = 1024 * 1024
 _FIXED_BYTES = 1500
+# So many are looked at in one go whether they have expired: all requests wait for that.
+MOST_AT_ONCE = 1000
 
 
 class Stream(Protocol):
@@ -105,6 +107,8 @@ class TokensInUse:
         self._streaming: set[TokenInUse] = set()
         # The same for tokens that others follow.
         self._followed: set[TokenInUse] = set()
+        # The digests of those that are still to be looked at in this round of `expire`.
+        self._to_look_at: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self.by_digest)
@@ -160,10 +164,18 @@ class TokensInUse:
             self._followed.discard(token)
 
     def expire(self, now: datetime) -> None:
-        """Forget the tokens that have expired, and end the streams of sessions, and of narrowed tokens, that have."""
-        for token in [token for token in self.by_digest.values() if token.expires_at <= now]:
-            self.forget(token)
-            token.review_answers.clear()
+        """End the streams of sessions, and of narrowed tokens, that have expired, and forget tokens that have.
+
+        These a few at a time: it only makes room, since none is used without a look at its time.
+        """
+        if not self._to_look_at:
+            self._to_look_at = list(self.by_digest)
+        for digest in self._to_look_at[-MOST_AT_ONCE:]:
+            token = self.by_digest.get(digest)
+            if token is not None and token.expires_at <= now:
+                self.forget(token)
+                token.review_answers.clear()
+        del self._to_look_at[-MOST_AT_ONCE:]
         for token in [token for token in self._streaming if token.streams_until <= now]:
             self.end(token)
 

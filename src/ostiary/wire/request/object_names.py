@@ -36,4 +36,5 @@ def split_name(path: str, query: str) -> tuple[str, str, str] | None:
 
 
 def _without_numbers(query: str) -> str:
-    return "".join(_NUMBER.split(query))
+    # With a mark that no query holds: a parameter without a number is something else than one with any.
+    return "#".join(_NUMBER.split(query))

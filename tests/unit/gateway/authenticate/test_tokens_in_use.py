@@ -10,6 +10,7 @@ import pytest
 
 from ostiary.core.delegation import narrow, parse_scope
 from ostiary.core.tokens import Tokens, digest
+from ostiary.gateway.authenticate import tokens_in_use
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse, TokensInUse
 from ostiary.interfaces.token_store import Found
 from ostiary.model import UserInfo
@@ -151,6 +152,29 @@ async def test_an_expired_token_is_forgotten_and_its_stream_lasts_as_long_as_the
     assert (len(in_use), stream.cuts) == (0, 0)
     in_use.expire(token.session.expires_at)
     assert stream.cuts == 1
+
+
+async def test_expired_tokens_are_forgotten_a_few_at_a_time(
+    in_use: TokensInUse, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for thousands to be looked at. A token that has expired is not recalled meanwhile."""
+    monkeypatch.setattr(tokens_in_use, "MOST_AT_ONCE", 10)
+    kept = [await remembered(in_use, tokens) for _ in range(25)]
+    late = max(token.expires_at for token in kept)
+    left = []
+    for _ in range(3):
+        in_use.expire(late)
+        left.append(len(in_use))
+    assert left == [15, 5, 0]
+    # Those that come meanwhile have their turn, too, and those that go are none.
+    later = [await remembered(in_use, tokens) for _ in range(12)]
+    in_use.expire(later[0].expires_at - timedelta(seconds=1))
+    in_use.forget(later[0])
+    later.append(await remembered(in_use, tokens))
+    late = max(token.expires_at for token in later)
+    for _ in range(3):
+        in_use.expire(late)
+    assert len(in_use) == 0
 
 
 async def test_the_streams_of_a_narrowed_token_end_with_the_token(in_use: TokensInUse, tokens: Tokens) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -31,6 +32,7 @@ SEGMENTS = (
 QUERIES = (
     *("", "resourceVersion=5", "limit=500&resourceVersion=5", "watch=1&limit=2", "limit=5&limit=x", "limit=x&limit=5"),
     *("fieldSelector=metadata.name%3Dweb-1&limit=7", "timeoutSeconds=9&labelSelector=a", "resourceVersion=5;limit=2"),
+    *("fieldSelector=metadata.name%3Dweb-1&limit=&resourceVersion=5", "limit=&resourceVersion=5"),
 )
 
 
@@ -38,14 +40,14 @@ QUERIES = (
     ("path", "query", "parts"),
     [
         (f"{PODS}/web-1", "", (f"{PODS}/", "web-1", "")),
-        (f"{PODS}/web-1/log", "limit=5", (f"{PODS}/", "web-1", "/log?limit=")),
+        (f"{PODS}/web-1/log", "limit=5", (f"{PODS}/", "web-1", "/log?#limit=#")),
         ("/api/v1/nodes/n1.example", "", ("/api/v1/nodes/", "n1.example", "")),
         (
             "/apis/apps/v1/namespaces/shop/deployments/web",
             "",
             ("/apis/apps/v1/namespaces/shop/deployments/", "web", ""),
         ),
-        (PODS, "limit=500&resourceVersion=71", (PODS, "", "?limit=&resourceVersion=")),
+        (PODS, "limit=500&resourceVersion=71", (PODS, "", "?#limit=#&#resourceVersion=#")),
     ],
 )
 def test_usual_lines_are_split(path: str, query: str, parts: tuple[str, str, str]) -> None:
@@ -86,6 +88,13 @@ def test_one_object_and_all_objects_have_nothing_in_common() -> None:
     assert (one[0], one[2]) != (every[0], every[2])
 
 
+@pytest.mark.parametrize("path", [PODS, f"{PODS}/web-1"])
+def test_a_number_and_none_have_nothing_in_common(path: str) -> None:
+    """Without a number Kubernetes cannot read the options, and takes no name from the selector."""
+    query = "fieldSelector=metadata.name%3Dweb-1&limit={}&resourceVersion=5"
+    assert split_name(path, query.format("")) != split_name(path, query.format("7"))
+
+
 _paths = st.lists(st.sampled_from(SEGMENTS), min_size=1, max_size=9).map(lambda parts: "/" + "/".join(parts))
 _beginning = st.sampled_from((PODS, "/api/v1", "/api/v1/nodes", "/apis/apps/v1/namespaces/shop/deployments", ""))
 _names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,8}[a-z0-9])?", fullmatch=True)
@@ -110,8 +119,7 @@ def test_lines_with_the_same_parts_ask_for_the_same(
     assert (info.name, info.path) == (parts[1], path) or not parts[1]
     # Another name in its place, and other numbers.
     other_path = f"{parts[0]}{name}{parts[2].partition('?')[0]}" if parts[1] else path
-    other_query = parts[2].partition("?")[2].replace("=&", f"={number}&")
-    other_query = f"{other_query}{number}" if other_query.endswith("=") else other_query
+    other_query = re.sub(r"#(\w+=)#", rf"\g<1>{number}", parts[2].partition("?")[2])
     other_parts = split_name(other_path, other_query)
     if other_parts is None or (other_parts[0], other_parts[2]) != (parts[0], parts[2]):
         return

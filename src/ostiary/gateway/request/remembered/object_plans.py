@@ -14,6 +14,8 @@ Bounded in bytes, for each user and in all, as the plans themselves are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ostiary.core.caching.bounded import BoundedByOwner, came_before
 from ostiary.gateway.audit.auditor import PreparedForObjects
 from ostiary.gateway.authenticate.tokens_in_use import KnownUser
@@ -93,6 +95,9 @@ class ObjectPlans:
             or plan.actor is not None
         ):
             return False
+        if upstream.settings.public or upstream.settings.redirect is not None:
+            # Which paths these are for may be a matter of one object.
+            return False
         return not self._planner.names_matter and not self._judge.name_matters(
             plan.user, plan.required, plan.delegation
         )
@@ -110,7 +115,8 @@ class _PlanWithGaps:
     __slots__ = ("_audit", "_line", "_rest", "_targets", "plan")
 
     def __init__(self, plan: RequestPlan, method: bytes, audit: PreparedForObjects | None) -> None:
-        self.plan, self._audit = plan, audit
+        # A copy: the plan itself is renewed for its own name, also by a policy to which the others matter.
+        self.plan, self._audit = replace(plan), audit
         self._line = method + b" "
         # All that follows the request line.
         self._rest = b" HTTP/1.1\r\n" + plan.head.partition(b"\r\n")[2]

@@ -11,6 +11,7 @@ from typing import Any
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.request.remembered import object_plans
 from ostiary.gateway.request.remembered.object_plans import MOST_TARGETS, OBJECT_PLAN_BYTES_PER_USER, named
+from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.wire.audit import AuditLevel, AuditRule, GroupResources, Policy, Stage
 from tests.support.http1 import Upstream, upstream
@@ -90,6 +91,31 @@ async def test_names_that_come_to_matter_are_asked_about(tmp_path: Path) -> None
         assert (await gateway.ask(f"{PODS}/web-0")).status == 200
 
 
+async def test_also_if_the_first_of_them_is_still_allowed(tmp_path: Path) -> None:
+    """Its own plan is renewed then, which says nothing about the others."""
+    policy = NamelessPolicy()
+    async with site(tmp_path, policy) as (gateway, made):
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        policy.matters, policy.revision = True, 2
+        policy.rule = lambda asked: ALLOW if asked.request.name == "web-0" else Decision(Verdict.DENY, "no")
+        gateway.clock.advance(0.1)
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        assert (await gateway.ask(f"{PODS}/web-1")).status == 403
+        assert [request.target for request in made.requests] == [f"{PODS}/web-0".encode()] * 2
+
+
+async def test_also_if_only_the_time_of_the_first_is_up(tmp_path: Path) -> None:
+    """A provider need not tell that its policy has changed."""
+    policy = NamelessPolicy()
+    async with site(tmp_path, policy) as (gateway, _):
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        policy.matters = True
+        policy.rule = lambda asked: ALLOW if asked.request.name == "web-0" else Decision(Verdict.DENY, "no")
+        gateway.clock.advance(gateway.worker.app.authorizer.cache_seconds + 0.1)
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        assert (await gateway.ask(f"{PODS}/web-1")).status == 403
+
+
 async def test_a_decision_for_all_names_lives_no_longer_than_another(tmp_path: Path) -> None:
     policy = NamelessPolicy()
     async with site(tmp_path, policy) as (gateway, _):
@@ -110,6 +136,35 @@ async def test_another_user_is_decided_on_alone(tmp_path: Path) -> None:
             gateway.request(f"{PODS}/web-1").replace(gateway.token.encode(), bob.encode())
         )
         assert answer.status == 403
+
+
+class Files:
+    """A mapper of an API that is not Kubernetes, whose objects are files."""
+
+    def request_info(self, line: RequestLine) -> RequestInfo:
+        name = line.path.removeprefix("/files/")
+        return RequestInfo("get", line.method, line.path, is_resource=True, resource="files", name=name)
+
+    def long_running(self, info: RequestInfo) -> bool:
+        return False
+
+    def split_name(self, path: str, query: str) -> tuple[str, str, str]:
+        return "/files/", path.removeprefix("/files/"), query
+
+
+async def test_where_a_path_may_be_public_names_matter(tmp_path: Path) -> None:
+    async with upstream() as made:
+        entry = {"name": "f", "server": at(made), "identity": "none", "attributes": "http"}
+        for public in ((), ("/files/logo",)):
+            policy = NamelessPolicy()
+            config = configured(tmp_path, at(made), policy, upstreams=[{**entry, "public": list(public)}])
+            (settings,) = config.upstreams
+            mapper = replace(settings.attributes, instance=Files())
+            config = replace(config, upstreams=(replace(settings, attributes=mapper),))
+            async with serving(config) as gateway:
+                for name in ("a", "b", "logo"):
+                    assert (await gateway.ask(f"/files/{name}")).status == 200
+                assert names(policy) == (["a", "b"] if public else ["a"])
 
 
 async def test_a_refusal_is_for_one_name(tmp_path: Path) -> None:
