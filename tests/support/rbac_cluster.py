@@ -127,6 +127,11 @@ class RbacCluster:
     async def stop(self) -> None:
         """Cut everything; what is stored stays."""
         assert self._server is not None
+        # First accept nothing more, and let those begin that were accepted: asyncio would neither serve nor close them.
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(3):
+            await asyncio.sleep(0)
         self._server.close()
         self.cut()
         for task in self._tasks:
