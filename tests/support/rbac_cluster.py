@@ -97,9 +97,10 @@ class RbacCluster:
         self.state = State()
         self.requests: list[str] = []
         self.script: Script | None = None
-        # Whether events are sent to those who watch.
-        self.tells = True
+        self._tells = True
         self._watches: dict[asyncio.Queue[bytes | None], str] = {}
+        # What each watch was not told yet.
+        self._held: dict[asyncio.Queue[bytes | None], list[bytes]] = {}
         self._lists: dict[str, tuple[list[bytes], int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -199,6 +200,20 @@ class RbacCluster:
                 watch.put_nowait(line)
 
     @property
+    def tells(self) -> bool:
+        """Whether events are sent to those who watch. Those that are held back come later, in order: none is lost."""
+        return self._tells
+
+    @tells.setter
+    def tells(self, tells: bool) -> None:
+        self._tells = tells
+        if tells:
+            for watch, lines in self._held.items():
+                for line in lines:
+                    watch.put_nowait(line)
+            self._held.clear()
+
+    @property
     def watches(self) -> int:
         return len(self._watches)
 
@@ -225,6 +240,10 @@ class RbacCluster:
         state.history.append((state.revision, kind, line))
         if self.tells:
             self.send(kind, line)
+        else:
+            for watch, watched in self._watches.items():
+                if watched == kind:
+                    self._held.setdefault(watch, []).append(line)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -297,6 +316,7 @@ class RbacCluster:
             asked.end_stream()
         finally:
             del self._watches[news]
+            self._held.pop(news, None)
             gone.cancel()
             with suppress(asyncio.CancelledError, OSError):
                 await gone

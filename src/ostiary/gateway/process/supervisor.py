@@ -171,6 +171,8 @@ class Supervisor:
         pause = RESTART_SECONDS
         while True:
             await asyncio.sleep(pause)
+            # What tickets were sealed with before could be computed from keys that are kept here for a late worker.
+            self._ticket_keys.renew()
             ended = self._remove_ended()
             # The pause doubles with each round in which one ends, and is reset by a quiet one.
             pause = min(pause * 2, LONGEST_PAUSE) if ended else RESTART_SECONDS

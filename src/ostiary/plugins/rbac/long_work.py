@@ -18,8 +18,8 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 TURN_SECONDS = 0.0002
-# So many objects take the garbage collector some milliseconds.
-_MANY_OBJECTS = 20_000
+# So many new objects take the garbage collector some milliseconds.
+MANY_OBJECTS = 20_000
 
 
 class _Turns:
@@ -44,13 +44,13 @@ class _Turns:
                 self._young = gc.get_count()[0]
             self._at_work += 1
 
-    def end(self) -> None:
+    def end(self, many: int) -> None:
         with self._lock:
             self._at_work -= 1
             if self._at_work:
                 return
             sys.setswitchinterval(self._interval)
-            if gc.get_count()[0] - self._young > _MANY_OBJECTS:
+            if gc.get_count()[0] - self._young > many:
                 # They are there to stay, and have no cycles: they are freed when nobody refers to them. So are those
                 # of requests, which are put aside with them. Cycles that others leave meanwhile stay in memory.
                 gc.freeze()
@@ -62,12 +62,16 @@ _TURNS = _Turns()
 
 
 @contextmanager
-def long_work() -> Iterator[None]:
+def long_work(*, many: int = MANY_OBJECTS) -> Iterator[None]:
+    """If it leaves more than *many* objects, the garbage collector never looks at them.
+
+    Nor at anything else that is there then, so what is done again and again must not set this low.
+    """
     _TURNS.begin()
     try:
         yield
     finally:
-        _TURNS.end()
+        _TURNS.end(many)
 
 
 def free_lists(*lists: list[T]) -> None:

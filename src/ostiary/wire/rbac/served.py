@@ -165,6 +165,7 @@ _EVENT = msgspec.json.Decoder(_Event)
 _STATUS = msgspec.json.Decoder(_ServedStatus)
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _UNKNOWN = ""
+_ENTRY_CHARACTERS = 1024
 
 
 def decode_page(kind: str, data: bytes) -> ServedPage:
@@ -224,14 +225,19 @@ def decode_status_code(data: bytes) -> int:
 
 
 def entries_of(item: Role | Binding) -> int:
-    """How much of a policy it is: the subjects of a binding, or what the rules of a role list; at least one."""
+    """How much of a policy it is: the subjects of a binding, or what the rules of a role list; at least one.
+
+    A name of a kilobyte is as much as another entry: the server takes such that have a megabyte.
+    """
     if isinstance(item, Binding):
-        return len(item.subjects) or 1
-    listed = (
-        len(rule.verbs) + len(rule.resources) + len(rule.resource_names) + len(rule.non_resource_urls)
-        for rule in item.rules
-    )
-    return sum(listed) or 1
+        length = len(item.role_name) + sum([len(subject.name) for subject in item.subjects])
+        return (len(item.subjects) or 1) + length // _ENTRY_CHARACTERS
+    count = length = 0
+    for rule in item.rules:
+        for listed in (rule.verbs, rule.api_groups, rule.resources, rule.resource_names, rule.non_resource_urls):
+            count += len(listed)
+            length += sum(map(len, listed))
+    return (count or 1) + length // _ENTRY_CHARACTERS
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], data: bytes | msgspec.Raw, what: str) -> Any:

@@ -115,7 +115,7 @@ def test_a_cluster_role_with_a_namespace_is_one_of_the_cluster() -> None:
 
 def test_what_an_object_counts() -> None:
     assert entries_of(READERS) == 2
-    assert entries_of(VIEW) == 5
+    assert entries_of(VIEW) == 6
     assert entries_of(Role("Role", "empty", "dev")) == 1
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Protocol
 from urllib.parse import quote
 
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.interfaces.upstream_abilities.following import UpstreamReader
+from ostiary.plugins.rbac.cluster.known_objects import KnownObjects
 from ostiary.plugins.rbac.cluster.paged_list import (
     COULD_NOT_READ,
     ExpiredVersion,
@@ -30,7 +30,6 @@ from ostiary.plugins.rbac.cluster.paged_list import (
 )
 from ostiary.plugins.rbac.cluster.pauses import Pauses
 from ostiary.plugins.rbac.policy import ObjectChange, ObjectKey
-from ostiary.wire.rbac import Binding, Role
 from ostiary.wire.rbac.served import (
     BASE_PATH,
     BOOKMARK,
@@ -44,8 +43,8 @@ from ostiary.wire.rbac.served import (
     entries_of,
 )
 
-# An object may have 1.5 MB in etcd; JSON may need several characters for a byte of it.
-LONGEST_LINE = 8 * 1024 * 1024
+# An object may have 1.5 MB in etcd, and JSON may need six characters for a byte of it: \u003c for <.
+LONGEST_LINE = 16 * 1024 * 1024
 # The server ends a watch after so long; then we know that it is still there, whether or not it sends bookmarks.
 WATCH_SECONDS = 300.0
 # So much longer than the watch may take until nothing more is expected of it.
@@ -58,8 +57,6 @@ TOO_LARGE_SECONDS = 300.0
 GONE = 410
 # Of a resourceVersion: etcd counts in 64 bits.
 LONGEST_NUMBER = 20
-
-T = TypeVar("T")
 
 log = logging.getLogger("ostiary.rbac")
 
@@ -84,7 +81,7 @@ class FollowedKind:
         self, kind: str, policy: KindOwner, *, clock: Clock, watch_seconds: float, relist_seconds: float, pauses: Pauses
     ) -> None:
         self.kind = kind
-        self.objects: dict[ObjectKey, Role | Binding] = {}
+        self.objects = KnownObjects()
         self.entries = 0
         self.heard_at = -math.inf
         self.lists = self.changes = self.unreadable = 0
@@ -97,6 +94,8 @@ class FollowedKind:
         # What a watch goes on from; empty: everything must be listed.
         self._version = ""
         self._listed_at = -math.inf
+        # When a list, an event, a bookmark or the proper end of a watch last came.
+        self._news_at = -math.inf
         self._logged_at = -math.inf
 
     @property
@@ -106,7 +105,7 @@ class FollowedKind:
     def adopt(self, old: FollowedKind) -> None:
         """Go on from what *old* knows."""
         self.objects, self.entries, self.heard_at = old.objects, old.entries, old.heard_at
-        self._version, self._listed_at = old._version, old._listed_at
+        self._version, self._listed_at, self._news_at = old._version, old._listed_at, old._news_at
         self.lists, self.changes, self.unreadable = old.lists, old.changes, old.unreadable
 
     async def run(self, reader: UpstreamReader) -> None:
@@ -153,7 +152,7 @@ class FollowedKind:
         else:
             # Nothing of it is in force anywhere.
             self.objects, self.entries = listed.objects, listed.entries
-        self._version, self._listed_at = listed.version, began
+        self._version, self._listed_at, self._news_at = listed.version, began, began
         self._confirm(began)
 
     async def may_watch(self, reader: UpstreamReader) -> None:
@@ -169,8 +168,11 @@ class FollowedKind:
 
     async def _bring_up_to_date(self, reader: UpstreamReader) -> None:
         """List, unless a watch can go on from where the last one ended."""
-        is_due = self._clock.monotonic() - self._listed_at >= self._relist_seconds
-        if not self._version or is_due:
+        now = self._clock.monotonic()
+        is_due = now - self._listed_at >= self._relist_seconds
+        # A server may accept watches and tell nothing, or what comes next cannot be received: a list goes past that.
+        is_silent = now - self._news_at >= self._longest_watch
+        if not self._version or is_due or is_silent:
             await self.read_all(reader)
         # A server that was restored from a backup may take a version of its future for a promise, and wait for it.
         elif self._goes_back_to(await read_version(reader, self.kind)):
@@ -180,16 +182,25 @@ class FollowedKind:
 
     async def _watch(self, reader: UpstreamReader) -> None:
         target = self._watch_target(self._version, max(1, round(self._watch_seconds)))
-        silence = self._watch_seconds + GRACE_SECONDS
-        async with reader.read_lines(target, longest=LONGEST_LINE, silence=silence) as lines:
+        async with reader.read_lines(target, longest=LONGEST_LINE, silence=self._longest_watch) as lines:
             if lines.answer is not None:
                 if GONE in (lines.answer.status, decode_status_code(lines.answer.body)):
                     raise ExpiredVersion
                 raise refusal(lines.answer, "watch", self.kind)
-            self._confirm(self._clock.monotonic())
+            began = self._clock.monotonic()
+            self._confirm(began)
             async for batch in lines.batches():
                 self._take_events(batch)
-                self._confirm(self._clock.monotonic())
+                self._news_at = self._clock.monotonic()
+                self._confirm(self._news_at)
+                if self._news_at - began >= self._longest_watch:
+                    # Not every server ends it, and between two watches it is seen whether a list is due.
+                    return
+            self._news_at = self._clock.monotonic()
+
+    @property
+    def _longest_watch(self) -> float:
+        return self._watch_seconds + GRACE_SECONDS
 
     def _watch_target(self, version: str, seconds: int) -> str:
         return (
@@ -233,16 +244,21 @@ class FollowedKind:
 
     # --- what is known ---
 
-    async def _change_to(self, objects: Mapping[ObjectKey, Role | Binding]) -> None:
-        """Put into force what differs, some of it at a time: requests come in between."""
+    async def _change_to(self, objects: KnownObjects) -> None:
+        """Put into force what differs, some of it at a time: requests come in between. Empties *objects*."""
         # What was withdrawn comes first, so that nobody has more in between than before or after.
-        for keys in _in_slices(tuple(self.objects)):
-            self._apply([ObjectChange(key, None) for key in keys if key not in objects])
-            await asyncio.sleep(0)
         known = self.objects
-        for items in _in_slices(objects.items()):
-            self._apply([ObjectChange(key, item) for key, item in items if known.get(key) != item])
+        for shard in known.shards:
+            gone = [ObjectChange(key, None) for key in shard if key not in objects]
+            await self._apply_slices(gone)
+        for items in objects.take_out(SLICE):
+            await self._apply_slices([ObjectChange(key, item) for key, item in items if known.get(key) != item])
+
+    async def _apply_slices(self, changes: list[ObjectChange]) -> None:
+        for start in range(0, len(changes), SLICE):
+            self._apply(changes[start : start + SLICE])
             await asyncio.sleep(0)
+        await asyncio.sleep(0)
 
     def _apply(self, changes: list[ObjectChange]) -> None:
         if not changes:
@@ -254,10 +270,7 @@ class FollowedKind:
         if entries > self.entries:
             self._policy.check_room(self.kind, entries)
         for key, item in changes:
-            if item is None:
-                self.objects.pop(key, None)
-            else:
-                self.objects[key] = item
+            self.objects.put(key, item)
         self.entries = entries
         self.changes += len(changes)
         self._policy.take(changes)
@@ -293,12 +306,6 @@ class FollowedKind:
     @property
     def _plural(self) -> str:
         return PLURALS[self.kind]
-
-
-def _in_slices(values: Iterable[T]) -> Iterator[list[T]]:
-    rest = iter(values)
-    while part := list(islice(rest, SLICE)):
-        yield part
 
 
 def _is_older(version: str, last: str) -> bool:

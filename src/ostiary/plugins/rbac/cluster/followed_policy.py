@@ -177,8 +177,12 @@ class FollowedPolicy:
         if self._policy is not None:
             return
         self._changes_since.clear()
-        # Copied at once, because the kinds go on to change.
-        objects = [list(kind.objects.values()) for kind in self._kinds.values()]
+        # Copied, because the kinds go on to change; what changes meanwhile is changed again afterwards.
+        objects = list[list[Role | Binding]]()
+        for kind in self._kinds.values():
+            for shard in kind.objects.shards:
+                objects.append(list(shard.values()))
+                await asyncio.sleep(0)
         policy = await asyncio.to_thread(_make_policy, objects)
         while self._changes_since:
             changes, self._changes_since = self._changes_since[:SLICE], self._changes_since[SLICE:]
@@ -213,7 +217,7 @@ class FollowedPolicy:
 
 def _make_policy(objects: list[list[Role | Binding]]) -> RbacPolicy:
     with long_work():
-        items = [item for of_kind in objects for item in of_kind]
+        items = [item for part in objects for item in part]
         roles = tuple(item for item in items if isinstance(item, Role))
         bindings = tuple(item for item in items if isinstance(item, Binding))
         return RbacPolicy(Manifests(roles, bindings), defaults=False)

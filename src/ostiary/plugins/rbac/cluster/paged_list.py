@@ -14,9 +14,9 @@ from urllib.parse import quote
 from ostiary.errors import ProviderError
 from ostiary.interfaces.admission import UpstreamAnswer
 from ostiary.interfaces.upstream_abilities.following import UpstreamReader
+from ostiary.plugins.rbac.cluster.known_objects import KnownObjects
 from ostiary.plugins.rbac.long_work import long_work
 from ostiary.plugins.rbac.policy import ObjectKey
-from ostiary.wire.rbac import Binding, Role
 from ostiary.wire.rbac.served import (
     BASE_PATH,
     PLURALS,
@@ -29,7 +29,6 @@ from ostiary.wire.rbac.served import (
 # Half of what kubectl asks for. Reading a page of so many takes a millisecond, in which no request is served.
 PAGE = 250
 LARGEST_PAGE = 64 * 1024 * 1024
-PAGES_AT_A_TIME = 20
 # A server may give pages without objects, but not for ever.
 MOST_EMPTY_PAGES = 10
 
@@ -49,9 +48,22 @@ class KindList:
     """All objects of a kind, and the version that a watch goes on from."""
 
     version: str = ""
-    objects: dict[ObjectKey, Role | Binding] = field(default_factory=dict)
+    objects: KnownObjects = field(default_factory=KnownObjects)
     entries: int = 0
     unreadable: list[str] = field(default_factory=list)
+
+    def add(self, page: ServedPage) -> int:
+        """Add what is on *page*; how many entries that has."""
+        # All pages are of one moment, which the first one names.
+        self.version = self.version or page.resource_version
+        self.unreadable += page.unreadable
+        read = len(page.unreadable)
+        for item in page.items:
+            entries = entries_of(item)
+            before = self.objects.put(ObjectKey(item.kind, item.namespace, item.name), item)
+            self.entries += entries - (0 if before is None else entries_of(before))
+            read += entries
+        return read
 
 
 async def list_kind(reader: UpstreamReader, kind: str, *, check_room: Callable[[int], None]) -> KindList:
@@ -59,46 +71,33 @@ async def list_kind(reader: UpstreamReader, kind: str, *, check_room: Callable[[
 
     *check_room* is called with the entries so far, and raises if there are too many.
     """
-    listed, token = KindList(), ""
+    listed, token, empty_pages = KindList(), "", 0
+    # Of all pages, also what one of them says again: a list that repeats itself must end too.
+    read = 0
     while True:
-        # Some pages at a time: the garbage collector would look through all that was read, and hold everybody up.
-        with long_work():
-            token = await _read_pages(reader, kind, listed, token, check_room)
-        if not token:
-            return listed
-
-
-async def _read_pages(
-    reader: UpstreamReader, kind: str, listed: KindList, token: str, check_room: Callable[[int], None]
-) -> str:
-    """Add the next pages to *listed*; the token of the one after them, empty if there is none."""
-    empty_pages = 0
-    for _ in range(PAGES_AT_A_TIME):
-        page = await _read_page(reader, kind, token)
-        # All pages are of one moment, which the first one names.
-        listed.version = listed.version or page.resource_version
-        for item in page.items:
-            listed.objects[ObjectKey(item.kind, item.namespace, item.name)] = item
-            listed.entries += entries_of(item)
-        listed.unreadable += page.unreadable
-        check_room(listed.entries + len(listed.unreadable))
+        body = await _read_page(reader, kind, token)
+        # The garbage collector would look through this and the pages before, and hold everybody up. It is only off
+        # while we have the turn: the next page may take the server long.
+        with long_work(many=PAGE):
+            page = decode_page(kind, body)
+            read += listed.add(page)
+        check_room(read)
         if not page.continue_token:
-            return ""
+            return listed
         empty_pages = 0 if page.items else empty_pages + 1
         if page.continue_token == token or empty_pages > MOST_EMPTY_PAGES:
             raise UnreadableAnswer("the list does not end")
         token = page.continue_token
         # Requests come first.
         await asyncio.sleep(0)
-    return token
 
 
 async def read_version(reader: UpstreamReader, kind: str) -> str:
     """The version of the newest change that the cluster has made, whatever it was."""
-    return (await _read_page(reader, kind, "", limit=1)).resource_version
+    return decode_page(kind, await _read_page(reader, kind, "", limit=1)).resource_version
 
 
-async def _read_page(reader: UpstreamReader, kind: str, token: str, limit: int = PAGE) -> ServedPage:
+async def _read_page(reader: UpstreamReader, kind: str, token: str, limit: int = PAGE) -> bytes:
     target = f"{BASE_PATH}/{PLURALS[kind]}?limit={limit}"
     if token:
         target += f"&continue={quote(token, safe='')}"
@@ -107,7 +106,7 @@ async def _read_page(reader: UpstreamReader, kind: str, token: str, limit: int =
         raise ExpiredVersion
     if answer.status != 200:
         raise refusal(answer, "list", kind)
-    return decode_page(kind, answer.body)
+    return answer.body
 
 
 def refusal(answer: UpstreamAnswer, verb: str, kind: str) -> ProviderError:

@@ -13,6 +13,7 @@ from ostiary.gateway.upstream.following.reader import FollowedUpstream
 from ostiary.plugins.rbac import RbacAuthorization
 from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
 from ostiary.plugins.rbac.cluster.pauses import Pauses
+from ostiary.plugins.rbac.policy import ObjectKey
 from ostiary.plugins.rbac.settings import FromSettings
 from tests.support.rbac_cluster import RbacCluster, binding, role, rule
 from tests.unit.plugins.rbac.policies import ask
@@ -81,16 +82,17 @@ class Following:
             ("ClusterRole", role(user, "", last)),
             ("ClusterRoleBinding", binding(user, "", user, f"{user}-everywhere")),
         ]
+        # By the objects and not by a decision: the policy of a test may allow everybody everything.
+        keys = [ObjectKey(kind, item["metadata"].get("namespace", ""), user) for kind, item in sentinels]
         for kind, item in sentinels:
             self.cluster.put(kind, item)
-        await self.until(
-            lambda: (
-                not self.policy.trouble() and self.allows(user, namespace=where) and self.allows(f"{user}-everywhere")
-            )
-        )
-        for kind, item in sentinels:
-            self.cluster.delete(kind, user, item["metadata"].get("namespace", ""))
-        await self.until(lambda: not self.allows(user, namespace=where) and not self.allows(f"{user}-everywhere"))
+        await self.until(lambda: not self.policy.trouble() and all(map(self._is_in_force, keys)))
+        for kind, namespace, name in keys:
+            self.cluster.delete(kind, name, namespace)
+        await self.until(lambda: not any(map(self._is_in_force, keys)))
+
+    def _is_in_force(self, key: ObjectKey) -> bool:
+        return key in self.policy.index.policy.objects
 
     async def until_watching(self) -> None:
         await self.until(lambda: not self.policy.trouble() and self.cluster.watches == 4)

@@ -42,8 +42,8 @@ async def test_a_watch_that_ends_goes_on_from_where_it_was(cluster: RbacCluster)
             await follower.until_watching()
             cluster.tells = False
             cluster.put("RoleBinding", binding(f"b{number}", "dev", "view", f"user-{number}"))
-            cluster.tells = True
             cluster.end_watches()
+            cluster.tells = True
             await follower.until(lambda user=f"user-{number}": follower.allows(user))  # type: ignore[misc]
         assert cluster.count("rolebindings", watch=False) == 1
         assert follower.policy.figures().lists == 4
@@ -65,13 +65,13 @@ async def test_an_expired_version_is_listed_again(cluster: RbacCluster, way: str
         cluster.tells = False
         cluster.delete("RoleBinding", "readers", "dev")
         cluster.put("RoleBinding", binding("more", "dev", "view", "bob"))
-        cluster.tells = True
         cluster.compact()
         if way == "status":
             cluster.cut()
         else:
             gone = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410}
             cluster.send("RoleBinding", json.dumps({"type": "ERROR", "object": gone}).encode())
+        cluster.tells = True
         await follower.until(lambda: follower.allows("bob"))
         assert not follower.allows("alice")
         assert cluster.count("rolebindings", watch=False) == 2
@@ -84,9 +84,9 @@ async def test_what_was_deleted_and_made_again_is_found_by_a_list(cluster: RbacC
         await follower.until(lambda: not follower.allows("alice"))
         cluster.tells = False
         cluster.put("RoleBinding", binding("readers", "dev", "view", "alice"))
-        cluster.tells = True
         cluster.compact()
         cluster.cut()
+        cluster.tells = True
         await follower.until(lambda: follower.allows("alice"))
 
 

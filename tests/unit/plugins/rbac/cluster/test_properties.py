@@ -27,7 +27,7 @@ async def turn(chance: Chance, cluster: RbacCluster) -> None:
         case 2:
             cluster.compact()
         case 3:
-            # Changes that no watch tells, until the next one begins.
+            # Changes that are told late, or by the next watch.
             cluster.tells = False
         case 4:
             cluster.tells = True
@@ -56,8 +56,8 @@ async def end_in_the_same_policy(seed: int) -> None:
             await turn(chance, cluster)
             for _ in range(chance.random.randrange(4)):
                 await asyncio.sleep(0)
-        cluster.tells = True
         cluster.cut()
+        cluster.tells = True
         await follower.settle()
         fresh = Following(cluster)
         await fresh.policy.load(fresh.reader)
