@@ -17,6 +17,7 @@ import trustme
 
 from tests.support.api_plugin import ALL_OF_BUILDS, GROUP, PluginFiles, PluginProcess, api_plugin
 from tests.support.cluster import Cluster
+from tests.support.every_worker import answers_of_all
 from tests.support.gateway import ServedGateway, Site, role
 from tests.support.replicas import until
 
@@ -52,7 +53,7 @@ class Scene:
     def wait_for_all(self, status: int) -> None:
         """Until every worker answers so."""
         token = self.gateway.login("alice").token
-        until(lambda: all(self.gateway.get(BUILDS, token).status_code == status for _ in range(ENOUGH)))
+        until(lambda: answers_of_all(self.gateway, token, BUILDS) == {status})
 
     def ostiary(self, *arguments: str, user: str = "root") -> subprocess.CompletedProcess[str]:
         folder = self.files.site.folder
