@@ -10,7 +10,7 @@ import asyncio
 import io
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -65,14 +65,14 @@ def _haproxy(folder: Path, door: str) -> Iterator[Peer]:
         yield Peer("haproxy", port, process.pid)
 
 
-def write_config(home: Path, gateway_config: Path, door: str, port: int) -> Path:
-    """What ``ostiary door haproxy`` prints, on one core as the others have."""
-    options = ["--config", str(gateway_config), "--door", door, "--listen", f"127.0.0.1:{port}"]
+def write_config(home: Path, gateway_config: Path, door: str, port: int, *, more: Sequence[str] = ()) -> Path:
+    """What ``ostiary door haproxy`` prints, with *more* options, on one core as the others have."""
+    options = ["--config", str(gateway_config), "--door", door, "--listen", f"127.0.0.1:{port}", *more]
     texts = []
-    for more in ([], ["--spoe"]):
+    for kind in ([], ["--spoe"]):
         out = io.StringIO()
         with redirect_stdout(out), redirect_stderr(io.StringIO()):
-            main(["door", "haproxy", *options, *more])
+            main(["door", "haproxy", *options, *kind])
         texts.append(out.getvalue())
     (home / "spoe.conf").write_text(texts[1])
     text = texts[0].replace(SPOE_FILE, str(home / "spoe.conf")).replace("global\n", "global\n    nbthread 1\n")

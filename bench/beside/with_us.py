@@ -21,6 +21,8 @@ from ostiary.cli import main
 OURS = "ostiary"
 ENVOY_ASKS, HAPROXY_KEEPS = "Envoy with ext_authz to ostiary", "HAProxy with ostiary's decisions"
 SECRET = "the-secret-of-the-door"
+# As `bench.gateway` calls it.
+UPSTREAM = "b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,11 @@ def haproxy_with_decisions(site: Site, ours: OurGateway) -> AbstractContextManag
         return None
     port, home = free_port(), site.folder / "keeps"
     home.mkdir()
-    file = write_config(home, ours.config, "keeps", port)
+    more = ["--backend-name", f"{UPSTREAM}={NAME}"] if site.certificates else []
+    file = write_config(home, ours.config, "keeps", port, more=more)
     if site.certificates:
-        listen, authority = f"bind 127.0.0.1:{port}", str(site.certificates.authority)
-        text = file.read_text().replace(listen, f"{listen} {haproxy_bind(site.certificates)}")
-        text = text.replace("@system-ca", authority).replace("sni str(127.0.0.1)", f"sni str({NAME})")
-        file.write_text(text)
+        listen = f"bind 127.0.0.1:{port}"
+        file.write_text(file.read_text().replace(listen, f"{listen} {haproxy_bind(site.certificates)}"))
     return _haproxy(site, file, port, _processes(ours))
 
 
