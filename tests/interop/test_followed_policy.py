@@ -77,6 +77,10 @@ def assert_agreement(cluster: RealCluster, gateway: ServedGateway, policy: Polic
 @pytest.mark.parametrize("seed", [21, 22])
 def test_random_policies_that_change_mean_the_same(seed: int, policy_cluster: RealCluster, tmp_path: Path) -> None:
     policy = Policy(seed)
+    for each in policy.cluster_roles:
+        if "aggregationRule" in each:
+            # Roles that are made of each other may take each other's old rules in turn, for ever.
+            each["metadata"]["labels"].pop("part", None)
     with following(tmp_path, policy_cluster, policy_cluster.url) as gateway:
         policy_cluster.apply(*policy.manifests)
         settle_aggregation(policy_cluster)
