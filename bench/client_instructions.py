@@ -18,10 +18,11 @@ from pathlib import Path
 
 from bench.client import PAIRS, REQUESTS, Rig, pairs, rig
 from bench.instructions import Counter, valgrind
+from bench.pace import pace
 from bench.table import Row
 
 # Loops of `REQUESTS` requests: before anything is counted, in a turn, and the number of turns of each side.
-WARM_UP, LOOPS, TURNS = 5, 10, 3
+WARM_UP, LOOPS, TURNS = 5, pace(10, quick=2), pace(3, quick=1)
 SIDES = ("bare", "signed")
 
 

@@ -21,10 +21,11 @@ from pathlib import Path
 import trustme
 
 from bench.gateway import gateway
+from bench.pace import pace
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, nginx_command, started
 from bench.table import Row
 
-COUNT, ROUNDS = 240, 5
+COUNT, ROUNDS = pace(240, quick=20), pace(5, quick=1)
 KEYS = {"ECDSA P-256": trustme.KeyType.ECDSA, "RSA 2048": trustme.KeyType.RSA}
 
 

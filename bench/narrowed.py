@@ -5,21 +5,16 @@ A whole gateway behind callgrind, which counts instructions: neighbours do not c
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 import httpx
 
-from bench.gateway import status_of
-from bench.instructions import Counter, valgrind
+from bench.counted_gateway import counted_gateway, send_all
 from bench.pace import pace
-from bench.peers import Peer, backend
-from bench.stores_gateways import ALL_CORES, PODS, GatewaySite, sign_in
+from bench.peers import Peer
+from bench.stores_gateways import PODS, sign_in
 from bench.table import Row
 
 COUNTED, TURNS = pace(1000, quick=50), pace(3, quick=1)
@@ -28,15 +23,9 @@ _names = itertools.count()
 
 
 def run() -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
-        site = GatewaySite(folder, stack.enter_context(backend(folder)))
-        home = folder / "counted"
-        store = {"type": "memory"}
-        gateway = stack.enter_context(site.gateway("g", store, core=ALL_CORES, behind=valgrind(home), home=home))
+    with counted_gateway() as (gateway, counter):
         owner, _ = sign_in(gateway, "user-0")
         tokens = {"owner": owner, "narrowed": _narrowed(gateway, owner)}
-        counter = Counter(gateway.pid, home)
         counter.start()
         for what, each_new in (("the same request again", False), ("a request line that is new each time", True)):
             for token in tokens.values():
@@ -68,12 +57,6 @@ def _narrowed(gateway: Peer, owner: str) -> str:
 
 
 def _ask(gateway: Peer, token: str, *, each_new: bool) -> None:
-    async def ask() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        for _ in range(COUNTED):
-            target = f"{PODS}/web-{next(_names):08}" if each_new else PODS
-            request = f"GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
-            assert await status_of(reader, writer, request) == 200
-        writer.close()
-
-    asyncio.run(ask())
+    targets = (f"{PODS}/web-{next(_names):08}" if each_new else PODS for _ in range(COUNTED))
+    head = f"Host: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    send_all(gateway, (f"GET {target} HTTP/1.1\r\n{head}" for target in targets))

@@ -7,21 +7,17 @@ user space only, and the kernel's share is the same for all rows.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
-from bench.gateway import status_of
-from bench.instructions import Counter, valgrind
-from bench.peers import Peer, backend
-from bench.stores_gateways import ALL_CORES, PODS, GatewaySite, sign_in
+from bench.counted_gateway import counted_gateway, send_all
+from bench.pace import pace
+from bench.peers import Peer
+from bench.stores_gateways import PODS, sign_in
 from bench.table import Row
 
-COUNTED, TURNS = 1000, 2
+COUNTED, TURNS = pace(1000, quick=50), pace(2, quick=1)
 _AGENT = "User-Agent: kubectl/v1.33.1 (linux/amd64) kubernetes/8adc0f0"
 _numbers = itertools.count()
 
@@ -45,14 +41,8 @@ _REQUESTS: dict[str, Callable[[str, int], str]] = {
 
 
 def run() -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        folder = Path(place)
-        site = GatewaySite(folder, stack.enter_context(backend(folder)))
-        home = folder / "counted"
-        store = {"type": "memory"}
-        gateway = stack.enter_context(site.gateway("g", store, core=ALL_CORES, behind=valgrind(home), home=home))
+    with counted_gateway() as (gateway, counter):
         token, _ = sign_in(gateway, "user-0")
-        counter = Counter(gateway.pid, home)
         counter.start()
         least: dict[str, float] = {}
         for what, make in _REQUESTS.items():
@@ -64,10 +54,4 @@ def run() -> Iterator[Row]:
 
 
 def _ask(gateway: Peer, token: str, make: Callable[[str, int], str]) -> None:
-    async def ask() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        for _ in range(COUNTED):
-            assert await status_of(reader, writer, make(token, next(_numbers))) == 200
-        writer.close()
-
-    asyncio.run(ask())
+    send_all(gateway, (make(token, next(_numbers)) for _ in range(COUNTED)))
