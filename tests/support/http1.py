@@ -366,5 +366,7 @@ async def upstream(script: Script = honest, *, tls: ssl.SSLContext | None = None
     finally:
         server.close()
         for connection in made.connections:
-            connection.writer.transport.abort()
+            # Python before 3.11.5 fails to abort TLS that was closed before.
+            with suppress(AttributeError):
+                connection.writer.transport.abort()
         await turn()

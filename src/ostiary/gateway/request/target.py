@@ -25,9 +25,10 @@ _NOT_ENCODED = "/-._~!$&'()*+,=:@"
 _NO_DOTS = rb"(?!\.{1,2}(?:[/?]|\Z))"
 _SEGMENT = _NO_DOTS + _PLAIN + rb"++"
 # A query may hold any visible character, as browsers send them. Its percent-encoding must be one, and no NUL.
-_QUERY = rb"(?:[\x21\x22\x24\x26-\x3a\x3c-\x7e]|%(?!00)[0-9A-Fa-f]{2})*+"
+_QUERY_TEXT = rb"[\x21\x22\x24\x26-\x3a\x3c-\x7e]*+"
+_QUERY = _QUERY_TEXT + rb"(?:%(?!00)[0-9A-Fa-f]{2}" + _QUERY_TEXT + rb")*"
 _ORDINARY = re.compile(
-    rb"(/(?:" + _SEGMENT + rb"(?:/" + _SEGMENT + rb")*+/?+)?+)(?:\?(" + _QUERY + rb"))?+",
+    rb"(/(?:" + _SEGMENT + rb"(?:/" + _SEGMENT + rb")*/?)?)(?:\?(" + _QUERY + rb"))?",
 )
 _ORDINARY_QUERY = re.compile(_QUERY)
 _ABSOLUTE = re.compile(rb"https?://([A-Za-z0-9\-._~:\[\]]++)(/.*+)", re.IGNORECASE | re.DOTALL)

@@ -25,7 +25,7 @@ from ostiary.wire.credential_provider import Request, Response, ResponseRefused,
 
 STDERR_SHOWN = 2048
 # The texts of a JSON answer without its field names, also of one that is cut off. Very short ones are words.
-_JSON_VALUE = re.compile(r'"((?:[^"\\]|\\.){4,}+)"(?!\s*:)')
+_JSON_VALUE = re.compile(r'"((?=(?:[^"\\]|\\.){4})[^"\\]*+(?:\\.[^"\\]*+)*)"(?!\s*:)')
 # A cache for all pods of an account must not hold the token of one of them.
 TOKEN_CACHE = "Token"  # noqa: S105
 

@@ -145,9 +145,9 @@ def is_int64(value: str) -> bool:
 
 # --- fields ---
 
-_TERM_END = re.compile(r"((?:[^\\,]|\\.?)*+)(,|\Z)", re.DOTALL)
+_TERM_END = re.compile(r"([^\\,]*+(?:\\.?[^\\,]*+)*)(,|\Z)", re.DOTALL)
 _TERM = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
-_VALUE = re.compile(r"(?:[^\\,=]|\\[\\,=])*+", re.DOTALL)
+_VALUE = re.compile(r"[^\\,=]*+(?:\\[\\,=][^\\,=]*+)*", re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 

@@ -31,7 +31,7 @@ _LINE = rb"(GET|HEAD|POST|PUT|PATCH|DELETE) (/[\x21\x22\x24-\x7e]*+) HTTP/1\.1"
 _REQUEST_LINE = re.compile(_LINE).fullmatch
 # One space after the colon, and no two in a row: whoever writes them otherwise is read by httptools.
 _PLAIN = re.compile(
-    _LINE + rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++: [\x21-\x7e]++(?: [\x21-\x7e]++)*+)++)\r\n\r\n"
+    _LINE + rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++: [\x21-\x7e]++(?: [\x21-\x7e]++)*)+)\r\n\r\n"
 ).fullmatch
 _B3 = {
     b"x-b3-traceid": (b"X-B3-TraceId",),
@@ -46,7 +46,7 @@ _SPELLINGS = frozenset(
 )
 # A whole line of that form. Before it is another line, so that it is within the head and not what follows.
 _TRACE = re.compile(
-    rb"\r\n(?<=[\x21-\x7e]\r\n)((?:%s): [\x21-\x7e]++(?: [\x21-\x7e]++)*+)(?=\r\n)" % b"|".join(sorted(_SPELLINGS))
+    rb"\r\n(?<=[\x21-\x7e]\r\n)((?:%s): [\x21-\x7e]++(?: [\x21-\x7e]++)*)(?=\r\n)" % b"|".join(sorted(_SPELLINGS))
 )
 # In the usual form only.
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
