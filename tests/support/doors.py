@@ -59,8 +59,8 @@ class Reply:
 class Client:
     """One connection to a port, made anew when the other side has ended it."""
 
-    def __init__(self, port: int, trust: ssl.SSLContext | None = None) -> None:
-        self.port, self._trust = port, trust
+    def __init__(self, port: int, trust: ssl.SSLContext | None = None, *, address: str = "127.0.0.1") -> None:
+        self.port, self._trust, self._address = port, trust, address
         self._socket: socket.socket | None = None
         self._data = b""
 
@@ -75,7 +75,7 @@ class Client:
 
     def _exchange(self, request: bytes, head_only: bool) -> Reply:
         if self._socket is None:
-            self._socket, self._data = socket.create_connection(("127.0.0.1", self.port), SECONDS), b""
+            self._socket, self._data = socket.create_connection((self._address, self.port), SECONDS), b""
             if self._trust is not None:
                 self._socket = self._trust.wrap_socket(self._socket, server_hostname="localhost")
         self._socket.sendall(request)
@@ -147,8 +147,8 @@ class Client:
 class EchoUpstream(SocketServer):
     """Answers every request with what it got, as JSON, and keeps what came with the header ``X-Case``."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__(host)
         self.seen: dict[str, dict[str, Any]] = {}
 
     def serve(self, connection: socket.socket) -> None:
@@ -302,8 +302,10 @@ COMMANDS = {
 
 
 @contextmanager
-def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST, ready: int = 401) -> Iterator[Client]:
-    """A proxy with the printed configuration *text*, which says that it listens at *port*, before *host*.
+def running(
+    proxy: str, folder: Path, text: str, port: int, *, host: str = HOST, ready: int = 401, address: str = "127.0.0.1"
+) -> Iterator[Client]:
+    """A proxy with the printed configuration *text*, which says that it listens at *port* of *address*, before *host*.
 
     It is *ready* when it answers a request without a token with this status.
     """
@@ -313,7 +315,7 @@ def running(proxy: str, folder: Path, text: str, port: int, *, host: str = HOST,
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=home, stdout=log, stderr=log)
     try:
-        client = Client(port)
+        client = Client(port, address=address)
         _wait_for(client, process, folder / "log", host, ready)
         yield client
         client.close()

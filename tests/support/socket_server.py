@@ -10,10 +10,11 @@ from typing import Self
 
 
 class SocketServer:
-    """Listens at `port` of the loopback, from the beginning of the block to its end, or to `stop`."""
+    """Listens at `port` of *host*, a loopback address, from the beginning of the block to its end, or to `stop`."""
 
-    def __init__(self) -> None:
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=128)
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._server = socket.create_server((host, 0), family=family, backlog=128)
         self.port = int(self._server.getsockname()[1])
         self._open: list[socket.socket] = []
 

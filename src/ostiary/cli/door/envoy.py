@@ -6,9 +6,10 @@ What does not depend on how it asks (`whole_configuration`) is shared with `envo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
 
 from ostiary.cli.door.claim_patterns import any_spelling, prefixes
-from ostiary.cli.door.layout import ANY_HOST, SYSTEM_AUTHORITIES, Backend, Layout
+from ostiary.cli.door.layout import ANY_HOST, SYSTEM_AUTHORITIES, Backend, Layout, port_of
 from ostiary.core.settings.outgoing import is_ip
 from ostiary.gateway.doors.forward.sign_in_paths import SIGN_IN_PATHS
 
@@ -255,7 +256,8 @@ def _switched_off(filter_names: Sequence[str]) -> str:
 
 def _clusters(layout: Layout, gateway_protocol: str) -> str:
     gateway = layout.gateway
-    host, _, port = layout.gateway_address.rpartition(":")
+    # An IPv6 address has no brackets here, unlike in a URL.
+    host, port = gateway.hostname or "", port_of(gateway)
     parts = [_CLUSTER.format(name="ostiary-gateway", host=host, port=port, protocol=gateway_protocol)]
     ca = layout.ca or SYSTEM_AUTHORITIES
     if gateway.scheme == "https":
@@ -269,7 +271,7 @@ def _clusters(layout: Layout, gateway_protocol: str) -> str:
         parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port, protocol=""))
         parts.append(_tls(host, ca) if gateway.scheme == "https" else "")
     for backend in layout.backends:
-        host, _, port = backend.address.rpartition(":")
+        host, port = backend.url.hostname or "", port_of(backend.url)
         parts.append(_CLUSTER.format(name=f"ostiary-to-{backend.name}", host=host, port=port, protocol=""))
         if backend.is_tls:
             parts.append(_tls(backend.certificate_name, backend.ca or SYSTEM_AUTHORITIES))
@@ -278,7 +280,8 @@ def _clusters(layout: Layout, gateway_protocol: str) -> str:
 
 def _tls(name: str, ca: str, proof: str = "") -> str:
     """How a server proves to be *name*. By the authority alone, any certificate of it would do."""
-    # An address is no server name (RFC 6066, section 3).
-    sni = "" if is_ip(name) else f"        sni: '{name}'\n"
-    san_type = "IP_ADDRESS" if is_ip(name) else "DNS"
-    return _TLS.format(sni=sni, ca=ca, san_type=san_type, name=name, proof=proof)
+    if is_ip(name):
+        # Envoy compares texts, and writes the IPv6 address of a certificate in its short form. An address is no server
+        # name (RFC 6066, section 3).
+        return _TLS.format(sni="", ca=ca, san_type="IP_ADDRESS", name=ip_address(name), proof=proof)
+    return _TLS.format(sni=f"        sni: '{name}'\n", ca=ca, san_type="DNS", name=name, proof=proof)

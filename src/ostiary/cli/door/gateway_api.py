@@ -37,7 +37,7 @@ spec:
 {secret}    - type: ExternalAuth
       externalAuth:
         protocol: HTTP
-        backendRef: {{name: {gateway}, port: {port}}}
+        backendRef: {{name: '{gateway}', port: {port}}}
         http:
           path: {path}
           allowedHeaders:
@@ -49,14 +49,14 @@ spec:
       requestHeaderModifier:
         remove: [{removed}]
     backendRefs:
-    - {{name: {backend}, port: {backend_port}}}
+    - {{name: '{backend}', port: {backend_port}}}
 """
 _SIGN_IN = """\
   # Browsers come back from sign-in here, or sign out. Nothing else of the gateway is at this host, and the Host must
   # reach it as browsers write it.
   - matches:
 {matches}    backendRefs:
-    - {{name: {gateway}, port: {port}}}
+    - {{name: '{gateway}', port: {port}}}
 """
 _PROOF = """\
     # Goes to the gateway, whose answer overwrites it, so that the upstream does not see it.
@@ -73,7 +73,7 @@ metadata:
   name: {name}
 spec:
   targetRefs:
-  - {{group: '', kind: Service, name: {service}}}
+  - {{group: '', kind: Service, name: '{service}'}}
   validation:
     hostname: {hostname}
 {authorities}"""

@@ -198,9 +198,8 @@ def spoe_configuration(layout: Layout) -> str:
 
 
 def _listen(layout: Layout) -> str:
-    host = f"[{layout.listen_host}]" if ":" in layout.listen_host else layout.listen_host
     tls = f" ssl crt {layout.listen_certificate} alpn h2,http/1.1" if layout.listen_certificate else ""
-    return f"{host}:{layout.listen_port}{tls}"
+    return f"{layout.listen_address}{tls}"
 
 
 def _routes(layout: Layout) -> list[str]:

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult
 
 from ostiary.gateway.authenticate.browser_request import BROWSER_HEADERS
 from ostiary.gateway.config.settings import DoorSettings
+from ostiary.gateway.config.values import Address
 from ostiary.gateway.doors.forward.claims import cleared
 from ostiary.gateway.doors.forward.dialects import DIALECTS
 from ostiary.gateway.doors.forward.identity import answer_names
@@ -50,7 +51,8 @@ class Backend:
 
     @property
     def address(self) -> str:
-        return f"{self.url.hostname}:{port_of(self.url)}"
+        """Host and port, as in ``[::1]:8080``."""
+        return _address_of(self.url)
 
     @property
     def prefix_pattern(self) -> str:
@@ -97,8 +99,12 @@ class Layout:
         return f'Printed by "ostiary door {self.door.proxy.value}" for the door "{self.door.name}" of {self.source}'
 
     @property
+    def listen_address(self) -> str:
+        return str(Address(self.listen_host, self.listen_port))
+
+    @property
     def gateway_address(self) -> str:
-        return f"{self.gateway.hostname}:{port_of(self.gateway)}"
+        return _address_of(self.gateway)
 
     @property
     def cleared(self) -> list[str]:
@@ -132,6 +138,11 @@ class Layout:
         sites = {host: _served_at(host, self.backends) for host in hosts}
         anywhere = _longest_first(backend for backend in self.backends if not backend.hosts)
         return {**sites, **({ANY_HOST: anywhere} if anywhere else {})}
+
+
+def _address_of(url: SplitResult) -> str:
+    """Host and port. An IPv6 address is in brackets: without them its last part could be taken for the port."""
+    return str(Address(url.hostname or "", port_of(url)))
 
 
 def port_of(url: SplitResult) -> int:

@@ -51,11 +51,10 @@ def configuration(layout: Layout) -> str:
 
 
 def _server(layout: Layout, host: str, inside: str) -> str:
-    listen = f"[{layout.listen_host}]" if ":" in layout.listen_host else layout.listen_host
     default = "" if host else " default_server"
     name = f"    server_name {host};\n" if host else ""
     buffers = "    large_client_header_buffers 4 32k;\n"
-    return f"server {{\n    listen {listen}:{layout.listen_port}{default};\n{name}{buffers}\n{inside}}}\n"
+    return f"server {{\n    listen {layout.listen_address}{default};\n{name}{buffers}\n{inside}}}\n"
 
 
 def _site(layout: Layout, host: str, backends: Sequence[Backend]) -> str:

@@ -103,8 +103,7 @@ _TRANSPORT = """\
 
 
 def configuration(layout: Layout) -> str:
-    listen = f"{layout.listen_host}:{layout.listen_port}"
-    parts = [_HEAD.format(title=layout.title, listen=listen, kept=",".join(KEPT))]
+    parts = [_HEAD.format(title=layout.title, listen=layout.listen_address, kept=",".join(KEPT))]
     for number, (host, backends) in enumerate(layout.sites().items()):
         parts += [_router(layout, host, backend, f"ostiary-{number}-{backend.name}") for backend in backends]
         if layout.sign_in_host(host):

@@ -326,4 +326,86 @@ def test_a_prefix_is_whole_segments(folder: Path, kind: str, line: str, capsys: 
     assert line in text
 
 
-# --- HAProxy ---
+# --- IPv6 ---
+
+AGENT = {"agent": {"address": "[::1]:9345"}}
+# Where each proxy is told to find the upstream, in the form that it reads.
+UPSTREAM_AT = {
+    "nginx": "    server [2001:db8::5]:9001;\n",
+    "traefik": "          - url: 'http://[2001:db8::5]:9001'\n",
+    "caddy": "reverse_proxy http://[2001:db8::5]:9001\n",
+    "envoy": "{socket_address: {address: '2001:db8::5', port_value: 9001}}",
+    "envoy-grpc": "{socket_address: {address: '2001:db8::5', port_value: 9001}}",
+    "gateway-api": "    - {name: '2001:db8::5', port: 9001}\n",
+    "haproxy": "    server shop [2001:db8::5]:9001\n",
+}
+# And where it is told to find the gateway.
+GATEWAY_AT = {
+    "nginx": "    server [2001:db8::4]:8443;\n",
+    "traefik": "address: 'http://[2001:db8::4]:8443/doors/",
+    "caddy": "forward_auth http://[2001:db8::4]:8443 {\n",
+    "envoy": "{socket_address: {address: '2001:db8::4', port_value: 8443}}",
+    "envoy-grpc": "{socket_address: {address: '2001:db8::4', port_value: 8443}}",
+    "gateway-api": "backendRef: {name: '2001:db8::4', port: 8443}\n",
+    "haproxy": "    server gateway [2001:db8::4]:8443\n",
+}
+# And where to listen.
+LISTEN_AT = {
+    "nginx": "    listen [2001:db8::6]:8080;\n",
+    "traefik": "--entryPoints.web.address=[2001:db8::6]:8080 ",
+    "caddy": "\tbind 2001:db8::6\n",
+    "envoy": "{socket_address: {address: '2001:db8::6', port_value: 8080}}",
+    "envoy-grpc": "{socket_address: {address: '2001:db8::6', port_value: 8080}}",
+    "haproxy": "    bind [2001:db8::6]:8080\n",
+}
+
+
+def printed_for_ipv6(folder: Path, kind: str, capsys: pytest.CaptureFixture[str], *more: str) -> str:
+    config = write(folder, {"name": "edge", "proxy": kind, **(AGENT if kind == "haproxy" else {})})
+    places = ("--gateway", "http://[2001:db8::4]:8443", "--listen", "[2001:db8::6]:8080")
+    code, text, error = run(capsys, kind, "--config", str(config), *places, *more, *BACKENDS[2:])
+    assert code == 0, error
+    return text
+
+
+@pytest.mark.parametrize("kind", UPSTREAM_AT)
+def test_an_ipv6_address_is_written_as_the_proxy_reads_it(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed_for_ipv6(folder, kind, capsys, "--backend", "shop=http://[2001:db8::5]:9001")
+    assert UPSTREAM_AT[kind] in text
+    assert GATEWAY_AT[kind] in text
+    assert LISTEN_AT.get(kind, "") in text
+
+
+@pytest.mark.parametrize("kind", UPSTREAM_AT)
+def test_an_ipv6_address_without_a_port_gets_that_of_its_scheme(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # In brackets a port is a port; the last part of an address that begins with two colons must not become one.
+    text = printed_for_ipv6(folder, kind, capsys, "--backend", "shop=http://[::1]")
+    expected = UPSTREAM_AT[kind].replace("2001:db8::5", "::1")
+    is_url = kind in ("traefik", "caddy")
+    assert expected.replace(":9001", "" if is_url else ":80").replace(" 9001", " 80") in text
+
+
+@pytest.mark.parametrize("kind", ["traefik", "envoy", "envoy-grpc", "gateway-api"])
+@pytest.mark.parametrize("host", ["::1", "2001:db8::5", "::"])
+def test_yaml_with_an_ipv6_address_can_be_read(
+    folder: Path, kind: str, host: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed_for_ipv6(folder, kind, capsys, "--backend", f"shop=http://[{host}]:9001")
+    documents = [document for document in yaml.safe_load_all(text) if document is not None]
+    assert documents
+    if kind == "gateway-api":
+        (shop,) = [each for each in documents if each["metadata"]["name"] == "shop"]
+        assert shop["spec"]["rules"][-1]["backendRefs"] == [{"name": host, "port": 9001}]
+
+
+def test_a_policy_of_the_gateway_api_for_an_ipv6_address_can_be_read(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--backend", "shop=https://[::1]:9001", "--backend-name", "shop=shop.example")
+    text = printed_for_ipv6(folder, "gateway-api", capsys, *words)
+    (policy,) = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "BackendTLSPolicy"]
+    assert policy["spec"]["targetRefs"] == [{"group": "", "kind": "Service", "name": "::1"}]

@@ -89,6 +89,16 @@ def test_an_address_is_compared_with_addresses_or_refused(
         assert says(kind, text, name="10.0.0.5")
 
 
+@pytest.mark.parametrize("kind", ["envoy", "envoy-grpc"])
+@pytest.mark.parametrize("url", ["https://[2001:db8::5]:9001", "https://[2001:DB8:0:0::5]:9001"])
+def test_envoy_compares_an_ipv6_address_in_its_short_form(
+    folder: Path, kind: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, _ = printed(capsys, folder, kind, "--backend", f"shop={url}", *HTTPS[2:])
+    assert "[{san_type: IP_ADDRESS, matcher: {exact: '2001:db8::5'}}]" in text
+    assert "sni:" not in text
+
+
 @pytest.mark.parametrize("kind", ["nginx", "gateway-api"])
 def test_a_gateway_at_an_address_cannot_be_compared_with_names(
     folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
