@@ -188,10 +188,14 @@ def client_context_of(kind: type[ContextT], tls: OutgoingTls, authorities_pem: s
         certificate = None
         if tls.certificate is not None and tls.key is not None:
             certificate = _certificate(tls.certificate, tls.key)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         where = getattr(error, "filename", None)
         raise TransportError("a TLS file cannot be read", cause=str(error), where=where) from None
-    return build_context_of(kind, TlsSettings(authorities, server_name=tls.server_name), certificate)
+    try:
+        return build_context_of(kind, TlsSettings(authorities, server_name=tls.server_name), certificate)
+    except ValueError as error:
+        # Certificate and key are replaced one after the other: for a moment they are not a pair.
+        raise TransportError("a TLS file cannot be used", cause=str(error), where=str(tls.certificate)) from None
 
 
 def _certificate(certificate: Path, key: KeyPlace) -> ClientCertificate:

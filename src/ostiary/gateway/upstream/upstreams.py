@@ -25,7 +25,7 @@ from ostiary.gateway.observe.repeated_log import RepeatedLog
 from ostiary.gateway.upstream.failures import REJECTED
 from ostiary.gateway.upstream.identity.assertions import Assertions
 from ostiary.gateway.upstream.identity.headers import identity_lines, impersonation
-from ostiary.gateway.upstream.identity.own_credential import UNREADABLE, TlsFiles, TokenFile
+from ostiary.gateway.upstream.identity.own_credential import CERTIFICATE, UNREADABLE, TlsFiles, TokenFile
 from ostiary.gateway.upstream.redirects import Redirects
 from ostiary.interfaces.attributes import ReadsCapabilities, RequiresMore, SplitsNames
 from ostiary.model import RequestInfo, UserInfo
@@ -71,6 +71,8 @@ class Upstream:
         reader = ability(self.mapper, ReadsCapabilities)
         self.capabilities = reader if reader is not None and reader.reads_bodies else None
         self.response_timeout = configured.timeouts.response.total_seconds()
+        # Looked at before they are used: what is written in between is a change.
+        self._tls_files = TlsFiles(configured.tls, clock)
         if configured.server:
             self.pool = Pool(
                 self._address(),
@@ -89,7 +91,6 @@ class Upstream:
         self.failures = 0
         self.credential_rejected = asyncio.Event()
         self._token = None if configured.token_file is None else TokenFile(configured.token_file, clock)
-        self._tls_files = TlsFiles(configured.tls, clock)
         self._log = RepeatedLog(log, clock)
 
     def identity(self, user: UserInfo) -> bytes:
@@ -117,7 +118,7 @@ class Upstream:
 
     def renewed_credential(self, rejected: bytes) -> bytes | None:
         """The credential as its files say now, after the upstream has *rejected* one; None if it is the same still."""
-        renewed = self._renew_certificate(now=True)
+        renewed = self._renew_tls(now=True)
         if self._token is None:
             return b"" if renewed else None
         self._token.expire()
@@ -127,21 +128,28 @@ class Upstream:
             return None
         return line if renewed or line != rejected else None
 
-    def _renew_certificate(self, *, now: bool = False) -> bool:
-        """Use the client certificate of the files from the next connection on, if they hold another one."""
-        if not self._tls_files.have_changed(now=now):
+    def _renew_tls(self, *, now: bool = False) -> bool:
+        """Use what the TLS files hold from the next connection on, if it has changed.
+
+        True if our client certificate has: a changed CA gives us no other credential to try.
+        """
+        kinds = self._tls_files.changes(now=now)
+        # Over plain HTTP nothing of the files is in use.
+        if not kinds or self.pool.address.tls is None:
             return False
         try:
+            self._tls_files.check_whole()
             address = self._address()
         except TransportError as error:
-            # The files may be in the middle of being replaced; the certificate that we have may still serve.
+            # The files may be in the middle of being replaced; what we have may still serve.
             fields = {"upstream": self.name, "cause": error.cause or error.summary}
-            self._log.write(logging.WARNING, "a changed client certificate cannot be used", fields)
+            self._log.write(logging.WARNING, f"a changed {' or '.join(kinds)} cannot be used", fields)
             return False
         self._tls_files.mark_used()
         self.pool.move(address)
-        log.info("a changed client certificate is in use", extra={"upstream": self.name})
-        return True
+        for kind in kinds:
+            log.info("a changed %s is in use", kind, extra={"upstream": self.name})
+        return CERTIFICATE in kinds
 
     # --- how it is ---
 
@@ -183,7 +191,7 @@ class Upstream:
         self.failures = 0
 
     def tick(self, now: float) -> None:
-        self._renew_certificate()
+        self._renew_tls()
         self.pool.tick(now)
 
     def mapped_path(self, path: str) -> str:
