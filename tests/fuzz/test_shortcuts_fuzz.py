@@ -2,6 +2,7 @@
 
 `one_input` takes bytes and raises if something is wrong. They choose what is sent: requests that are nearly alike,
 valid and hostile, cut in odd places, again and again, while time passes, tokens are revoked and the policy changes.
+They also choose what the upstream answers, and whether something else happens before it does.
 What reaches the upstream, what the client reads and what is recorded must be equal, but for ids and times.
 """
 
@@ -17,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.http1 import turn
-from tests.support.twin_gateways import POLICIES, Twins, twin_gateways
+from tests.support.twin_gateways import ANSWERS, POLICIES, Side, Twins, twin_gateways
 
 MOST_STEPS = 20
 # Each table has what is usual and what is odd. Most of what is sent must be usual, or nothing would be remembered.
@@ -115,6 +116,10 @@ BODIES: Table = (
     (b"ab", b"abc", b"2\r\nab\r\n0\r\n\r\n", b"GET /api/v1/namespaces/shop/pods/web-9 HTTP/1.1\r\nHost: x\r\n\r\n"),
 )
 ODD = 20
+# The kinds of steps; those below 20 that are not below send requests.
+OTHER_EVENTS = {20: Side.release, 21: Side.tick, 22: Side.pause_or_resume, 23: Side.hang_up, 24: Side.release}
+CHOOSING_ANSWERS = (25, 26, 27)
+KINDS = 28
 
 
 class Choices:
@@ -152,7 +157,7 @@ async def play(choices: Choices, twins: Twins) -> None:
     twins.start_anew()
     earlier: list[bytes] = []
     for _ in range(MOST_STEPS):
-        kind = choices.number(20)
+        kind = choices.number(KINDS)
         if not choices.left:
             break
         if kind == 0:
@@ -163,6 +168,10 @@ async def play(choices: Choices, twins: Twins) -> None:
             await twins.renew_tokens()
         elif kind == 2:
             twins.use_policy(choices.number(len(POLICIES)))
+        elif kind in OTHER_EVENTS:
+            await twins.do(OTHER_EVENTS[kind])
+        elif kind in CHOOSING_ANSWERS:
+            twins.use_answer(choices.number(len(ANSWERS)))
         elif kind < 13 and earlier:
             # The very bytes, or with another name in them, or cut in odd places.
             again = earlier[choices.number(len(earlier))]

@@ -61,6 +61,29 @@ POLICIES = (
 SCOPES = ("get,list pods -n shop", "get pods -n shop --name web-1,web-2")
 # With the length last, where an answer that is written anew has it.
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX-From: upstream\r\nContent-Length: 2\r\n\r\nok"
+HELD: tuple[bytes, ...] = ()
+# What an upstream may do with a request: answer in so many reads, hang up, or leave it for `Twins.release`.
+ANSWERS: tuple[tuple[bytes, ...], ...] = (
+    (ANSWER,),
+    HELD,
+    (ANSWER[:9], ANSWER[9:40], ANSWER[40:]),
+    (ANSWER[:-2], ANSWER[-2:]),
+    (b"HTTP/1.1 200 OK\r\nX-From: upstream\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",),
+    (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n", b"1\r\n!\r\n", b"0\r\nX-T: a\r\n\r\n"),
+    (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 2\r\n\r\nno",),
+    (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere.test/\r\nContent-Length: 0\r\n\r\n",),
+    (b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 3\r\n\r\nbad",),
+    (b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", ANSWER),
+    (b"HTTP/1.1 204 No Content\r\n\r\n",),
+    (b"HTTP/1.1 304 Not Modified\r\nETag: a\r\n\r\n",),
+    (b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n",),
+    (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",),
+    (b"HTTP/1.1 200 OK\r\n\r\nok", b""),
+    (ANSWER[:-1], b""),
+    (ANSWER + b"HTTP/1.1 200 OK\r\n",),
+    (b"not HTTP\r\n\r\n",),
+    (b"",),
+)
 _AUDIT_ID = re.compile(rb"(?i)(audit-id: |\"requestID\":\"|request id )[0-9a-f-]{36}")
 
 
@@ -113,6 +136,10 @@ class Side:
     log: list[tuple[str, object]] = field(default_factory=list)
     connection: ServerConnection | None = None
     transport: Memory | None = None
+    # What the upstream does with the next requests, and those that it has left unanswered.
+    answer: tuple[bytes, ...] = ANSWERS[0]
+    held: list[Callable[[bytes], None]] = field(default_factory=list)
+    is_paused: bool = False
 
     # Of an audit sink.
     dropped = 0
@@ -140,10 +167,21 @@ class Side:
     ) -> UpstreamConnection:
         connection = make()
 
+        def deliver(part: bytes) -> None:
+            if transport.closing:
+                return
+            if part:
+                connection.data_received(part)
+            else:
+                transport.close()
+
         def answer(data: bytes) -> None:
             self.log.append(("upstream", _AUDIT_ID.sub(rb"\1", data)))
+            if self.answer is HELD:
+                self.held.append(deliver)
             # Bodies come with the head here, and a request to switch protocols is refused.
-            loop.call_soon(connection.data_received, ANSWER)
+            for part in self.answer:
+                loop.call_soon(deliver, part)
 
         transport = Memory(answer)
         transport.protocol = connection
@@ -156,8 +194,45 @@ class Side:
         assert self.connection is not None
         self.connection.data_received(data)
 
+    async def settle(self) -> None:
+        """Wait until nothing happens any more: it may take several connections, one after the other."""
+        happened = -1
+        while happened != len(self.log):
+            happened = len(self.log)
+            await turn(12)
+
+    @property
+    def idle(self) -> list[int]:
+        """How many idle connections each upstream has."""
+        return [len(upstream.pool._idle) for upstream in self.worker.app.routes.upstreams]
+
+    def close_idle(self) -> None:
+        for upstream in self.worker.app.routes.upstreams:
+            upstream.pool._close_idle()
+
+    def release(self) -> None:
+        """Answer whatever waits."""
+        held, self.held = self.held, []
+        for deliver in held:
+            deliver(ANSWER)
+
+    def pause_or_resume(self) -> None:
+        """The client stops reading, or goes on."""
+        if self.connection is None or self.transport is None or self.transport.closing:
+            return
+        self.is_paused = not self.is_paused
+        if self.is_paused:
+            self.connection.pause_writing()
+        else:
+            self.connection.resume_writing()
+
+    def tick(self) -> None:
+        self.worker.app.shared.authenticator.tick()
+        self.worker.app.engine.tick()
+
     def connect(self) -> None:
         self.hang_up()
+        self.is_paused = False
         self.connection = self.worker._http.connection()
         self.transport = Memory(lambda data: self.log.append(("client", _AUDIT_ID.sub(rb"\1", data))))
         self.transport.protocol = self.connection
@@ -172,6 +247,8 @@ class Side:
     def forget(self) -> None:
         """Remember nothing: what was sent before is no part of what comes."""
         self.hang_up()
+        self.answer, self.held = ANSWERS[0], []
+        self.close_idle()
         self.worker._http.heads.clear()
         self.worker.app.engine.forget_plans()
         self.log.clear()
@@ -189,7 +266,22 @@ class Twins:
     async def send(self, data: bytes) -> None:
         for side in self.sides:
             side.send(data)
-            await turn(12)
+            await side.settle()
+
+    async def do(self, what: Callable[[Side], None]) -> None:
+        """The same to both of them."""
+        for side in self.sides:
+            what(side)
+            await side.settle()
+
+    def use_answer(self, number: int) -> None:
+        # Whether a lost connection is replaced depends on whether it was idle before. A redirect that is refused leaves
+        # its connection idle only if it came whole, which is never noticed without shortcuts.
+        if self.sides[0].idle != self.sides[1].idle:
+            for side in self.sides:
+                side.close_idle()
+        for side in self.sides:
+            side.answer = ANSWERS[number]
 
     async def renew_tokens(self) -> None:
         tokens = self.sides[0].worker.app.shared.tokens

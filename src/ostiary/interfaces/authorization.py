@@ -207,3 +207,14 @@ class AllowsEverything(Protocol):
     """
 
     allows_everything: bool
+
+
+@runtime_checkable
+class DecidesQuickly(Protocol):
+    """A trait of a provider that decides at once (`DecidesAtOnce`): a few microseconds, whatever is asked.
+
+    To keep such decisions and to find them again takes longer than to decide, so none is kept; `cache_key` then serves
+    only those who ask about many requests at once. How long a request may go by a decision is the same as for others.
+    """
+
+    decides_quickly: bool

@@ -31,6 +31,7 @@ from ostiary.interfaces.authorization import (
     AuthorizationProvider,
     ChoosesCacheKey,
     DecidesAtOnce,
+    DecidesQuickly,
     Explains,
     LintsPolicy,
     ListsGrants,
@@ -121,7 +122,7 @@ TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
         "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp),
         "group": (),
-        "authorization": (AllowsEverything,),
+        "authorization": (AllowsEverything, DecidesQuickly),
         "admission": (),
         "token_store": (SharedBetweenProcesses, SurvivesRestart),
         "attributes": (ReadsKubernetesPaths,),

@@ -96,6 +96,20 @@ class Limits:
         # The rate comes last: what takes from it is let in.
         return self.seats.is_free_for(share) and not (self._has_rate and self._rate.take(share.name))
 
+    def take_seat(self, share: UserShare) -> bool:
+        """Count a request and take a seat, which `UserShare.leave` gives back, if there is one right now.
+
+        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        """
+        if share.exempt:
+            return True
+        seats = self.seats
+        if not seats.is_free_for(share) or (self._has_rate and self._rate.take(share.name)):
+            return False
+        seats.in_flight += 1
+        share.seats += 1
+        return True
+
     async def wait(self, share: UserShare) -> Leave:
         return await self.seats.wait(share)
 

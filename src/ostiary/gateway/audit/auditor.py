@@ -231,13 +231,19 @@ class Prepared:
         if self._started:
             self._emit(Stage.STARTED, audit_id, origin, self._auditor.outcome(status), received_at, at, self._tail)
 
-    def complete(self, audit_id: str, origin: str, status: int, *, received_at: float, at: float) -> None:
-        """The answer is over. The way of nearly all requests; the others need `complete_with`."""
+    def complete(
+        self, audit_id: str, origin: str, status: int, *, received_at: float, at: float, middle: str = ""
+    ) -> None:
+        """The answer is over. The way of nearly all requests; the others need `complete_with`.
+
+        *middle* is what `PreparedForObjects.middle` says, for a request that shares all else.
+        """
         if self._complete:
             auditor = self._auditor
             received, now = auditor.timestamps.both(received_at, at)
             outcome = auditor.outcomes.get(status) or auditor.outcome(status)
-            auditor.accept(wire.line(self._head, audit_id, self._complete, origin, outcome, received, now, self._tail))
+            middle = middle or self._complete
+            auditor.accept(wire.line(self._head, audit_id, middle, origin, outcome, received, now, self._tail))
 
     def complete_with(
         self,
@@ -319,6 +325,10 @@ class PreparedForObjects:
 
     def of(self, request_uri: str, name: str) -> Prepared:
         return self._prepared.with_about(self._gaps.about(request_uri, name))
+
+    def middle(self, request_uri: str, name: str) -> str:
+        """What the last event of such a request has in the place of this one's own."""
+        return _COMPLETE + self._gaps.about(request_uri, name)
 
 
 def _annotations(request: RequestInfo, decision: Decision | None, upstream: str, step_up: str) -> dict[str, str]:

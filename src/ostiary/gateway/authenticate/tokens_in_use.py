@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from datetime import datetime
 from typing import Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.caching.cache import size_of
@@ -30,6 +30,13 @@ class Stream(Protocol):
     """An open request of a token, which ends when the token is revoked."""
 
     def cut(self) -> None: ...
+
+
+class UnlistedStreams(Protocol):
+    """Open requests that are not among the streams of their tokens: nearly all are over before anybody looks."""
+
+    def list_all(self) -> None:
+        """Add each to the streams of its token."""
 
 
 class KnownUser:
@@ -109,16 +116,24 @@ class TokensInUse:
         self._followed: set[TokenInUse] = set()
         # The digests of those that are still to be looked at in this round of `expire`.
         self._to_look_at: list[bytes] = []
+        # Asked to list their streams before anybody looks at streams.
+        self.unlisted: WeakSet[UnlistedStreams] = WeakSet()
 
     def __len__(self) -> int:
         return len(self.by_digest)
 
+    def _list_streams(self) -> None:
+        for each in self.unlisted:
+            each.list_all()
+
     @property
     def open_streams(self) -> int:
+        self._list_streams()
         return sum(len(token.streams) for token in self._streaming)
 
     def every(self) -> set[TokenInUse]:
         """All of them, and those that have only streams or followers left."""
+        self._list_streams()
         # A token that was evicted while it was streaming may since have come back as another object.
         return self._streaming.union(self._followed, self.by_digest.values())
 
@@ -168,6 +183,7 @@ class TokensInUse:
 
         These a few at a time: it only makes room, since none is used without a look at its time.
         """
+        self._list_streams()
         if not self._to_look_at:
             self._to_look_at = list(self.by_digest)
         for digest in self._to_look_at[-MOST_AT_ONCE:]:
@@ -181,6 +197,7 @@ class TokensInUse:
 
     def end(self, token: TokenInUse) -> int:
         """It is good for nothing from now on: cut its streams; returns how many there were."""
+        self._list_streams()
         token.revoked = True
         token.review_answers.clear()
         self._streaming.discard(token)

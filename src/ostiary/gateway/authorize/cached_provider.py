@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ostiary.core.abilities import ability
+from ostiary.core.abilities import ability, has_trait
 from ostiary.core.caching.cache import Cache, size_of
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
@@ -26,6 +26,7 @@ from ostiary.interfaces.authorization import (
     AuthorizationProvider,
     ChoosesCacheKey,
     DecidesAtOnce,
+    DecidesQuickly,
     Explains,
     Explanation,
     ListsRules,
@@ -78,6 +79,7 @@ class CachedAuthorizationProvider:
         self._ttl, self._timeout, self._clock = ttl, timeout, clock
         deciding, choosing = ability(provider, DecidesAtOnce), ability(provider, ChoosesCacheKey)
         self._decide_at_once = None if deciding is None else deciding.decide
+        self._keeps_decisions = deciding is None or not has_trait(provider, DecidesQuickly)
         self._chosen_key = None if choosing is None else choosing.cache_key
         self._revised = ability(provider, Revised)
         self._telling_names = ability(provider, TellsWhereNamesMatter)
@@ -117,21 +119,28 @@ class CachedAuthorizationProvider:
 
     def decide(self, attributes: Attributes) -> TimedDecision | None:
         """The decision if nothing must be waited for, else None; raises `ProviderError`. Call `epoch` before it."""
+        decide = self._decide_at_once
+        if decide is not None and not self._keeps_decisions:
+            return self._timed_decision(decide, attributes)
         key = self.key(attributes)
         try:
             timed = self._decisions.get(key)
         except TypeError as error:
             raise self._failure("the cache key is not hashable", error) from error
-        if timed is not None or self._decide_at_once is None:
+        if timed is not None or decide is None:
             return timed
+        timed = self._timed_decision(decide, attributes)
+        seconds = timed.until - self._clock.monotonic()
+        self._decisions.put(key, timed, owner=attributes.user.username, seconds=seconds)
+        return timed
+
+    def _timed_decision(self, decide: Callable[[Attributes], Decision], attributes: Attributes) -> TimedDecision:
         until = self._clock.monotonic() + self._ttl
         try:
-            decision: object = self._decide_at_once(attributes)
+            decision: object = decide(attributes)
         except Exception as error:
             raise self._failure("it raised an error", error) from error
-        timed = TimedDecision(self._check_decision(decision), until)
-        self._decisions.put(key, timed, owner=attributes.user.username, seconds=until - self._clock.monotonic())
-        return timed
+        return TimedDecision(self._check_decision(decision), until)
 
     def name_matters(self, attributes: Attributes) -> bool:
         """Whether another name could make another decision; True, too, if the provider cannot tell, or fails."""

@@ -392,7 +392,7 @@ class _Walk:
 def _complete(attributes: Attributes) -> Attributes:
     """With all groups that the user is in, so that no provider has to know which ones are implied."""
     user = with_implied_groups(attributes.user)
-    return attributes if user is attributes.user else replace(attributes, user=user)
+    return attributes if user is attributes.user else Attributes(user, attributes.request)
 
 
 def _steps_after(providers: Iterator[CachedAuthorizationProvider]) -> Iterator[Step]:

@@ -7,6 +7,7 @@ Protocols here are the two sides of an exchange: the connection below it, and th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
@@ -102,6 +103,41 @@ class ClientConnection(Protocol):
         """End the connection when what was written has been read, or when that takes too long."""
 
 
+class PassingConnection(ClientConnection, Protocol):
+    """A client's own connection, where something else may stand for an exchange."""
+
+    def replace(self, short: ActiveExchange, exchange: Exchange) -> None:
+        """*exchange* is answered in the place of *short*, of which it was made."""
+
+    def finish(self, exchange: ActiveExchange) -> None: ...
+
+
+class ActiveExchange(Protocol):
+    """What a connection is answering, as the connection sees it: an `Exchange`, or what becomes one when it must."""
+
+    request: RequestHead
+    close_after: bool
+
+    @property
+    def body_complete(self) -> bool: ...
+
+    @property
+    def head_sent(self) -> bool: ...
+
+    @property
+    def awaits_continue(self) -> bool: ...
+
+    @property
+    def responder(self) -> Responder | None: ...
+
+    def take_responder(self) -> Responder | None:
+        """The responder, which hears of nothing else from the exchange."""
+
+
+# The connection of a request, its head, and the lines that are its own: what answers it, or None.
+PassOn = Callable[[PassingConnection, RequestHead, bytes], ActiveExchange | None]
+
+
 class Exchange:
     """One request and its answer. `request` is what was asked; the rest is how far it has come."""
 
@@ -148,6 +184,11 @@ class Exchange:
         """The request's head has been read: take over what it says about the connection."""
         self.close_after = not self.request.keep_alive
         self.awaits_continue = self.request.expects_continue
+
+    def take_responder(self) -> Responder | None:
+        """The responder, which hears of nothing else from here."""
+        responder, self.responder = self.responder, None
+        return responder
 
     @property
     def gone(self) -> bool:

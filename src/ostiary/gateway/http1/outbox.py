@@ -31,20 +31,18 @@ _RESET = struct.pack("ii", 1, 0)
 class Outbox:
     """The transports of one loop that have something to send."""
 
-    __slots__ = ("_call_soon", "_waiting")
+    __slots__ = ("_call_soon", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
-        self._waiting: list[OutgoingTransport] = []
+        # Whoever is the first to be added calls `flush_soon`.
+        self.waiting: list[OutgoingTransport] = []
 
-    def add(self, transport: OutgoingTransport) -> None:
-        waiting = self._waiting
-        waiting.append(transport)
-        if len(waiting) == 1:
-            self._call_soon(self._flush)
+    def flush_soon(self) -> None:
+        self._call_soon(self._flush)
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for transport in waiting:
             try:
                 transport.flush()
@@ -70,11 +68,17 @@ class OutgoingTransport:
 
     def write(self, data: bytes) -> None:
         parts = self._parts
+        is_first = not parts
         parts.append(data)
         if len(data) >= LARGE_PART or len(parts) > MOST_PARTS:
             self.flush()
-        elif len(parts) == 1:
-            self._outbox.add(self)
+        elif is_first:
+            # Written out here: every request does it, twice.
+            outbox = self._outbox
+            waiting = outbox.waiting
+            waiting.append(self)
+            if len(waiting) == 1:
+                outbox.flush_soon()
 
     def writelines(self, parts: Iterable[bytes]) -> None:
         for part in parts:

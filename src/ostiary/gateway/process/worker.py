@@ -78,7 +78,7 @@ class Worker:
         self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised)
         self.app = App(config, self._loop, clock=clock, counts=counts, shortcuts=shortcuts)
         self._http = Server(self.app.handle, server_limits(config.listen), self._loop, shortcuts=shortcuts)
-        self._http.answer_known = self.app.answer_known
+        self._http.answer_known, self._http.pass_on = self.app.answer_known, self.app.pass_on
         self._http.on_refused = self.app.engine.record_unreadable
         self._grpc = None if grpc_listener is None else self._open_grpc(grpc_listener)
         self._old: list[App] = []
@@ -123,7 +123,7 @@ class Worker:
         self._http.limits = limits = server_limits(config.listen)
         await old.stop_background()
         self.app = new
-        self._http.handle, self._http.answer_known = new.handle, new.answer_known
+        self._http.handle, self._http.answer_known, self._http.pass_on = new.handle, new.answer_known, new.pass_on
         self._http.on_refused = new.engine.record_unreadable
         if self._grpc is not None:
             self._grpc.reload(new.check, limits)

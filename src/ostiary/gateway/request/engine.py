@@ -45,7 +45,7 @@ from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.impersonation import requested_user
 from ostiary.gateway.authorize.recent_decisions import RecentDecisions
 from ostiary.gateway.authorize.ruling import Ruling
-from ostiary.gateway.http1.exchange import ClientConnection, Exchange
+from ostiary.gateway.http1.exchange import ClientConnection, Exchange, PassOn
 from ostiary.gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
 from ostiary.gateway.http1.request_head import RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
@@ -67,6 +67,7 @@ from ostiary.gateway.request.remembered.allowing import AllowAgain, AllowedAgain
 from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeaders, RememberedHeads
 from ostiary.gateway.request.remembered.object_plans import ObjectPlans
 from ostiary.gateway.request.remembered.plans import Planner, Plans
+from ostiary.gateway.request.remembered.transit import Transits
 from ostiary.gateway.request.request_tasks import RequestTasks
 from ostiary.gateway.request.shadow.sampling import ShadowSampler
 from ostiary.gateway.request.stages import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
@@ -223,6 +224,23 @@ class Engine:
             else partial(parts.answer_allowed, self._records, self._answers)
         )
 
+        self._transits = Transits(
+            self._heads,
+            self._object_plans,
+            self._planner,
+            parts.authenticator,
+            parts.limits,
+            self._records,
+            forwarder,
+            self._open_paths,
+            self._questions,
+            parts.recent,
+            monotonic=self._monotonic,
+            audit_id=self._audit_id,
+        )
+        is_plain = parts.shortcuts and parts.answer_allowed is None and parts.shadow is None
+        # Called with a request of which something came before, in the place of `handle`; None where each is handled.
+        self.pass_on: PassOn | None = self._transits.pass_on if is_plain else None
         self._browsers = self._browser_gate(parts)
         self._step_up = self._step_up_gate(parts)
 
@@ -270,14 +288,16 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a request that it let through has not ended yet."""
-        return bool(self._open) or bool(self._tasks)
+        return bool(self._open) or bool(self._transits) or bool(self._tasks)
 
     @property
     def open_exchanges(self) -> OpenExchanges:
+        self._transits.list_all()
         return self._open
 
     def tick(self) -> None:
         """About once a second: what takes long counts as a stream, and what is no longer allowed is cut."""
+        self._transits.list_all()
         self._open.tick(self._monotonic())
         if self._withdrawn:
             self._cut_withdrawn()
@@ -285,6 +305,7 @@ class Engine:
 
     def hand_over(self, successor: Engine) -> None:
         """Another configuration has taken over: what is still open here goes on only if that one allows it, too."""
+        self._transits.list_all()
         self.forget_plans()
         self._judge.follow(successor._judge)
         self._planner.read_generation_again()
@@ -308,6 +329,7 @@ class Engine:
     def withdraw(self, upstream: Upstream) -> None:
         """It is not to be asked any more: streams to it end, and a short request that is under way may finish."""
         self._withdrawn.append(upstream)
+        self._transits.list_all()
         self._cut_withdrawn()
 
     def _cut_withdrawn(self) -> None:
@@ -356,7 +378,7 @@ class Engine:
             # What was worked out for a token is dropped with it, and not with the last head that came with it.
             head.token = None
             self._tasks.start_for(passage, self._look_up_token(passage))
-        elif token is not head.token or not self._planner.is_current(plan, token, passage.received_at):
+        elif token is not head.token or not self._planner.is_current(plan, token.user, passage.received_at):
             self._ask(passage, token)
         else:
             self._admit(passage, token, plan)
@@ -380,7 +402,7 @@ class Engine:
         request = passage.exchange.request
         plan = self._plans.find(token.known_user, request)
         if plan is not None:
-            if not plan.at_once or not self._planner.is_current(plan, token, passage.received_at):
+            if not plan.at_once or not self._planner.is_current(plan, token.user, passage.received_at):
                 return None
             self._heads.remember_plan(passage, token, plan)
             return plan
@@ -453,7 +475,7 @@ class Engine:
         if not impersonates and self._browsers is None:
             self._heads.remember_headers(passage, token)
         plan = self._plans.find(token.known_user, request)
-        if plan is not None and not impersonates and self._planner.is_current(plan, token, passage.received_at):
+        if plan is not None and not impersonates and self._planner.is_current(plan, token.user, passage.received_at):
             self._heads.remember_plan(passage, token, plan)
             self._admit(passage, token, plan)
             return

@@ -9,7 +9,8 @@ from __future__ import annotations
 from ostiary.errors import ProviderError
 from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.authenticate.tokens_in_use import TokensInUse
-from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.client.connection import UpstreamConnection
+from ostiary.gateway.http1.client.receiver import FailureKind, Receiver, UpstreamLost
 from ostiary.gateway.http1.request_framing import framing_lines
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.answers import Answers
@@ -88,10 +89,7 @@ class Forwarder:
         audit = plan.audit
         if audit is not None and audit.wants_request_body:
             passage.recorder = Recorder(self._auditor.largest_body, request=True, response=audit.wants_response_body)
-        timeout = float("inf") if plan.long_running else upstream.response_timeout
-        proxied = Proxied(exchange, upstream, head, audit_line, timeout, self, passage)
-        proxied.credential = credential if upstream.knows_us else None
-        proxied.relayed = plan.info.modifier == PROXY
+        proxied = self._proxied(passage, upstream, head, audit_line, credential)
         self._tokens_in_use.add_stream(passage.token, proxied)
         if plan.stream:
             proxied.tells_when_started = True
@@ -104,6 +102,34 @@ class Forwarder:
         except Exception:
             proxied.give_up()
             raise
+
+    def take_over(
+        self,
+        passage: Passage,
+        head: bytes,
+        audit_line: bytes,
+        credential: bytes,
+        connection: UpstreamConnection,
+        receiver: Receiver,
+    ) -> Proxied[Passage]:
+        """Take a request from *receiver*, which has sent *head* on *connection* and does nothing else about it."""
+        upstream = passage.plan.upstream
+        assert upstream is not None
+        proxied = self._proxied(passage, upstream, head, audit_line, credential)
+        self._tokens_in_use.add_stream(passage.token, proxied)
+        self._seated[proxied] = None
+        proxied.take_over(connection, receiver)
+        return proxied
+
+    def _proxied(
+        self, passage: Passage, upstream: Upstream, head: bytes, audit_line: bytes, credential: bytes
+    ) -> Proxied[Passage]:
+        plan = passage.plan
+        timeout = float("inf") if plan.long_running else upstream.response_timeout
+        proxied = Proxied(passage.exchange, upstream, head, audit_line, timeout, self, passage)
+        proxied.credential = credential if upstream.knows_us else None
+        proxied.relayed = plan.info.modifier == PROXY
+        return proxied
 
     def _redirect(self, passage: Passage, redirects: Redirects) -> bool:
         """Send the client to the backend itself; False if the request has to be forwarded."""

@@ -89,6 +89,30 @@ class RequestRecords:
             except AuditUnavailable as error:
                 _log_lost_event(error)
 
+    def conclude_transit(
+        self,
+        plan: RequestPlan,
+        scanned: Scanned,
+        address: str,
+        code: int,
+        *,
+        audit_id: str,
+        received_at: float,
+        middle: str,
+    ) -> None:
+        """The same for one that was forwarded and has given its place back. *middle* is that of `Prepared.complete`."""
+        now = self._monotonic()
+        upstream, audit = plan.upstream, plan.audit
+        self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
+        if audit is not None:
+            known_address, origin = scanned.origin
+            if known_address != address:
+                origin = self.origin_of(scanned, address)
+            try:
+                audit.complete(audit_id, origin, code, received_at=received_at, at=now, middle=middle)
+            except AuditUnavailable as error:
+                _log_lost_event(error)
+
     def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
         now = self._monotonic()

@@ -124,6 +124,7 @@ class RequestPlan:
     `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
     heads with this plan, `latest_heads` are the digests of some that came once, and `size` is about how many bytes it
     takes. `identity` is what the proxy of a door is told about the user; empty until it is first asked for.
+    `passes_on`: a request without a body needs nothing but that it is forwarded (`request.remembered.transit`).
     `redirected`: without a body it is answered with a redirect to the backend itself; `target` is set then.
     `reads_capabilities`: what its object asks for must be allowed, too.
     `step_up` are the step-up rules that it falls under, with the sign-in of who sends it; None if there is none.
@@ -150,6 +151,7 @@ class RequestPlan:
     reads_capabilities: bool = False
     head: bytes = b""
     at_once: bool = False
+    passes_on: bool = False
     heads: int = 0
     latest_heads: set[bytes] = field(default_factory=set)
     size: int = 0

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 from ostiary.gateway.http1.client.connection import UpstreamConnection
 from ostiary.gateway.http1.client.framing import Framing
 from ostiary.gateway.http1.client.pool import Pool
-from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
+from ostiary.gateway.http1.client.receiver import FailureKind, Receiver, UpstreamLost
 from ostiary.gateway.http1.exchange import BODY_HIGH_WATER, Exchange, status_line
 from ostiary.gateway.http1.headers import Headers
 from ostiary.gateway.upstream.failures import REJECTED, failure_status, may_repeat
@@ -144,6 +144,19 @@ class Proxied(Generic[Context]):
             self._send(connection)
         else:
             self.upstream.pool.acquire(self._take_connection)
+
+    def take_over(self, connection: UpstreamConnection, receiver: Receiver) -> None:
+        """Go on in the place of *receiver*, which has sent the request on *connection*."""
+        self._exchange.responder = self
+        self._connection = connection
+        self.sent = True
+        # It is nobody's if it was lost, and already another's if the answer was complete.
+        if connection.receiver is receiver:
+            connection.receiver = self
+
+    @property
+    def exchange(self) -> Exchange:
+        return self._exchange
 
     def cut(self) -> None:
         """End it at once: the right to it has been withdrawn."""

@@ -48,6 +48,8 @@ class RbacAuthorization:
     Every method may be called from any thread. Raises `ConfigurationError` if the policy has mistakes.
     """
 
+    decides_quickly = True
+
     def __init__(
         self,
         paths: Paths = (),

@@ -64,6 +64,12 @@ class ByUser(Immediate):
         return attributes.user.username
 
 
+class Quick(Immediate):
+    """To decide takes less than to look a decision up."""
+
+    decides_quickly = True
+
+
 def only(provider: object, clock: FakeClock, **options: Any) -> Authorizer:
     return Authorizer([Link("only", cast(Any, provider))], **{"cache_ttl": 10, "clock": clock, **options})
 
@@ -108,6 +114,30 @@ async def test_a_slow_answer_is_as_old_as_its_question(clock: FakeClock) -> None
     clock.advance(0.1)
     await authorizer.authorize(GET_POD)
     assert len(provider.asked) == 2
+
+
+async def test_one_that_decides_quickly_is_asked_each_time(clock: FakeClock) -> None:
+    provider = Quick()
+    authorizer = only(provider, clock)
+    rulings = [authorizer.decide(GET_POD), await authorizer.authorize(GET_POD)]
+    assert len(provider.asked) == 2
+    assert [ruling.until for ruling in rulings if ruling is not None] == [clock.monotonic() + 10] * 2
+    provider.decision = Decision(Verdict.DENY, "no")
+    refusal = authorizer.decide(GET_POD)
+    assert refusal is not None
+    assert not refusal.allowed, "nothing of it is kept"
+    provider.decision = RuntimeError("broken")
+    with pytest.raises(ProviderError):
+        authorizer.decide(GET_POD)
+
+
+async def test_one_that_waits_is_not_quick(clock: FakeClock) -> None:
+    provider = Waiting()
+    provider.decides_quickly = True  # type: ignore[attr-defined]
+    authorizer = only(provider, clock)
+    for _ in range(2):
+        assert (await authorizer.authorize(GET_POD)).allowed
+    assert len(provider.asked) == 1
 
 
 async def test_a_provider_that_takes_long_to_decide_at_once_is_not_believed_for_longer(clock: FakeClock) -> None:

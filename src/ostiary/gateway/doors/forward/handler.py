@@ -23,7 +23,14 @@ from ostiary.gateway.doors.forward.dialects import DIALECTS, ProxyDialect
 from ostiary.gateway.doors.forward.question import BadQuestion, CarriedRequest, carried_request
 from ostiary.gateway.doors.forward.sign_in_paths import is_sign_in_path
 from ostiary.gateway.doors.forward.vain_questions import VainQuestions
-from ostiary.gateway.http1.exchange import STATUS_LINES, ClientConnection, Exchange
+from ostiary.gateway.http1.exchange import (
+    STATUS_LINES,
+    ActiveExchange,
+    ClientConnection,
+    Exchange,
+    PassingConnection,
+    PassOn,
+)
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import Engine
@@ -85,9 +92,12 @@ class _RememberedQuestion:
 class DoorHandler:
     """All doors of one configuration; whatever is not for them goes to *otherwise*."""
 
-    def __init__(self, doors: Mapping[bytes, Door], otherwise: Handle, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, doors: Mapping[bytes, Door], otherwise: Handle, pass_on: PassOn | None, metrics: Metrics, clock: Clock
+    ) -> None:
         self._doors = doors
         self._otherwise = otherwise
+        self._pass_on = pass_on
         self._metrics = metrics
         self._monotonic = clock.monotonic
         self._vain = VainQuestions(metrics, clock)
@@ -130,6 +140,12 @@ class DoorHandler:
             return b""
         self._metrics.door_questions.inc(door.name, ASKED)
         return _ALLOWED_LINE + identity + _NO_BODY
+
+    def pass_on(self, connection: PassingConnection, request: RequestHead, own_lines: bytes) -> ActiveExchange | None:
+        """As the engine does; what is for a door is left to `handle`."""
+        if request.known is None and path_of(request.target, request.host).startswith(_BELOW_DOORS):
+            return None
+        return None if self._pass_on is None else self._pass_on(connection, request, own_lines)
 
     def _receive(self, exchange: Exchange) -> None:
         request = exchange.request

@@ -188,7 +188,14 @@ class UpstreamConnection(asyncio.Protocol):
             if self.request_complete and not self._is_head:
                 answer = self._read_whole(data)
                 if answer is not None:
-                    self._deliver_whole(receiver, *answer)
+                    # The parser has seen nothing of it. The connection goes back first: see `_complete`.
+                    self.receiver = None
+                    self._answered = False
+                    if self.paused:
+                        self.resume()
+                    self.deadline = _NEVER
+                    self._pool.give_back(self)
+                    receiver.response_whole(*answer)
                     return
             # Asking the parser for the version costs more than looking, and nearly all begin like this.
             self._check_version = not data.startswith(b"HTTP/1.")
@@ -204,7 +211,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail_unreadable(error)
                 return
             self._poisoned = True
-        if self.receiver is not receiver:
+        # Another one may have taken its place.
+        receiver = self.receiver
+        if receiver is None:
             # It was given up while these bytes were read.
             return
         if self._ended:
@@ -371,16 +380,6 @@ class UpstreamConnection(asyncio.Protocol):
         if isinstance(error, httptools.HttpParserCallbackError) and not isinstance(cause, UpstreamLost):
             log.error("an answer failed inside the gateway", extra={"cause": type(cause).__name__}, exc_info=cause)
         self._fail(str(cause) if isinstance(cause, UpstreamLost) else "its answer is not HTTP")
-
-    def _deliver_whole(self, receiver: Receiver, status: int, lines: bytes, body: bytes) -> None:
-        """Deliver an answer that came in one read; the parser has seen nothing of it."""
-        self.receiver = None
-        self._answered = False
-        if self.paused:
-            self.resume()
-        self.deadline = _NEVER
-        self._pool.give_back(self)
-        receiver.response_whole(status, lines, body)
 
     def _complete(self, receiver: Receiver) -> None:
         """Deliver the end of the answer. The connection goes back first, so that the next request finds it."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import cast
 
-from ostiary.gateway.http1.exchange import Account, Exchange, Tunnel, status_line
+from ostiary.gateway.http1.exchange import Account, ActiveExchange, Exchange, PassOn, Tunnel, status_line
 from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
@@ -89,7 +89,7 @@ class ServerConnection(asyncio.Protocol):
         self._unread = 0
         self.deadline = 0.0
         self._reader: RequestReader = RequestReader(self, server.limits, server.now)
-        self._active: Exchange | None = None
+        self._active: ActiveExchange | None = None
         self._waiting: deque[Exchange] = deque()
         # Given up: nothing more is read, and the connection ends with what is being answered.
         self.failed: bool = False
@@ -140,6 +140,12 @@ class ServerConnection(asyncio.Protocol):
             request, own_lines = plain
         if (request.content_length or 0) != rest or rest > self._limits.body_bytes:
             return False
+        pass_on = self._server.pass_on
+        if pass_on is not None and request.bare and not self.draining:
+            active = pass_on(self, request, own_lines)
+            if active is not None:
+                self._active, self.deadline = active, _NEVER
+                return True
         body = data[-rest:] if rest else b""
         if request.known is not None:
             self._begin_known(request, body, own_lines)
@@ -189,8 +195,8 @@ class ServerConnection(asyncio.Protocol):
         elif self._active is None:
             # The last answer has not been read yet.
             self.deadline = self.loop.time() + self._limits.body_timeout
-        elif self._active.responder is not None:
-            self._active.responder.client_full()
+        elif (responder := self._active.responder) is not None:
+            responder.client_full()
 
     def resume_writing(self) -> None:
         self._write_paused = False
@@ -198,8 +204,8 @@ class ServerConnection(asyncio.Protocol):
         if self.tunnel is not None:
             self.tunnel.client_ready()
         elif self._active is not None:
-            if self._active.responder is not None:
-                self._active.responder.client_ready()
+            if (responder := self._active.responder) is not None:
+                responder.client_ready()
         else:
             self._next()
 
@@ -222,8 +228,8 @@ class ServerConnection(asyncio.Protocol):
         if tunnel is not None:
             tunnel.client_lost()
         active, self._active = self._active, None
-        if active is not None and active.responder is not None:
-            responder, active.responder = active.responder, None
+        responder = None if active is None else active.take_responder()
+        if responder is not None:
             responder.client_lost()
 
     # --- the reader of requests calls these ---
@@ -292,8 +298,8 @@ class ServerConnection(asyncio.Protocol):
             self._waiting[-1].close_after = True
             return
         self._active = None
-        if active is not None and active.responder is not None:
-            responder, active.responder = active.responder, None
+        responder = None if active is None else active.take_responder()
+        if responder is not None:
             if isinstance(responder, DiscardedBody):
                 # It has its answer.
                 self.close_soon()
@@ -302,7 +308,7 @@ class ServerConnection(asyncio.Protocol):
         if active is not None and active.head_sent:
             self.reset()
             return
-        self._answer_refusal(self._reader.exchange or active, refusal)
+        self._answer_refusal(self._reader.exchange, refusal)
 
     def _answer_refusal(self, exchange: Exchange | None, refusal: RequestRefused) -> None:
         lines = self._server.on_refused(self, exchange, refusal)
@@ -313,11 +319,17 @@ class ServerConnection(asyncio.Protocol):
 
     # --- an exchange calls these ---
 
-    def finish(self, exchange: Exchange) -> None:
+    def replace(self, short: ActiveExchange, exchange: Exchange) -> None:
+        """*exchange* is answered in the place of *short*, of which it was made."""
+        if self._active is short:
+            self._active = exchange
+
+    def finish(self, exchange: ActiveExchange) -> None:
         """The answer is written: go on with the next request, or end the connection."""
         if exchange is not self._active:
             return
         if not exchange.body_complete and not exchange.awaits_continue and not exchange.request.upgrade:
+            assert isinstance(exchange, Exchange), "what stands for one has no body"
             # Answered before the whole request was read. The rest is dropped as it comes: a connection that is closed
             # while the client still writes is reset, and the answer lost with it.
             self.deadline = self.loop.time() + self._limits.body_timeout
@@ -349,7 +361,7 @@ class ServerConnection(asyncio.Protocol):
             self._reading_paused = False
             self._reader.resume()
             active = self._active
-            if active is not None and not active.body_complete and self.tunnel is None:
+            if isinstance(active, Exchange) and not active.body_complete and self.tunnel is None:
                 self.deadline = self._reader.body_deadline(active, self.loop.time())
             self.transport.resume_reading()
 
@@ -450,7 +462,7 @@ AnswerKnown = Callable[[ServerConnection, RequestHead], bytes]
 
 
 class Server:
-    """What the connections of one listener share. A reload changes `handle`, `answer_known`, and `limits`.
+    """What the connections of one listener share. A reload changes `handle`, `answer_known`, `pass_on` and `limits`.
 
     Without *shortcuts* every byte goes through the parser, and no head is remembered.
     """
@@ -467,6 +479,7 @@ class Server:
         "now",
         "on_refused",
         "outbox",
+        "pass_on",
         "shortcuts",
     )
 
@@ -478,6 +491,9 @@ class Server:
         # Called with a head that is known and that nothing follows: the bytes of the whole answer, if that can be given
         # without an exchange. Empty: `handle` gets the request, as if nobody had been asked.
         self.answer_known: AnswerKnown | None = None
+        # Called with a head of which something came before, and that nothing follows, and with the lines that are its
+        # own: what answers it, without an exchange. None: as above.
+        self.pass_on: PassOn | None = None
         self.limits = limits
         self.loop = loop
         self.connections: set[ServerConnection] = set()

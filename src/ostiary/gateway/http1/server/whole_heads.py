@@ -49,9 +49,11 @@ class KnownHeaderBlocks:
 class WholeHeads:
     """Those of one listener."""
 
-    __slots__ = ("_plain", "blocks", "find", "known")
+    __slots__ = ("_expects_traces", "_plain", "blocks", "find", "known")
 
     def __init__(self) -> None:
+        # Whether the latest new head had trace ids: programs that send them do so with each request.
+        self._expects_traces = False
         self.known = KnownHeads()
         self.blocks = KnownHeaderBlocks()
         self._plain = PlainHeads()
@@ -63,11 +65,19 @@ class WholeHeads:
 
         *digest* is the SHA-256 of *head*.
         """
+        if len(head) > limits.head_bytes:
+            return None
+        if not self._expects_traces:
+            # Lines that are known have no trace ids among them, so there is nothing to be cut out.
+            line, _, headers = head.partition(b"\r\n")
+            block = self.blocks.find(sha256(headers).digest())
+            if block is not None:
+                request = _with_another_line(block, line, head, digest, 0, limits)
+                return None if request is None else (request, b"")
         core, traces = cut_traces(head)
+        self._expects_traces = bool(traces)
         lines = b""
         if traces:
-            if len(head) > limits.head_bytes:
-                return None
             lines = b"\r\n".join((*traces, b""))
             digest = sha256(core).digest()
             request = self.find(digest)
@@ -76,13 +86,9 @@ class WholeHeads:
         line, _, headers = core.partition(b"\r\n")
         block_digest = sha256(headers).digest()
         block = self.blocks.find(block_digest)
-        if block is not None and len(head) <= limits.head_bytes:
-            words = read_line(line)
-            if words is None or block.header_count + len(traces) > limits.headers:
-                return None
-            request = block.request(*words)
-            request.digest, request.raw = digest, head
-            return request, lines
+        if block is not None:
+            request = _with_another_line(block, line, head, digest, len(traces), limits)
+            return None if request is None else (request, lines)
         request = self._plain.read(head, limits)
         if request is None:
             return None
@@ -104,3 +110,15 @@ class WholeHeads:
     def clear(self) -> None:
         self.known.clear()
         self.blocks.clear()
+
+
+def _with_another_line(
+    block: HeaderBlock, line: bytes, head: bytes, digest: bytes, traces: int, limits: ServerLimits
+) -> RequestHead | None:
+    """The request of *head*: of *line*, the lines of *block*, and *traces* more; None if it is not plain."""
+    words = read_line(line)
+    if words is None or block.header_count + traces > limits.headers:
+        return None
+    request = block.request(*words)
+    request.digest, request.raw = digest, head
+    return request

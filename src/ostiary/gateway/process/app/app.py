@@ -129,6 +129,7 @@ class App:
         questions = self.doors.handler_before(self.engine)
         self.handle = self.engine.handle if questions is None else questions.handle
         self.answer_known = None if questions is None else questions.answer_known
+        self.pass_on = self.engine.pass_on if questions is None else questions.pass_on
         self.check = self.doors.check_handler().handle
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False

@@ -71,7 +71,9 @@ class Doors:
 
     def handler_before(self, engine: Engine) -> DoorHandler | None:
         """What answers the questions that come to the listener, and gives all else to *engine*; None without doors."""
-        return DoorHandler(self._doors, engine.handle, self._metrics, self._clock) if self._doors else None
+        if not self._doors:
+            return None
+        return DoorHandler(self._doors, engine.handle, engine.pass_on, self._metrics, self._clock)
 
     def check_handler(self) -> CheckHandler:
         """What answers the calls of the gRPC listener."""

@@ -58,7 +58,7 @@ class AllowedAgain:
         if plan is None or not plan.at_once or not plan.identity:
             return b""
         token = self._recall(head.scanned.digest, now)
-        if token is None or token is not head.token or not self._planner.is_current(plan, token, now):
+        if token is None or token is not head.token or not self._planner.is_current(plan, token.user, now):
             return b""
         share = plan.share
         if share.connections > share.most_connections or not self._limits.pass_through(share):

@@ -47,6 +47,20 @@ class ObjectPlans:
 
     def find(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> RequestPlan | None:
         """The plan for a request of *user*, if one for an object of the same kind holds this moment, which is *now*."""
+        filled = self._fill(user, request, location, now)
+        if filled is None:
+            return None
+        plan = filled.whole_plan()
+        if filled.came_before():
+            self._plans.keep(user, request, plan)
+        return plan
+
+    def fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
+        """The same without a plan of its own; None also for a target that came lately, which shall have one."""
+        filled = self._fill(user, request, location, now)
+        return None if filled is None or filled.came_before() else filled
+
+    def _fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
         upstream = location.upstream
         if upstream is None or upstream.split_name is None or request.upgrade:
             return None
@@ -55,16 +69,29 @@ class ObjectPlans:
         if parts is None:
             return None
         before, name, after = parts
-        with_gaps = self._kept.get((user, upstream, request.method, before, after))
-        if with_gaps is None or not self._planner.still_holds(with_gaps.plan, now):
+        key = (user, upstream, request.method, before, after)
+        with_gaps = self._kept.get(key)
+        if with_gaps is None:
             return None
-        if bool(name) is not bool(with_gaps.plan.info.name):
+        plan = with_gaps.plan
+        if not self._planner.still_holds(plan, now) and not self._renew(plan, user, now):
+            self._kept.forget(key)
+            return None
+        if bool(name) is not bool(plan.info.name):
             # The mapper takes one object and all of them for alike, which it must not.
             return None
-        plan = with_gaps.plan_for(location.target, path, name)
-        if with_gaps.came_before(location.target):
-            self._plans.keep(user, request, plan)
-        return plan
+        return FilledGaps(with_gaps, location.target, path, name)
+
+    def _renew(self, plan: RequestPlan, user: KnownUser, now: float) -> bool:
+        """Ask the policy again about a plan whose time is up: whether it says the same, and still of all names.
+
+        To make the plan anew takes ten times as long, and all that were made together end together.
+        """
+        return self._planner.is_current(plan, user.info, now) and not self._names_matter(plan)
+
+    def _names_matter(self, plan: RequestPlan) -> bool:
+        """Whether the ruling of *plan*, just decided, or what follows from it, could be another for another name."""
+        return self._planner.names_matter or self._judge.name_matters(plan.user, plan.required, plan.delegation)
 
     def keep(self, user: KnownUser, request: RequestHead, location: Location, plan: RequestPlan) -> None:
         """Keep *plan*, which was just made for *request*, for other objects, if their names do not matter."""
@@ -98,9 +125,7 @@ class ObjectPlans:
         if upstream.settings.public or upstream.settings.redirect is not None:
             # Which paths these are for may be a matter of one object.
             return False
-        return not self._planner.names_matter and not self._judge.name_matters(
-            plan.user, plan.required, plan.delegation
-        )
+        return not self._names_matter(plan)
 
     def clear(self) -> None:
         self._kept.clear()
@@ -130,9 +155,15 @@ class _PlanWithGaps:
         audit = plan.audit.for_objects(target.decode("ascii"), name)
         return None if audit is None else cls(plan, method, audit)
 
+    def head_for(self, target: bytes) -> bytes:
+        assert self.plan.upstream is not None, "it was forwarded there"
+        return b"".join((self._line, self.plan.upstream.forwarded_target(target), self._rest))
+
+    def audit_middle(self, target: bytes, name: str) -> str:
+        return "" if self._audit is None else self._audit.middle(target.decode("ascii"), name)
+
     def plan_for(self, target: bytes, path: str, name: str) -> RequestPlan:
         model, audit = self.plan, self._audit
-        assert model.upstream is not None, "it was forwarded there"
         info = model.info if name == model.info.name else named(model.info, name, path)
         return RequestPlan(
             model.ruling,
@@ -147,8 +178,9 @@ class _PlanWithGaps:
             stream=False,
             reviews_token=False,
             delegation=model.delegation,
-            head=b"".join((self._line, model.upstream.forwarded_target(target), self._rest)),
+            head=self.head_for(target),
             at_once=True,
+            passes_on=model.passes_on,
             routing=model.routing,
         )
 
@@ -156,6 +188,32 @@ class _PlanWithGaps:
         """Whether *target* is among the latest, to which it is added."""
         # Of a keyed hash: equal ones of different targets would only have one of them planned a little sooner.
         return came_before(hash(target), self._targets, MOST_TARGETS)
+
+
+class FilledGaps:
+    """A plan with gaps, and what fills them for one request."""
+
+    __slots__ = ("_gaps", "_name", "_path", "_target", "plan")
+
+    def __init__(self, gaps: _PlanWithGaps, target: bytes, path: str, name: str) -> None:
+        self._gaps, self._target, self._path, self._name = gaps, target, path, name
+        # That of another object of the same kind.
+        self.plan = gaps.plan
+
+    def came_before(self) -> bool:
+        """Whether the target is among the latest, to which it is added."""
+        return self._gaps.came_before(self._target)
+
+    def head(self) -> bytes:
+        """As `RequestPlan.head`."""
+        return self._gaps.head_for(self._target)
+
+    def audit_middle(self) -> str:
+        """For `Prepared.complete` of the other plan."""
+        return self._gaps.audit_middle(self._target, self._name)
+
+    def whole_plan(self) -> RequestPlan:
+        return self._gaps.plan_for(self._target, self._path, self._name)
 
 
 def named(info: RequestInfo, name: str, path: str) -> RequestInfo:

@@ -11,7 +11,7 @@ from ostiary.core.caching.bounded import BoundedByOwner
 from ostiary.core.delegation import Delegation
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.auditor import Auditor, Prepared
-from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
+from ostiary.gateway.authenticate.tokens_in_use import KnownUser
 from ostiary.gateway.authorize.ruling import Ruling
 from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.http1.request_head import RequestHead
@@ -143,6 +143,9 @@ class Planner:
             # Who asks in another's name is in no proof: the backend could not follow the revocations of both.
             if question.redirected and actor is None:
                 plan.redirected, plan.target = True, target
+            plan.passes_on = (
+                plan.at_once and not plan.redirected and upstream.assertions is None and request.method != b"HEAD"
+            )
             line = request.method + b" " + target + b" HTTP/1.1\r\n"
             plan.head = line + upstream.host_line + (b"" if question.public else upstream.identity(user))
         return plan
@@ -160,14 +163,14 @@ class Planner:
         ruling = plan.ruling
         return plan.routing == self._routing and ruling.generation == self._generation and now < ruling.until
 
-    def is_current(self, plan: RequestPlan, token: TokenInUse, now: float) -> bool:
-        """Whether *plan* may be used again. If only its time is up, the policy is asked the same question again."""
+    def is_current(self, plan: RequestPlan, user: UserInfo, now: float) -> bool:
+        """Whether *plan* may be used again by *user*. If only its time is up, the policy is asked once more."""
         if self.still_holds(plan, now):
             return True
         if plan.routing != self._routing:
             return False
         ruling = plan.ruling
-        renewed = self._judge.decide(token.user, plan.required, plan.delegation) if plan.required else None
+        renewed = self._judge.decide(user, plan.required, plan.delegation) if plan.required else None
         if renewed is None or renewed != ruling:
             # Another decision changes what follows from it, so the plan is made anew.
             return False

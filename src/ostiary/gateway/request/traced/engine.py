@@ -88,8 +88,8 @@ class TracedEngine(Engine):
         super().__init__(parts, loop)
         self._traces = traces
         self._forward_plain, self._forward = self._forward, self._forward_traced
-        # A request that is allowed in one step would have no trace.
-        self.allow_again = never_again
+        # A request that is allowed in one step, or passed on, would have no trace.
+        self.allow_again, self.pass_on = never_again, None
 
     def handle(self, exchange: Exchange) -> None:
         request = exchange.request

@@ -127,6 +127,33 @@ async def test_a_decision_for_all_names_lives_no_longer_than_another(tmp_path: P
         assert (await gateway.ask(f"{PODS}/web-2")).status == 403
 
 
+async def test_a_plan_whose_time_is_up_is_confirmed_and_not_made_anew(tmp_path: Path) -> None:
+    """Plans that were made together end together: to make them all anew would hold up everybody."""
+    policy = NamelessPolicy()
+    async with site(tmp_path, policy) as (gateway, _):
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        plans = gateway.worker.app.engine._object_plans
+        (with_gaps,) = plans._kept.values()
+        for number in range(1, 4):
+            gateway.clock.advance(61)
+            assert (await gateway.ask(f"{PODS}/web-{number}")).status == 200
+        assert list(plans._kept.values()) == [with_gaps]
+        assert names(policy) == ["web-0"] * 4, "what is asked again is the question of the plan"
+
+
+async def test_a_plan_is_not_confirmed_for_all_names_once_they_matter(tmp_path: Path) -> None:
+    policy = NamelessPolicy()
+    async with site(tmp_path, policy) as (gateway, made):
+        assert (await gateway.ask(f"{PODS}/web-0")).status == 200
+        # The question of the plan has the same answer as before.
+        policy.matters = True
+        policy.rule = lambda asked: ALLOW if asked.request.name == "web-0" else Decision(Verdict.DENY, "no")
+        gateway.clock.advance(61)
+        assert [(await gateway.ask(f"{PODS}/web-{number}")).status for number in (1, 1, 2)] == [403] * 3
+        assert len(made.requests) == 1
+        assert len(gateway.worker.app.engine._object_plans) == 0
+
+
 async def test_another_user_is_decided_on_alone(tmp_path: Path) -> None:
     policy = NamelessPolicy(lambda asked: ALLOW if asked.user.username == "alice" else Decision(Verdict.DENY, "no"))
     async with site(tmp_path, policy) as (gateway, _):
