@@ -8,7 +8,6 @@ is what a request would have waited.
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import statistics
 import sys
@@ -20,6 +19,7 @@ from datetime import timedelta
 from bench.table import Row
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.gateway.config import loads
+from ostiary.gateway.process.worker_process import tune_garbage_collector
 from ostiary.gateway.upstream.following.reader import FollowedUpstream
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.plugins.rbac import RbacAuthorization
@@ -50,7 +50,8 @@ async def _measure() -> list[Row]:
         reader = FollowedUpstream(config.upstreams[0], asyncio.get_running_loop(), SYSTEM_CLOCK)
         policy = FollowedPolicy(FromSettings("here", timedelta(minutes=10), 1_000_000, timedelta(hours=6)))
         provider = RbacAuthorization(following=policy)
-        gc.collect()
+        # As in a worker that has started.
+        tune_garbage_collector()
         naps = _Naps()
         started, cpu = time.perf_counter(), time.process_time()
         following = asyncio.create_task(policy.follow(reader))
