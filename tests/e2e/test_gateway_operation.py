@@ -58,6 +58,15 @@ def until(true: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
+# --- starting ---
+
+
+@pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+def test_who_reads_that_it_serves_can_use_its_token_store(site: Site, listen: dict[str, Any]) -> None:
+    with site.serving(listen=listen):
+        assert (site.folder / "tokens.db").exists()
+
+
 # --- a new configuration ---
 
 
@@ -90,7 +99,7 @@ class TestReload:
 
     @pytest.mark.parametrize("workers", [1, 2])
     def test_one_that_comes_before_anybody_listens_to_it_waits(self, site: Site, workers: int) -> None:
-        with site.serving(listen={"workers": workers}) as gateway:
+        with site.serving(early=True, listen={"workers": workers}) as gateway:
             gateway.signal(signal.SIGHUP)
             gateway.line("the configuration was reloaded")
 
@@ -206,8 +215,8 @@ def certificate(gateway: Gateway) -> bytes | None:
 class TestStopping:
     @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
     def test_a_stop_right_after_the_start_is_a_stop_like_any_other(self, site: Site, listen: dict[str, Any]) -> None:
-        """From the moment in which the address is told, a signal is a request and not an accident."""
-        with site.serving(listen=listen) as gateway:
+        """From the moment in which an address is told, a signal is a request and not an accident."""
+        with site.serving(early=True, listen=listen) as gateway:
             gateway.signal(signal.SIGTERM)
             assert gateway.process.wait(SECONDS) == 0
 

@@ -130,9 +130,11 @@ class Site:
     def write_config(self, **sections: Any) -> Path:
         return self._write("gateway.yaml", json.dumps(self.config(**sections)))
 
-    def serving(self, *, environment: Mapping[str, str] | None = None, **sections: Any) -> ServedGateway:
+    def serving(
+        self, *, environment: Mapping[str, str] | None = None, early: bool = False, **sections: Any
+    ) -> ServedGateway:
         """A gateway in a process of its own; it begins with the ``with`` block and ends with it."""
-        return ServedGateway(self, self.write_config(**sections), environment or {})
+        return ServedGateway(self, self.write_config(**sections), environment or {}, early=early)
 
     def in_process(
         self,
@@ -243,11 +245,14 @@ class Gateway:
 
 
 class ServedGateway(Gateway):
-    """``ostiary serve`` in a process. Leaving the block sends SIGTERM, and it must end well."""
+    """``ostiary serve`` in a process. Leaving the block sends SIGTERM, and it must end well.
 
-    def __init__(self, site: Site, config: Path | None, environment: Mapping[str, str]) -> None:
+    With *early* the block begins when its addresses are bound: nobody answers requests yet.
+    """
+
+    def __init__(self, site: Site, config: Path | None, environment: Mapping[str, str], *, early: bool = False) -> None:
         super().__init__(site)
-        self._config, self._environment = config, environment
+        self._config, self._environment, self._early = config, environment, early
         self.lines: list[str] = []
         self.health = ""
 
@@ -285,15 +290,20 @@ class ServedGateway(Gateway):
         self._reader = threading.Thread(target=self._read, args=(self.process,))
         self._reader.start()
         try:
-            told = _SERVING.search(self.line("serving on"))
+            self._read_addresses()
         except BaseException:
             self.kill()
             raise
-        assert told is not None
-        self.scheme, self.port = told["scheme"], int(told["port"])
-        found = _HEALTH.search(self.line("health and metrics on"))
-        assert found is not None
-        self.health = found[1]
+
+    def _read_addresses(self) -> None:
+        health = _HEALTH.search(self.line("health and metrics on"))
+        assert health is not None
+        self.health = health[1]
+        if self._early:
+            return
+        serving = _SERVING.search(self.line("serving on"))
+        assert serving is not None
+        self.scheme, self.port = serving["scheme"], int(serving["port"])
 
     def line(self, text: str, *, after: int = 0) -> str:
         """The first line on stderr with *text* in it, waited for; *after* leaves out that many of such lines."""

@@ -161,7 +161,12 @@ def _serve(path: Path | None, worker: str | None) -> int:
     for warning in warnings(config):
         print_note(warning)
     scheme = "https" if config.listen.tls is not None else "http"
-    run(source, config, on_listening=lambda address, *others: _listening(f"{scheme}://{address}", *others))
+    run(
+        source,
+        config,
+        on_listening=_print_listening,
+        on_serving=lambda address: _print_serving(f"{scheme}://{address}"),
+    )
     return OK
 
 
@@ -177,9 +182,12 @@ def _config_file(named: Path | None) -> Path | None:
     return None
 
 
-def _listening(url: str, health: str, grpc: str | None) -> None:
-    # The address that people wait for comes last.
+def _print_listening(health: str, grpc: str | None) -> None:
     if grpc is not None:
         print(f"ostiary: gRPC on {grpc}", file=sys.stderr)
-    print(f"ostiary: health and metrics on http://{health}", file=sys.stderr)
+    print(f"ostiary: health and metrics on http://{health}", file=sys.stderr, flush=True)
+
+
+def _print_serving(url: str) -> None:
+    # The address that people wait for comes last.
     print(f"ostiary: serving on {url} (process {os.getpid()})", file=sys.stderr, flush=True)

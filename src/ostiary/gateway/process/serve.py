@@ -28,15 +28,25 @@ from ostiary.gateway.process.signals import SIGNALS
 from ostiary.gateway.process.supervisor import Supervisor
 from ostiary.gateway.process.worker_process import serve_alone, serve_for_supervisor
 
-# Called with the address where the gateway listens, the one for health and metrics, and the one for gRPC, if any.
-OnListening = Callable[[str, str, str | None], None]
+# Called with the address for health and metrics, and the one for gRPC, if any.
+OnListening = Callable[[str, str | None], None]
+# Called with the address for requests.
+OnServing = Callable[[str], None]
 
 
 def run(
-    source: ConfigSource, config: GatewayConfig, *, on_listening: OnListening = lambda address, health, grpc: None
+    source: ConfigSource,
+    config: GatewayConfig,
+    *,
+    on_listening: OnListening = lambda health, grpc: None,
+    on_serving: OnServing = lambda address: None,
 ) -> None:
-    """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had."""
-    # Blocked until they are handled: from here on somebody may know our address and send one.
+    """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had.
+
+    *on_listening* is called when all addresses are bound, *on_serving* when every worker answers requests: who is told
+    so may use what a worker makes when it starts, such as the file of the token store.
+    """
+    # Blocked until they are handled: from here on somebody may know an address of ours and send one.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     service = ServiceManager.from_environment()
     with ExitStack() as stack:
@@ -45,8 +55,10 @@ def run(
         grpc = None
         if config.listen.grpc is not None:
             grpc = stack.enter_context(_listen_on(config.listen.grpc.address, "listen.grpc"))
-        on_listening(_address(listener), _address(health), None if grpc is None else _address(grpc))
-        service.status = f"serving on {_address(listener)}"
+        on_listening(_address(health), None if grpc is None else _address(grpc))
+        address = _address(listener)
+        service.on_started = lambda: on_serving(address)
+        service.status = f"serving on {address}"
         listeners = Listeners(listener, grpc, stack.enter_context(_agents(config)))
         if config.listen.workers == 1:
             _run_loop(serve_alone(source, config, listeners, health, service))

@@ -1,7 +1,8 @@
 """Tells systemd how the gateway is: started, reloading, stopping, alive (the protocol of sd_notify(3)).
 
 Called by the process that systemd has started: a worker that serves alone, or the supervisor for all of its workers.
-Without ``NOTIFY_SOCKET`` nothing is sent. The gateway serves on if systemd cannot be told.
+Without ``NOTIFY_SOCKET`` nothing is sent. The gateway serves on if systemd cannot be told. `on_started` tells whoever
+else waits for the start.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 
 log = logging.getLogger("ostiary.gateway")
@@ -29,6 +30,7 @@ class ServiceManager:
         self._address = address
         self._watchdog = watchdog
         self.status = status
+        self.on_started: Callable[[], None] = lambda: None
         self._started = False
         self._feeding: asyncio.Task[None] | None = None
 
@@ -46,6 +48,7 @@ class ServiceManager:
         """Requests are answered. Only the first call counts: a worker that is replaced starts, too."""
         if not self._started:
             self._started = True
+            self.on_started()
             self._send("READY=1", f"STATUS={self.status}")
             if self._address is not None and self._watchdog is not None:
                 self._feeding = asyncio.get_running_loop().create_task(self._feed_watchdog(self._watchdog))

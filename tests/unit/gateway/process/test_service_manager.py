@@ -54,10 +54,12 @@ async def test_a_reload_before_the_start_does_not_end_the_start(systemd: NotifyS
 
 
 async def test_a_start_is_told_once(systemd: NotifySocket) -> None:
-    service = ServiceManager(systemd.address)
+    service, told = ServiceManager(systemd.address), []
+    service.on_started = lambda: told.append("started")
     service.tell_started()
     service.tell_started()
     assert len(systemd.waiting()) == 1
+    assert told == ["started"]
 
 
 async def test_the_watchdog_hears_of_us_at_least_twice_a_period(systemd: NotifySocket) -> None:
