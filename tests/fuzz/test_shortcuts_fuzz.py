@@ -71,6 +71,8 @@ QUERIES: Table = (
             b"?fieldSelector=metadata.name%3Dweb-1&limit=&resourceVersion=1",
             b"?fieldSelector=metadata.name%3Dweb-1&limit=2&resourceVersion=1",
             b"?q=%22;b",
+            b"?labelSelector=5&limit=1",
+            b"?labelSelector=6&limit=1",
         ),
         *(b"?resourceVersion=5#f", b'?x="y"&limit=3', b"?timeoutSeconds=%35", b"?limit=99999999999999999999"),
     ),
@@ -79,7 +81,15 @@ LINES: Table = (
     (
         *(b"User-Agent: kubectl/v1", b"User-Agent: other", b"Accept: application/json", b"Accept-Encoding: gzip"),
         *(b"Traceparent: 00-aa", b"traceparent: 00-cc", b"X-Request-Id: 1", b"X-Request-ID: 2", b"Tracestate: a=b"),
-        *(b"X-B3-TraceId: 9", b"b3: 0", b"Connection: keep-alive", b"X-Own: a", b"X-Own: b", b"Cookie: a=b"),
+        *(
+            b"Kubectl-Session: 0-1",
+            b"X-B3-TraceId: 9",
+            b"b3: 0",
+            b"Connection: keep-alive",
+            b"X-Own: a",
+            b"X-Own: b",
+            b"Cookie: a=b",
+        ),
         *(b"X-Remote-User: root", b"X-Dropped: 1", b"X-Forwarded-For: 1.2.3.4", b"Audit-Id: mine"),
     ),
     (

@@ -348,6 +348,8 @@ async def twin_gateways(folder: Path) -> AsyncIterator[Twins]:
         "upstreams": [
             {"name": "k", "server": "http://127.0.0.1:1", "attributes": "kubernetes"},
             {"name": "h", "server": "http://127.0.0.1:2", "attributes": "http", "prefix": "/app", "identity": "none"},
+            # Among the objects of the first one.
+            {"name": "n", "server": "http://127.0.0.1:3", "attributes": "kubernetes", "prefix": "/api/v1/nodes/web-2"},
         ],
         "limits": {"failuresPerMinute": 0},
         "audit": {"log": {"path": "audit.log"}},

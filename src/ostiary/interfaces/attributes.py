@@ -60,6 +60,10 @@ class SplitsNames(Protocol):
         may not depend on these two. The name is empty where all objects of a kind are meant, and has small letters,
         digits, dashes and dots only. Where parameters of the query differ only in a number that means nothing for a
         decision, what stands after the name may be equal nevertheless.
+
+        Another name of one to 253 of these characters, the first and the last of which is a letter or a digit, must be
+        split from the same place in the same way. If what stands after it is equal for two values of a parameter, both
+        of one to 18 digits, it must be so for all of them. The gateway relies on both, and does not ask again.
         """
 
 

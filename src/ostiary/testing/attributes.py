@@ -61,6 +61,7 @@ QUERIES = (
 UPGRADES = ("", "websocket", "spdy/3.1")
 # What a name may hold that stands in the place of another.
 _NAME = re.compile(r"[a-z0-9.\-]*")
+_NUMBER = re.compile(r"(?<==)[0-9]{1,18}(?![^&])")
 
 
 def lines() -> Iterator[RequestLine]:
@@ -124,19 +125,28 @@ class AttributesMapperContract:
             assert more is None or (more != info and more.name == info.name and more.namespace == info.namespace)
 
     def test_requests_that_differ_in_a_name_ask_for_the_same(self, mapper: AttributesMapper) -> None:
-        splitting = ability(mapper, SplitsNames)
         alike: dict[tuple[object, ...], RequestInfo] = {}
-        for line, info in _understood_lines(mapper):
-            parts = None if splitting is None or line.upgrade else splitting.split_name(line.path, line.query)
-            if parts is None:
-                continue
-            before, name, after = parts
+        for line, (before, name, after) in _split_lines(mapper):
+            info = mapper.request_info(line)
             assert line.path == before + name + after.partition("?")[0]
             assert _NAME.fullmatch(name)
             nameless = replace(info, name="", path="") if name else info
             key = (line.method, before, after, bool(name))
             assert alike.setdefault(key, nameless) == nameless
             assert (line.method, before, after, not name) not in alike, "one object is something else than all of them"
+
+    def test_another_name_in_its_place_is_split_in_the_same_way(self, mapper: AttributesMapper) -> None:
+        for line, (before, name, after) in _split_lines(mapper):
+            for other in ("a", "0", "status", "watch", "log", "namespaces", "a.b--c.9", "x" * 253) if name else ():
+                path = before + other + line.path.removeprefix(before + name)
+                assert _split(mapper, path, line.query) == (before, other, after)
+
+    def test_a_number_that_does_not_matter_matters_for_no_value(self, mapper: AttributesMapper) -> None:
+        for line, parts in _split_lines(mapper):
+            same = {
+                _split(mapper, line.path, _NUMBER.sub(other, line.query)) == parts for other in ("9", "08", "7" * 18)
+            }
+            assert len(same) == 1
 
     def test_what_an_object_asks_for_is_known_or_in_doubt(self, mapper: AttributesMapper) -> None:
         reader = ability(mapper, ReadsCapabilities)
@@ -149,6 +159,18 @@ class AttributesMapperContract:
             assert every.doubt == "because"
             for body in (b"", b"{", b"\xff", b"[]", b"null"):
                 assert reader.capabilities_of(info, RequestContent((), (), body)).names == every.names
+
+
+def _split_lines(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, tuple[str, str, str]]]:
+    for line, _ in _understood_lines(mapper):
+        parts = None if line.upgrade else _split(mapper, line.path, line.query)
+        if parts is not None:
+            yield line, parts
+
+
+def _split(mapper: AttributesMapper, path: str, query: str) -> tuple[str, str, str] | None:
+    splitting = ability(mapper, SplitsNames)
+    return None if splitting is None else splitting.split_name(path, query)
 
 
 def _understood_lines(mapper: AttributesMapper) -> Iterator[tuple[RequestLine, RequestInfo]]:

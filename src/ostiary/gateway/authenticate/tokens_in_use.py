@@ -51,8 +51,8 @@ class KnownUser:
     def __init__(self, info: UserInfo, delegation: str = "") -> None:
         self.info = info
         self.delegation = decode(delegation) if delegation else None
-        # Digests of header lines that came with their latest requests (`request.remembered.heads`).
-        self.latest_headers: set[bytes] = set()
+        # Hashes of header lines that came with their latest requests (`request.remembered.heads`).
+        self.latest_headers: set[int] = set()
         # About how many bytes their names take.
         self.size = size_of((info.username, info.uid, info.groups, info.extra, delegation))
 

@@ -63,6 +63,7 @@ from ostiary.gateway.request.own.token_review import OwnTokenReviews
 from ostiary.gateway.request.questions import Location, NoRoute, Questions
 from ostiary.gateway.request.recheck_after_wait import RecheckAfterWait
 from ostiary.gateway.request.records import RequestRecords
+from ostiary.gateway.request.remembered.alike_targets import AlikeTargets
 from ostiary.gateway.request.remembered.allowing import AllowAgain, AllowedAgain, never_again
 from ostiary.gateway.request.remembered.heads import RememberedHead, RememberedHeaders, RememberedHeads
 from ostiary.gateway.request.remembered.object_plans import ObjectPlans
@@ -172,7 +173,8 @@ class Engine:
             has_admission=self._admission is not None,
             step_up=None if parts.step_up is None else parts.step_up.rules,
         )
-        self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, shortcuts=parts.shortcuts)
+        alike = AlikeTargets(self._go_alike)
+        self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, alike, shortcuts=parts.shortcuts)
         self._heads = RememberedHeads(passes_traces=parts.headers.passes_traces)
         # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
         self.allow_again: AllowAgain = (
@@ -310,6 +312,10 @@ class Engine:
         self._judge.follow(successor._judge)
         self._planner.read_generation_again()
         self._rejudge.judge_all_anew()
+
+    def _go_alike(self, above: str) -> bool:
+        """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
+        return self._questions.go_alike(above) and not self._open_paths.begin_with(above)
 
     def forget_plans(self) -> None:
         self._plans.clear()

@@ -50,6 +50,10 @@ class Questions:
         self._own_apis = own_apis
         self._self_reviews = self_reviews
         self._api_groups = api_groups
+        self._prefixes = [
+            *(own.prefix for own in own_apis),
+            *(upstream.settings.prefix for upstream in routes.upstreams),
+        ]
         # Another number after each change of who serves what.
         self.routing = 0
 
@@ -74,6 +78,10 @@ class Questions:
         if upstream.settings.redirect is not None and names_parameter(query):
             raise AmbiguousRequest(f"the query has the parameter {PARAMETER}, which is for the gateway alone to set")
         return Location(path, query, target, None, upstream)
+
+    def go_alike(self, above: str) -> bool:
+        """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
+        return not any(prefix.startswith(above) for prefix in self._prefixes)
 
     def at(self, location: Location, request: RequestHead) -> Question:
         """What the request asks for there; raises `ValueError` if that can be read in two ways."""

@@ -39,6 +39,10 @@ class OpenPaths:
     def find(self, target: bytes) -> OpenPath | None:
         return self._paths.get(first_segment(target)) if target.startswith(self._prefixes) else None
 
+    def begin_with(self, above: str) -> bool:
+        """Whether one of them begins with *above*."""
+        return any(path.startswith(above.encode("ascii")) for path in self._prefixes)
+
     def serve(self, path: OpenPath, passage: Passage) -> None:
         waiting = path.handler(passage, lambda code: self._conclude(path, passage, code))
         if waiting is not None:

@@ -13,6 +13,8 @@ from ostiary.gateway.request.stages import OpenPath, Passage, RequestPlan
 
 # How many heads with the same request line are remembered per ruling: some clients put something new into each.
 MOST_HEADS = 8
+# How many header lines of a user's latest requests are told apart: kubectl sends others with each of its commands.
+MOST_HEADERS = 32
 
 
 class RememberedHead:
@@ -70,7 +72,8 @@ class RememberedHeads:
         if block is None or block.known is not None or not self._passes_traces or token.is_application:
             return
         latest = token.known_user.latest_headers
-        if came_before(block.digest, latest, MOST_HEADS) and self._leave_traces(passage):
+        # Of a keyed hash: equal ones of different lines would only have one of them remembered a little sooner.
+        if came_before(hash(block.digest), latest, MOST_HEADERS) and self._leave_traces(passage):
             block.known, block.known_owner = RememberedHeaders(self, passage.scanned, token), token.user.username
             passage.scanned.authorization = None
 

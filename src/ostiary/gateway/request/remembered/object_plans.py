@@ -22,6 +22,7 @@ from ostiary.gateway.authenticate.tokens_in_use import KnownUser
 from ostiary.gateway.http1.request_head import RequestHead
 from ostiary.gateway.request.judge import Judge
 from ostiary.gateway.request.questions import Location
+from ostiary.gateway.request.remembered.alike_targets import AlikeTargets, Parts
 from ostiary.gateway.request.remembered.plans import Planner, Plans
 from ostiary.gateway.request.stages import RequestPlan
 from ostiary.gateway.upstream.upstreams import Upstream
@@ -33,15 +34,16 @@ OBJECT_PLAN_BYTES_PER_USER = 2 * 1024 * 1024
 MOST_TARGETS = 64
 _TARGET_BYTES = 100
 
-_Parts = tuple[str, str, str]
 _Key = tuple[KnownUser, Upstream, bytes, str, str]
 
 
 class ObjectPlans:
     """Those of one engine. Without *shortcuts* there are none."""
 
-    def __init__(self, planner: Planner, plans: Plans, judge: Judge, *, shortcuts: bool = True) -> None:
-        self._planner, self._plans, self._judge = planner, plans, judge
+    def __init__(
+        self, planner: Planner, plans: Plans, judge: Judge, alike: AlikeTargets, *, shortcuts: bool = True
+    ) -> None:
+        self._planner, self._plans, self._judge, self._alike = planner, plans, judge, alike
         self._shortcuts = shortcuts
         self._kept: BoundedByOwner[_Key, _PlanWithGaps] = BoundedByOwner(OBJECT_PLAN_BYTES, OBJECT_PLAN_BYTES_PER_USER)
 
@@ -60,6 +62,16 @@ class ObjectPlans:
         filled = self._fill(user, request, location, now)
         return None if filled is None or filled.came_before() else filled
 
+    def fill_alike(self, user: KnownUser, request: RequestHead, now: float) -> FilledGaps | None:
+        """The same for a target that is like an earlier one, so that nobody needs to find out where it goes."""
+        found = self._alike.find(request)
+        if found is None:
+            return None
+        alike, name = found
+        key = (user, alike.upstream, request.method, alike.before, alike.after)
+        filled = self._filled(key, request.target, alike.path or alike.before + name, name, now)
+        return None if filled is None or filled.came_before() else filled
+
     def _fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
         upstream = location.upstream
         if upstream is None or upstream.split_name is None or request.upgrade:
@@ -70,17 +82,23 @@ class ObjectPlans:
             return None
         before, name, after = parts
         key = (user, upstream, request.method, before, after)
+        filled = self._filled(key, location.target, path, name, now)
+        if filled is not None:
+            self._alike.keep(request, location, parts, owner=user.info.username)
+        return filled
+
+    def _filled(self, key: _Key, target: bytes, path: str, name: str, now: float) -> FilledGaps | None:
         with_gaps = self._kept.get(key)
         if with_gaps is None:
             return None
         plan = with_gaps.plan
-        if not self._planner.still_holds(plan, now) and not self._renew(plan, user, now):
+        if not self._planner.still_holds(plan, now) and not self._renew(plan, key[0], now):
             self._kept.forget(key)
             return None
         if bool(name) is not bool(plan.info.name):
             # The mapper takes one object and all of them for alike, which it must not.
             return None
-        return FilledGaps(with_gaps, location.target, path, name)
+        return FilledGaps(with_gaps, target, path, name)
 
     def _renew(self, plan: RequestPlan, user: KnownUser, now: float) -> bool:
         """Ask the policy again about a plan whose time is up: whether it says the same, and still of all names.
@@ -109,7 +127,7 @@ class ObjectPlans:
             size = plan.size + MOST_TARGETS * _TARGET_BYTES
             self._kept.keep(key, with_gaps, owner=user.info.username, size=size)
 
-    def _is_for_all_names(self, plan: RequestPlan, upstream: Upstream, path: str, parts: _Parts) -> bool:
+    def _is_for_all_names(self, plan: RequestPlan, upstream: Upstream, path: str, parts: Parts) -> bool:
         info = plan.info
         # What the mapper has read must be what it has split.
         if (info.name, info.path) != (parts[1], path) or plan.required != (info,):
@@ -129,6 +147,7 @@ class ObjectPlans:
 
     def clear(self) -> None:
         self._kept.clear()
+        self._alike.clear()
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -222,16 +222,22 @@ class Transits:
         token = self._recall(scanned.digest, now)
         if token is None or token is not headers.token or scanned.impersonate:
             return None
+        filled = self._object_plans.fill_alike(token.known_user, request, now)
+        if filled is None:
+            filled = self._fill(token, request, now)
+        if filled is None or not filled.plan.passes_on:
+            return None
+        return self._start(connection, request, filled.plan, filled, scanned, token, now, own_lines)
+
+    def _fill(self, token: TokenInUse, request: RequestHead, now: float) -> FilledGaps | None:
+        """Find out where the request goes, which no request like it has told yet."""
         if self._open_paths.find(request.target) is not None:
             return None
         try:
             location = self._questions.locate(request)
         except (NoRoute, ValueError):
             return None
-        filled = self._object_plans.fill(token.known_user, request, location, now)
-        if filled is None or not filled.plan.passes_on:
-            return None
-        return self._start(connection, request, filled.plan, filled, scanned, token, now, own_lines)
+        return self._object_plans.fill(token.known_user, request, location, now)
 
     def _start(
         self,
