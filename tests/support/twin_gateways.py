@@ -157,10 +157,15 @@ class Side:
 
     async def flush(self) -> None: ...
 
-    def attach(self) -> None:
+    async def attach(self) -> None:
         self.worker.app.auditor.sinks = (self,)
+        # Until what runs in the background waits for what it waits for.
+        await turn(5)
         for upstream in self.worker.app.routes.upstreams:
             upstream.pool._dial = self._dial
+            # The gateway tries a rejected credential again when the real clock says so, in the midst of anything. With
+            # another event nobody waits for it.
+            upstream.credential_rejected = asyncio.Event()
 
     async def _dial(
         self, address: UpstreamAddress, loop: asyncio.AbstractEventLoop, make: Callable[[], UpstreamConnection]
@@ -363,7 +368,7 @@ async def twin_gateways(folder: Path) -> AsyncIterator[Twins]:
         worker = Worker(config, bind(config.listen.address), clock=clock, shortcuts=name == "with")
         await worker.start()
         side = Side(worker)
-        side.attach()
+        await side.attach()
         sides.append(side)
     twins = Twins((sides[0], sides[1]), clock, [], folder / "policy.yaml")
     await twins.renew_tokens()

@@ -82,6 +82,7 @@ class Proxied(Generic[Context]):
         "_resent",
         "_retried",
         "_sent_body",
+        "_start_is_untold",
         "_timeout",
         "_unread",
         "context",
@@ -115,6 +116,8 @@ class Proxied(Generic[Context]):
         self.relayed = False
         self.recorder: Recorder | None = None
         self.tells_when_started = False
+        # The head of a stream's answer is held back.
+        self._start_is_untold = False
         # Whether anything of it has been given to an upstream's connection.
         self.sent = False
         self.status = 0
@@ -326,14 +329,23 @@ class Proxied(Generic[Context]):
         answer.begin(status, headers, framing, self._audit_line)
         if self.tells_when_started and not is_about_us:
             self._owner.proxied_started(self, status)
+        self._start_is_untold = self.tells_when_started and is_about_us
 
     def response_body(self, data: bytes) -> None:
         if self._answer is not None:
             self._answer.add(data)
 
     def response_flush(self) -> None:
-        if self._answer is not None:
-            self._answer.flush()
+        answer = self._answer
+        if answer is not None:
+            answer.flush()
+            if self._start_is_untold and answer.withheld is None:
+                self._tell_start()
+
+    def _tell_start(self) -> None:
+        """An answer that was held back is on its way after all."""
+        self._start_is_untold = False
+        self._owner.proxied_started(self, self.status)
 
     def response_end(self, trailers: Headers) -> None:
         self._connection = None
@@ -347,6 +359,8 @@ class Proxied(Generic[Context]):
                 self._send_with_another_credential()
                 return
         answer.end(trailers)
+        if self._start_is_untold:
+            self._tell_start()
         self._finish(self.status, None)
         self._exchange.end()
 
@@ -371,7 +385,7 @@ class Proxied(Generic[Context]):
     def _send_with_another_credential(self) -> None:
         """The upstream rejected ours. There may be a newer one; if not, that is no fault of the client's."""
         assert self.credential is not None
-        self._answer, self.status = None, 0
+        self._answer, self.status, self._start_is_untold = None, 0, False
         renewed = self.upstream.renewed_credential(self.credential)
         if isinstance(renewed, asyncio.Future):
             if not self._exchange.request.bare:

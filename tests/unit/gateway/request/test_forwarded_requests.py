@@ -123,6 +123,31 @@ async def test_a_program_behind_the_proxy_of_a_pod_may_ask_the_client_for_a_pass
             assert (await site.ask(path)).status == status
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"Content-Length: 4\r\n\r\nwho?",
+        b"Transfer-Encoding: chunked\r\n\r\n4\r\nwho?\r\n0\r\n\r\n",
+        b"Content-Length: 40000\r\n\r\n" + b"?" * 40_000,
+    ],
+    ids=["whole", "held back", "too long to be held back"],
+)
+async def test_its_answer_begins_and_ends_in_the_record_however_it_came(tmp_path: Path, rest: bytes) -> None:
+    async def asks(connection: Upstreamed) -> None:
+        while True:
+            connection.upstream.requests.append(await connection.request())
+            connection.send(b"HTTP/1.1 401 Unauthorized\r\n" + rest)
+
+    (tmp_path / "token").write_text("gateway-token")
+    async with upstream(asks) as made:
+        upstreams = [{**kubernetes(at(made))[0], "tokenFile": "token"}]
+        async with serving(configured(tmp_path, at(made), upstreams=upstreams)) as site:
+            for _ in range(2):
+                assert (await site.ask("/api/v1/namespaces/x/pods/p/proxy/")).status == 401
+            stages = [event["stage"] for event in await site.events()]
+            assert stages == ["ResponseStarted", "ResponseComplete"] * 2
+
+
 # --- ends ---
 
 
