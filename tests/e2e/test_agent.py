@@ -65,7 +65,11 @@ class Agent:
                 yield self
             finally:
                 self.process.terminate()
-                self.code = self.process.wait(SECONDS)
+                try:
+                    self.code = self.process.wait(SECONDS)
+                finally:
+                    # One that does not end must not keep the suite from its end.
+                    self.process.kill()
                 reader.join(SECONDS)
 
     def _read(self) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from ostiary.cli.accounts.new_token import expiration_seconds
@@ -17,6 +15,7 @@ from ostiary.cli.arguments import UsageError
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_note
 from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.platform.signals import SignalledWait
 
 DESCRIPTION = """\
 Keep a token of the gateway fresh for the programs beside it: in a container of the same pod, or on the same
@@ -110,28 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
             stack.enter_context(
                 TokenSocket(arguments.socket, keeper, mode=arguments.socket_mode, users=users, say=print_note)
             )
-        wake, stop = stack.enter_context(_signals())
-        keeper.run(stop, wake)
+        waiting = stack.enter_context(SignalledWait())
+        # SIGHUP wants a new token at once. Windows does not have it.
+        waking = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []
+        stack.enter_context(waiting.until_signals(waking=waking, ending=(signal.SIGTERM, signal.SIGINT)))
+        keeper.run(waiting)
     return OK
-
-
-@contextmanager
-def _signals() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Events that are set when somebody wants a new token at once, and when it shall end."""
-    wake, stop = threading.Event(), threading.Event()
-
-    def end(*_: object) -> None:
-        stop.set()
-        wake.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    if hasattr(signal, "SIGHUP"):
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda *_: wake.set())
-    try:
-        yield wake, stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _source_and_folder(arguments: argparse.Namespace) -> tuple[Source, TokenFolder | None]:

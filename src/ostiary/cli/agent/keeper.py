@@ -6,13 +6,13 @@ Run by the command; `sources` gets a token, and everybody in `outputs` is given 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
 from ostiary.core.clock import Clock
+from ostiary.core.platform.signals import SignalledWait
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.model import Secret
 
@@ -77,13 +77,12 @@ class TokenKeeper:
             return TokenHealth.EXPIRED
         return TokenHealth.LATE if self._failures else TokenHealth.FRESH
 
-    def run(self, stop: threading.Event, wake: threading.Event) -> None:
-        """Until *stop* is set. *wake* ends a wait: for the next token, or because it is the end."""
-        while not stop.is_set():
+    def run(self, waiting: SignalledWait) -> None:
+        """Until *waiting* is ended. Who wakes it up wants a new token at once."""
+        while not waiting.ended:
             next_at = self._clock.now() + self.refresh()
             while (rest := (next_at - self._clock.now()).total_seconds()) > 0:
-                if wake.wait(min(rest, LONGEST_WAIT)):
-                    wake.clear()
+                if waiting.wait(min(rest, LONGEST_WAIT)):
                     break
 
     def refresh(self) -> timedelta:

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ostiary.cli.agent.keeper import EARLIEST, LATEST, HeldToken, TokenHealth, TokenKeeper
+from ostiary.core.platform.signals import SignalledWait
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary.testing import FakeClock
@@ -112,19 +113,18 @@ def test_a_token_that_cannot_be_written_is_not_taken_for_the_current_one(bench: 
 
 
 def test_it_ends_when_it_is_told_to_and_gets_a_token_at_once_when_woken(clock: FakeClock) -> None:
-    gateway, wake, stop = Gateway(clock), threading.Event(), threading.Event()
     written = threading.Semaphore(0)
-    keeper = TokenKeeper(gateway, [lambda held: written.release()], clock=clock, say=print)
-    thread = threading.Thread(target=keeper.run, args=(stop, wake))
-    thread.start()
-    try:
-        for _ in range(3):
-            assert written.acquire(timeout=10)
-            wake.set()
-    finally:
-        stop.set()
-        wake.set()
-        thread.join(10)
+    keeper = TokenKeeper(Gateway(clock), [lambda held: written.release()], clock=clock, say=print)
+    with SignalledWait() as waiting:
+        thread = threading.Thread(target=keeper.run, args=(waiting,))
+        thread.start()
+        try:
+            for _ in range(3):
+                assert written.acquire(timeout=10)
+                waiting.wake()
+        finally:
+            waiting.end()
+            thread.join(10)
     assert not thread.is_alive()
 
 
