@@ -14,13 +14,13 @@ from bench.beside.everyone import Everyone, everyone
 from bench.beside.load import write_requests
 from bench.beside.pairs import Pairs, Turns, compare, load_row
 from bench.beside.plain import ENVOY, HAPROXY
-from bench.beside.with_us import OURS
+from bench.beside.with_us import US
 from bench.heads import request_text
 from bench.plots import bar_plot
 from bench.table import Row
 
 KILOBYTES, MEBIBYTE = 2_000, 1 << 20
-PLAN = {OURS: Turns(rounds=3, seconds=2), "": Turns(rounds=2, seconds=1)}
+PLAN = {**dict.fromkeys(US, Turns(rounds=3, seconds=2)), "": Turns(rounds=2, seconds=1)}
 # As many as keep a core busy; 64 bodies of a mebibyte would only wait for each other.
 CONNECTIONS = {KILOBYTES: 64, MEBIBYTE: 8}
 TOKENS = 10

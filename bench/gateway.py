@@ -45,6 +45,7 @@ SOURCES = {
 }
 # The interpreter that people have, built with optimisations; a developer's own often is not.
 SYSTEM_PYTHON = Path("/usr/bin/python3.11")
+ON_SYSTEM_PYTHON = "ostiary on the system's Python"
 # Two descriptors each in the gateway, and this machine allows 20,000; the figure is for 10,000.
 WATCHES, PROMISED_WATCHES = pace(9_000, quick=500), 10_000
 # The bytes of a request are made once: as any program does, the client sends its headers always in the same order.
@@ -95,16 +96,23 @@ def run() -> Iterator[Row]:
 # --- the gateway ---
 
 
+def system_python() -> list[str]:
+    """The command of the system's own interpreter with our libraries; empty if it is the one that runs this."""
+    if not SYSTEM_PYTHON.exists() or Path(sys.base_prefix) == Path("/usr"):
+        return []
+    libraries = ":".join(path for path in sys.path if not path.startswith(sys.base_prefix))
+    return ["env", f"PYTHONPATH={libraries}", str(SYSTEM_PYTHON)]
+
+
 @contextmanager
 def _on_system_python(folder: Path, upstream: int) -> Iterator[list[Peer]]:
-    """The same gateway on the system's own interpreter, if that is another one; it uses the same libraries."""
-    if not SYSTEM_PYTHON.exists() or Path(sys.base_prefix) == Path("/usr"):
+    """The same gateway on the system's own interpreter, if that is another one."""
+    python = system_python()
+    if not python:
         yield []
         return
-    libraries = ":".join(path for path in sys.path if not path.startswith(sys.base_prefix))
-    python = ["env", f"PYTHONPATH={libraries}", str(SYSTEM_PYTHON)]
     with gateway(folder, upstream, name="system", python=python, tokens_of="gateway") as peer:
-        yield [replace(peer, name="ostiary on the system's Python")]
+        yield [replace(peer, name=ON_SYSTEM_PYTHON)]
 
 
 @contextmanager

@@ -15,12 +15,12 @@ from bench.beside.everyone import Everyone, everyone
 from bench.beside.load import NEW, write_requests
 from bench.beside.pairs import Pairs, Turns, compare, load_row
 from bench.beside.plain import ENVOY, HAPROXY
-from bench.beside.with_us import OURS
+from bench.beside.with_us import US
 from bench.plots import bar_plot
 from bench.table import Row
 
 PATHS = 20
-PLAN = {OURS: Turns(rounds=4, seconds=2), "": Turns(rounds=2, seconds=1)}
+PLAN = {**dict.fromkeys(US, Turns(rounds=4, seconds=2)), "": Turns(rounds=2, seconds=1)}
 KNOWN, HEAD, TARGET = "known head", "new head", "new target"
 PLAIN = (HAPROXY, ENVOY)
 PROMISED = {KNOWN: 1.8, HEAD: 2.0, TARGET: 2.5}
@@ -76,7 +76,7 @@ def request_text(line: str, token: str, *more: str, body: str = "") -> str:
 def _rows(pairs: Sequence[Pairs], what: str, promised: float) -> Iterator[Row]:
     yield from load_row(pairs, what)
     for each in pairs:
-        yield each.row(what, f"CPU <= {promised} x, p99 <= 2 x" if each.name == OURS else "-")
+        yield each.row(what, f"CPU <= {promised} x, p99 <= 2 x" if each.name in US else "-")
 
 
 def _draw(measured: dict[str, list[Pairs]]) -> None:
@@ -88,7 +88,7 @@ def _draw(measured: dict[str, list[Pairs]]) -> None:
     def groups(figure: str, *, checking: bool) -> dict[str, dict[str, float]]:
         return {
             label: {
-                each.name: each.ratio(figure) for each in pairs if each.name == OURS or (each.name in PLAIN) != checking
+                each.name: each.ratio(figure) for each in pairs if each.name in US or (each.name in PLAIN) != checking
             }
             for label, pairs in zip(labels, measured.values(), strict=True)
         }

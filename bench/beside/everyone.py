@@ -40,6 +40,8 @@ class Everyone:
     site: Site
     nginx: Candidate
     ours: Candidate
+    # The same on another interpreter, where there is one.
+    on_system_python: Candidate | None
     peers: tuple[Candidate, ...]
     missing: tuple[str, ...]
     # By what `Candidate.requests` says.
@@ -48,7 +50,7 @@ class Everyone:
     @property
     def others(self) -> list[Candidate]:
         """All that are compared with plain nginx."""
-        return [self.ours, *self.peers]
+        return [self.ours, *([self.on_system_python] if self.on_system_python else []), *self.peers]
 
     def missing_rows(self, what: str) -> Iterator[Row]:
         for name in self.missing:
@@ -90,7 +92,7 @@ def everyone(
             else:
                 peers.append(peer)
         loads = {"": tokens, OAUTH2_PROXY: tuple(issuer.tokens(len(tokens)))}
-        yield Everyone(here, nginx, ours.candidate, tuple(peers), tuple(missing), loads)
+        yield Everyone(here, nginx, ours.candidate, ours.on_system_python, tuple(peers), tuple(missing), loads)
 
 
 def _kube_rbac_proxy(

@@ -1,24 +1,26 @@
-"""The gateway itself, and Envoy and HAProxy that ask it: one gateway for all three."""
+"""The gateway itself, on one interpreter or two, and Envoy and HAProxy that ask another one, which has doors."""
 
 from __future__ import annotations
 
 import io
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import yaml
 
 from bench.beside.plain import envoy, envoy_program, haproxy_bind
 from bench.beside.site import NAME, Candidate, Site
-from bench.gateway import gateway
+from bench.gateway import ON_SYSTEM_PYTHON, gateway, system_python
 from bench.haproxy import write_config
 from bench.peers import Peer, free_port
 from ostiary.cli import main
 
 OURS = "ostiary"
+US = (OURS, ON_SYSTEM_PYTHON)
 ENVOY_ASKS, HAPROXY_KEEPS = "Envoy with ext_authz to ostiary", "HAProxy with ostiary's decisions"
 SECRET = "the-secret-of-the-door"
 # As `bench.gateway` calls it.
@@ -27,22 +29,38 @@ UPSTREAM = "b"
 
 @dataclass(frozen=True, slots=True)
 class OurGateway:
+    """`on_system_python` is None if that is the interpreter of the first one. The proxies ask `asked`."""
+
     candidate: Candidate
+    on_system_python: Candidate | None
+    asked: Peer
     config: Path
     tokens: tuple[str, ...]
 
 
 @contextmanager
 def our_gateway(site: Site, *, role: str) -> Iterator[OurGateway]:
-    """A gateway with doors for Envoy and HAProxy. It does all of its work, an audit event in a file included."""
+    """Gateways that do all of their work, an audit event in a file included; those without a load cost nothing."""
     (site.folder / "secret").write_text(SECRET)
-    with gateway(
-        site.folder, site.upstream, extra=_doors(site.folder), role=role, certificates=site.certificates
-    ) as peer:
-        home = site.folder / "gateway"
-        tokens = sorted({line.split()[0] for line in (home / "targets").read_text().splitlines()})
-        candidate = Candidate(OURS, peer.port, (peer,), secure=bool(site.certificates))
-        yield OurGateway(candidate, home / "gateway.yaml", tuple(tokens))
+    python, other = system_python(), None
+    start = partial(gateway, site.folder, site.upstream, role=role, certificates=site.certificates)
+    with ExitStack() as stack:
+        peer = stack.enter_context(start())
+        if python:
+            other = stack.enter_context(start(name="system", python=python, tokens_of="gateway"))
+        asked = stack.enter_context(start(name="doors", extra=_doors(site.folder), tokens_of="gateway"))
+        targets = (site.folder / "gateway" / "targets").read_text().splitlines()
+        yield OurGateway(
+            _candidate(site, OURS, peer),
+            None if other is None else _candidate(site, ON_SYSTEM_PYTHON, other),
+            asked,
+            site.folder / "doors" / "gateway.yaml",
+            tuple(sorted({line.split()[0] for line in targets})),
+        )
+
+
+def _candidate(site: Site, name: str, peer: Peer) -> Candidate:
+    return Candidate(name, peer.port, (peer,), secure=bool(site.certificates))
 
 
 def _doors(folder: Path) -> str:
@@ -67,7 +85,7 @@ def envoy_that_asks(site: Site, ours: OurGateway) -> AbstractContextManager[Cand
     if site.certificates:
         # The system's authorities do not know the one of this run.
         text = text.replace("/etc/ssl/certs/ca-certificates.crt", str(site.certificates.authority))
-    return envoy(site, ENVOY_ASKS, yaml.safe_load(text), port, program, *_processes(ours))
+    return envoy(site, ENVOY_ASKS, yaml.safe_load(text), port, program, ours.asked)
 
 
 def haproxy_with_decisions(site: Site, ours: OurGateway) -> AbstractContextManager[Candidate] | None:
@@ -81,15 +99,11 @@ def haproxy_with_decisions(site: Site, ours: OurGateway) -> AbstractContextManag
     if site.certificates:
         listen = f"bind 127.0.0.1:{port}"
         file.write_text(file.read_text().replace(listen, f"{listen} {haproxy_bind(site.certificates)}"))
-    return _haproxy(site, file, port, _processes(ours))
+    return _haproxy(site, file, port, ours.asked)
 
 
 @contextmanager
-def _haproxy(site: Site, file: Path, port: int, others: tuple[Peer, ...]) -> Iterator[Candidate]:
+def _haproxy(site: Site, file: Path, port: int, asked: Peer) -> Iterator[Candidate]:
     command = ["haproxy", "-db", "-f", str(file)]
-    with site.candidate(HAPROXY_KEEPS, command, port, *others, cwd=file.parent) as candidate:
+    with site.candidate(HAPROXY_KEEPS, command, port, asked, cwd=file.parent) as candidate:
         yield replace(candidate, forgets=True)
-
-
-def _processes(ours: OurGateway) -> tuple[Peer, ...]:
-    return ours.candidate.processes

@@ -16,12 +16,12 @@ from pathlib import Path
 from bench.beside import load
 from bench.beside.everyone import everyone
 from bench.beside.pairs import Pairs, Turns, compare, load_row
-from bench.beside.with_us import OURS
+from bench.beside.with_us import US
 from bench.mix.recording import NEW, Recorded, read_all
 from bench.plots import bar_plot
 from bench.table import Row
 
-PLAN = {OURS: Turns(rounds=4, seconds=2), "": Turns(rounds=2, seconds=1)}
+PLAN = {**dict.fromkeys(US, Turns(rounds=4, seconds=2)), "": Turns(rounds=2, seconds=1)}
 # Each lap of the recordings is another person, another dashboard, another cluster's controllers.
 LAPS = 4
 # A person fetches the few documents of OpenAPI that are longer once a day, and then they are cached.
