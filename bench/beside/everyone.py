@@ -76,7 +76,8 @@ def everyone(
     with ExitStack() as stack:
         here = stack.enter_context(site(folder, secure=secure, locations=locations))
         nginx = stack.enter_context(plain_nginx(here))
-        ours = stack.enter_context(our_gateway(here, role=role))
+        with_doors = not {ENVOY_ASKS, HAPROXY_KEEPS}.isdisjoint(wanted)
+        ours = stack.enter_context(our_gateway(here, role=role, with_doors=with_doors))
         issuer, tokens = Issuer(), ours.tokens[:users]
         peers, missing = [], []
         for name in wanted:

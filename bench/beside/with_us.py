@@ -29,7 +29,7 @@ UPSTREAM = "b"
 
 @dataclass(frozen=True, slots=True)
 class OurGateway:
-    """`on_system_python` is None if that is the interpreter of the first one. The proxies ask `asked`."""
+    """`on_system_python` is None if that is the interpreter of the first one. Proxies ask `asked`, with `config`."""
 
     candidate: Candidate
     on_system_python: Candidate | None
@@ -39,8 +39,12 @@ class OurGateway:
 
 
 @contextmanager
-def our_gateway(site: Site, *, role: str) -> Iterator[OurGateway]:
-    """Gateways that do all of their work, an audit event in a file included; those without a load cost nothing."""
+def our_gateway(site: Site, *, role: str, with_doors: bool) -> Iterator[OurGateway]:
+    """Gateways that do all of their work, an audit event in a file included.
+
+    One more for proxies to ask is started only *with_doors*: also without a load it takes a moment of the core now and
+    then, which shows in latencies.
+    """
     (site.folder / "secret").write_text(SECRET)
     python, other = system_python(), None
     start = partial(gateway, site.folder, site.upstream, role=role, certificates=site.certificates)
@@ -48,7 +52,9 @@ def our_gateway(site: Site, *, role: str) -> Iterator[OurGateway]:
         peer = stack.enter_context(start())
         if python:
             other = stack.enter_context(start(name="system", python=python, tokens_of="gateway"))
-        asked = stack.enter_context(start(name="doors", extra=_doors(site.folder), tokens_of="gateway"))
+        asked = peer
+        if with_doors:
+            asked = stack.enter_context(start(name="doors", extra=_doors(site.folder), tokens_of="gateway"))
         targets = (site.folder / "gateway" / "targets").read_text().splitlines()
         yield OurGateway(
             _candidate(site, OURS, peer),
