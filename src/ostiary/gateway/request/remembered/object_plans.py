@@ -64,10 +64,10 @@ class ObjectPlans:
 
     def fill_alike(self, user: KnownUser, request: RequestHead, now: float) -> FilledGaps | None:
         """The same for a target that is like an earlier one, so that nobody needs to find out where it goes."""
-        found = self._alike.find(request)
-        if found is None:
+        match = self._alike.find(request)
+        if match is None:
             return None
-        alike, name = found
+        alike, name = match
         key = (user, alike.upstream, request.method, alike.before, alike.after)
         filled = self._filled(key, request.target, alike.path or alike.before + name, name, now)
         return None if filled is None or filled.came_before() else filled

@@ -50,7 +50,7 @@ class TokenFile:
         self._until = float("-inf")
 
 
-class _Look(NamedTuple):
+class _FileContents(NamedTuple):
     """Digests of what the files hold. `is_cut_off`: the file of the authorities ends within a certificate."""
 
     certificate: bytes
@@ -69,7 +69,7 @@ class TlsFiles:
         self._authorities = [] if tls.ca is None else [tls.ca]
         self.present = tls.certificate is not None
         self._clock = clock
-        self._used = self._seen = self._look()
+        self._used = self._seen = self._read_files()
         self._look_again_at = clock.monotonic() + TOKEN_FILE_SECONDS
 
     def changes(self, *, now: bool = False) -> list[str]:
@@ -81,7 +81,7 @@ class TlsFiles:
         if not now and at < self._look_again_at:
             return []
         self._look_again_at = at + TOKEN_FILE_SECONDS
-        self._seen = seen = self._look()
+        self._seen = seen = self._read_files()
         if seen is None:
             return []
         used = self._used
@@ -104,7 +104,7 @@ class TlsFiles:
         """What `changes` saw is in use from here on. What was written since then is a change again."""
         self._used = self._seen
 
-    def _look(self) -> _Look | None:
+    def _read_files(self) -> _FileContents | None:
         try:
             certificate, authorities = (
                 b"\0".join(path.read_bytes() for path in paths) for paths in (self._certificate, self._authorities)
@@ -112,4 +112,4 @@ class TlsFiles:
         except OSError:
             return None
         is_cut_off = authorities.count(b"-----BEGIN ") > authorities.count(b"-----END ")
-        return _Look(hashlib.sha256(certificate).digest(), hashlib.sha256(authorities).digest(), is_cut_off)
+        return _FileContents(hashlib.sha256(certificate).digest(), hashlib.sha256(authorities).digest(), is_cut_off)
