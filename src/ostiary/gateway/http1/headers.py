@@ -93,6 +93,7 @@ TRACES = frozenset(
     (
         *(b"traceparent", b"tracestate", b"b3", b"x-b3-traceid", b"x-b3-spanid", b"x-b3-parentspanid"),
         *(b"x-request-id", b"x-correlation-id", b"x-trace-id", b"request-id", b"uber-trace-id", b"sentry-trace"),
+        # Of kubectl: another one for each command that is typed.
         b"kubectl-session",
         *(b"x-amzn-trace-id", b"x-cloud-trace-context", b"x-datadog-trace-id", b"x-datadog-parent-id"),
     )

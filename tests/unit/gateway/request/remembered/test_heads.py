@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.core.tokens import digest
 from ostiary.gateway.http1.headers import TRACES
-from ostiary.gateway.request.remembered.heads import RememberedHeaders
+from ostiary.gateway.request.remembered.heads import MOST_HEADERS, RememberedHeaders
 from ostiary.interfaces.token_store import RevocationKind
 from tests.support.http1 import Upstream, get, upstream
 from tests.unit.gateway.request.gateways import Gateway, ImmediatePolicy, at, configured, serving
@@ -72,6 +72,18 @@ async def test_header_lines_are_known_with_another_request_line(tmp_path: Path) 
         assert len(gateway.worker._http.heads.blocks) == 1
         assert [request.target for request in made.requests] == [b"/x/%d" % number for number in range(5)]
         assert {request.one("X-Own") for request in made.requests} == {b"y"}
+
+
+async def test_so_are_those_of_many_commands_of_kubectl_in_turn(tmp_path: Path) -> None:
+    """Each command has headers of its own, and each call of it a session."""
+    async with site(tmp_path) as (gateway, made):
+        commands = [f"Kubectl-Command: kubectl {number}" for number in range(MOST_HEADERS)]
+        for turn in range(3):
+            for number, command in enumerate(commands):
+                lines = (command, f"Kubectl-Session: {turn}-{number}")
+                assert (await gateway.ask(f"/x/{turn}-{number}", *lines)).status == 200
+        assert len(gateway.worker._http.heads.blocks) == MOST_HEADERS
+        assert made.requests[-1].one("Kubectl-Session") == b"2-%d" % (MOST_HEADERS - 1)
 
 
 async def test_known_header_lines_hold_no_token(tmp_path: Path) -> None:
