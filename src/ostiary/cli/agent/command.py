@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from ostiary.cli.accounts.new_token import expiration_seconds
 from ostiary.cli.agent.files import TokenFolder
 from ostiary.cli.agent.keeper import Output, Source, TokenKeeper
+from ostiary.cli.agent.signalled_wait import SignalledWait
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_note
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.platform.signals import SignalledWait
 
 DESCRIPTION = """\
 Keep a token of the gateway fresh for the programs beside it: in a container of the same pod, or on the same

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from ostiary.cli.agent.signalled_wait import SignalledWait
 from ostiary.core.clock import Clock
-from ostiary.core.platform.signals import SignalledWait
 from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.model import Secret
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from ostiary.cli.agent.keeper import EARLIEST, LATEST, HeldToken, TokenHealth, TokenKeeper
-from ostiary.core.platform.signals import SignalledWait
+from ostiary.cli.agent.signalled_wait import SignalledWait
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary.testing import FakeClock

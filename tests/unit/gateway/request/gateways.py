@@ -64,6 +64,15 @@ class ImmediatePolicy(Policy):
         return self._say(attributes)
 
 
+class NamelessPolicy(ImmediatePolicy):
+    """Says whether names matter to it."""
+
+    matters = False
+
+    def name_matters(self, attributes: Attributes) -> bool:
+        return self.matters
+
+
 class Store(MemoryTokenStore):
     """Can be down, and waits in the middle of a lookup as long as `gate` is shut."""
 

@@ -6,8 +6,8 @@
 Asked by the engine for a request line that has no plan yet, after its target was checked and its upstream was found. A
 mapper must know which part of the line is the name (`SplitsNames`), and every provider that the ruling depends on must
 say that names do not matter to it (`TellsWhereNamesMatter`), nor may they to the token, to a step-up rule or to the
-audit policy. The ruling is the one that was made, with its time and its generation. When it no longer holds, the next
-request is planned in full again.
+audit policy. The ruling is the one that was made, with its time and its generation. When its time is up, the policy is
+asked the same question again; if anything differs, the next request is planned in full.
 
 Bounded in bytes, for each user and in all, as the plans themselves are.
 """

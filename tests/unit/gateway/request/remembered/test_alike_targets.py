@@ -13,16 +13,18 @@ from ostiary.gateway.request.remembered import alike_targets
 from ostiary.gateway.request.remembered.alike_targets import AlikeTarget, AlikeTargets
 from ostiary.model import Attributes, Decision, Verdict
 from tests.support.http1 import Upstream, upstream
-from tests.unit.gateway.request.gateways import ALLOW, Gateway, ImmediatePolicy, at, configured, kubernetes, serving
+from tests.unit.gateway.request.gateways import (
+    ALLOW,
+    Gateway,
+    ImmediatePolicy,
+    NamelessPolicy,
+    at,
+    configured,
+    kubernetes,
+    serving,
+)
 
 PODS = "/api/v1/namespaces/shop/pods"
-
-
-class NamelessPolicy(ImmediatePolicy):
-    """Names do not matter to it."""
-
-    def name_matters(self, attributes: Attributes) -> bool:
-        return False
 
 
 @asynccontextmanager

@@ -12,13 +12,14 @@ from ostiary.gateway.audit.auditor import Auditor
 from ostiary.gateway.request.remembered import object_plans
 from ostiary.gateway.request.remembered.object_plans import MOST_TARGETS, OBJECT_PLAN_BYTES_PER_USER, named
 from ostiary.interfaces.attributes import RequestLine
-from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
+from ostiary.model import Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary.wire.audit import AuditLevel, AuditRule, GroupResources, Policy, Stage
 from tests.support.http1 import Upstream, upstream
 from tests.unit.gateway.request.gateways import (
     ALLOW,
     Gateway,
     ImmediatePolicy,
+    NamelessPolicy,
     another_token,
     at,
     configured,
@@ -27,15 +28,6 @@ from tests.unit.gateway.request.gateways import (
 )
 
 PODS = "/api/v1/namespaces/shop/pods"
-
-
-class NamelessPolicy(ImmediatePolicy):
-    """Says whether names matter to it."""
-
-    matters = False
-
-    def name_matters(self, attributes: Attributes) -> bool:
-        return self.matters
 
 
 @asynccontextmanager

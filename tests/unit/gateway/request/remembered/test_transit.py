@@ -22,6 +22,7 @@ from tests.support.http1 import connected, get, turn, until
 from tests.unit.gateway.request.gateways import (
     DENY,
     ImmediatePolicy,
+    NamelessPolicy,
     another_token,
     kubernetes,
 )
@@ -29,7 +30,6 @@ from tests.unit.gateway.request.remembered.transit_scene import (
     OK,
     PODS,
     UNTIL_KNOWN,
-    NamelessPolicy,
     scene,
 )
 

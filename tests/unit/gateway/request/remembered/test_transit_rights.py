@@ -16,6 +16,7 @@ from tests.support.http1 import connected, until
 from tests.unit.gateway.request.gateways import (
     DENY,
     ImmediatePolicy,
+    NamelessPolicy,
     another_token,
     at,
     configured,
@@ -26,7 +27,6 @@ from tests.unit.gateway.request.gateways import (
 from tests.unit.gateway.request.remembered.transit_scene import (
     PODS,
     UNTIL_KNOWN,
-    NamelessPolicy,
     scene,
 )
 

@@ -11,13 +11,13 @@ import pytest
 from tests.support.http1 import Client, connected, turn, until
 from tests.unit.gateway.request.gateways import (
     ImmediatePolicy,
+    NamelessPolicy,
     kubernetes,
 )
 from tests.unit.gateway.request.remembered.transit_scene import (
     OK,
     PODS,
     UNTIL_KNOWN,
-    NamelessPolicy,
     scene,
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 from ostiary.gateway.request.engine import Engine
 from ostiary.gateway.request.remembered.transit import Transit
 from ostiary.interfaces.token_store import RevocationKind
-from ostiary.model import Attributes, UserInfo
+from ostiary.model import UserInfo
 from tests.support.http1 import Client, Message, Upstream, Upstreamed, until, upstream
 from tests.unit.gateway.request.gateways import (
     ALICE,
@@ -27,13 +27,6 @@ PODS = "/api/v1/namespaces/shop/pods"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
 # So often the same bytes must come until all that follows from them is remembered.
 UNTIL_KNOWN = 4
-
-
-class NamelessPolicy(ImmediatePolicy):
-    """Names do not matter to it."""
-
-    def name_matters(self, attributes: Attributes) -> bool:
-        return False
 
 
 class Answering:

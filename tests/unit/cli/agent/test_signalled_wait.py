@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from ostiary.core.platform.signals import SignalledWait
+from ostiary.cli.agent.signalled_wait import SignalledWait
 
 SECONDS = 60.0
 # One signal for each wait, a little later each time, so that one of them meets every moment of it.
 PROGRAM = """
 import signal
-from ostiary.core.platform.signals import SignalledWait
+from ostiary.cli.agent.signalled_wait import SignalledWait
 
 def wait_once(waiting):
     while not waiting.wait(3600.0):
