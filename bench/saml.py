@@ -68,7 +68,7 @@ def _sign_in(gateway: ServedGateway, idp: IdentitySystem, *, is_encrypted: bool)
         away = browser.get("/auth").headers["location"]
         state = parse_qs(urlsplit(away).query)["RelayState"][0]
         form = {"SAMLResponse": _response(away, idp, is_encrypted=is_encrypted), "RelayState": state}
-        parked = browser.post("/auth/provider", data=form, headers={"Origin": "https://idp.example.com"})
+        parked = browser.post("/auth/acme/provider", data=form, headers={"Origin": "https://idp.example.com"})
         answer: httpx.Response = browser.get(parked.headers["location"])
         assert answer.status_code == 200, answer.text
 

@@ -15,15 +15,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, cast, runtime_checkable
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.config import Fields
 from ostiary.errors import ConfigurationError
 from ostiary.interfaces.keys.device_key import MadeFromAddress
 from ostiary.interfaces.shared_counts import ImmediateCounts
+
+if TYPE_CHECKING:
+    # Since Python 3.12 it is `EntryPoints` itself, which has the same `select`.
+    from importlib.metadata import SelectableGroups
 
 OURS = "ostiary"
 
@@ -80,7 +84,7 @@ class CatalogEntry:
 
 def list_entries(plugin_type: str) -> list[CatalogEntry]:
     """Every provider of a type that some installed package declares, by name."""
-    entries = [_entry(plugin_type, point) for point in _entry_points(plugin_type)]
+    entries = [_entry(plugin_type, point) for point in installed_entry_points(plugin_type)]
     return sorted(entries, key=lambda entry: (entry.name, entry.package))
 
 
@@ -91,7 +95,7 @@ def load(plugin_type: str, name: str) -> type[Configurable]:
 
 def load_class(plugin_type: str, name: str) -> type:
     """As `load`, also for a type of plugin that has no settings."""
-    point = _only(plugin_type, name, _entry_points(plugin_type).select(name=name))
+    point = _only(plugin_type, name, installed_entry_points(plugin_type).select(name=name))
     try:
         target: object = point.load()
     except ImportError as error:
@@ -122,7 +126,7 @@ def policy_endings() -> Mapping[str, str]:
     """
     names = {entry.target: entry.name for entry in list_entries("authorization")}
     claims: dict[str, set[str]] = {}
-    for point in _entry_points(_POLICY_FILE):
+    for point in installed_entry_points(_POLICY_FILE):
         if point.value in names:
             claims.setdefault(f".{point.name}", set()).add(names[point.value])
     return {ending: min(claimed) for ending, claimed in sorted(claims.items()) if len(claimed) == 1}
@@ -137,19 +141,20 @@ def type_for_key(plugin_type: str, key: str) -> str | None:
     None if nobody declares the key, or two packages do for different providers.
     """
     names = {entry.target: entry.name for entry in list_entries(plugin_type)}
-    points = _entry_points(f"{plugin_type}_key").select(name=key)
+    points = installed_entry_points(f"{plugin_type}_key").select(name=key)
     claimed = {names[point.value] for point in points if point.value in names}
     return claimed.pop() if len(claimed) == 1 else None
 
 
-def _entry_points(group: str) -> EntryPoints:
-    return _entry_points_on(tuple(sys.path), f"ostiary.{group}")
+def installed_entry_points(group: str) -> EntryPoints:
+    """The entry points ``ostiary.<group>`` of all installed packages."""
+    return _groups_on(tuple(sys.path)).select(group=f"ostiary.{group}")
 
 
-@lru_cache(maxsize=len((*TYPES, _POLICY_FILE, "audit_key")))
-def _entry_points_on(path: tuple[str, ...], group: str) -> EntryPoints:
-    """The entry points of the packages on *path*. Read once, because it takes a file of each package."""
-    return entry_points(group=group)
+@lru_cache(maxsize=1)
+def _groups_on(path: tuple[str, ...]) -> SelectableGroups:
+    """What the packages on *path* declare. Read once for all groups, because it takes a file of each package."""
+    return entry_points()
 
 
 def _only(plugin_type: str, name: str, points: Iterable[EntryPoint]) -> EntryPoint:
@@ -185,9 +190,16 @@ def _what_it_needs(point: EntryPoint) -> str:
 
 
 def _entry(plugin_type: str, point: EntryPoint) -> CatalogEntry:
-    version = point.dist.version if point.dist is not None else ""
-    return CatalogEntry(plugin_type, point.name, f"{point.module}:{point.attr}", _package(point), version)
+    package, version = ("unknown", "") if point.dist is None else _name_and_version(point.dist)
+    return CatalogEntry(plugin_type, point.name, f"{point.module}:{point.attr}", package, version)
 
 
 def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else "unknown"
+    return "unknown" if point.dist is None else _name_and_version(point.dist)[0]
+
+
+@lru_cache(maxsize=64)
+def _name_and_version(package: Distribution) -> tuple[str, str]:
+    """Read once: both are in a file that has the whole description of the package."""
+    metadata = package.metadata
+    return metadata["Name"], metadata["Version"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 from ostiary.errors import LibraryMissing
 
@@ -19,6 +20,13 @@ def needing(extra: str, *, purpose: str = "this command") -> Iterator[None]:
             # A mistake of ours, which no extra mends; or told already.
             raise
         raise missing(library, extra, purpose=purpose) from None
+
+
+def require(extra: str, *libraries: str, purpose: str = "this command") -> None:
+    """Raise `LibraryMissing` if one of the *libraries* of an *extra* is not installed. Nothing is imported."""
+    for library in libraries:
+        if find_spec(library) is None:
+            raise missing(library, extra, purpose=purpose)
 
 
 def missing(library: str, extra: str, *, purpose: str) -> LibraryMissing:

@@ -16,7 +16,8 @@ class AuthorizationProvider(Protocol):
 
     The gateway calls `authorize` after authentication, for every request whose decision it has not cached, from
     many requests at once. The first ALLOW or DENY of a chain ends it; NO_OPINION moves on; the end of the chain is
-    a refusal. Set `hidden` on a refusal to answer 404 in place of 403. Raise when the answer cannot be had: the
+    a refusal. `hidden` on a refusal makes it a 404 in place of a 403 where the operator has set
+    ``authorization.hideDenied``; without that it has no effect. Raise when the answer cannot be had: the
     request ends with a 500, and nothing is cached.
 
     `relevant_groups` names every group that the policy mentions. Group providers are asked about these only. An
@@ -207,6 +208,16 @@ class AllowsEverything(Protocol):
     """
 
     allows_everything: bool
+
+
+@runtime_checkable
+class HidesDenied(Protocol):
+    """A trait: the operator has configured the provider to hide what it refuses (`Decision.hidden`).
+
+    A configuration in which that has no effect, because ``authorization.hideDenied`` is off, is rejected.
+    """
+
+    hides_denied: bool
 
 
 @runtime_checkable

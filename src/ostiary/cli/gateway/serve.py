@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -124,7 +125,7 @@ def _ask_outside(config: GatewayConfig) -> bool:
 
     answers = run_async(ask())
     for answer in answers:
-        print(printable(f"{answer.what}: {'OK' if answer.ok else 'FAILED'}: {answer.detail}"))
+        print(printable(f"{answer.what}: {answer.outcome}: {answer.detail}"))
     return not all(answer.ok for answer in answers)
 
 
@@ -134,6 +135,16 @@ def _finding_text(finding: Finding) -> str:
 
 
 def _serve(path: Path | None, worker: str | None) -> int:
+    # Nearly all that is made until it serves is there to stay. The garbage collector, which would look through it again
+    # and again, begins when it serves.
+    gc.disable()
+    try:
+        return _start_and_serve(path, worker)
+    finally:
+        gc.enable()
+
+
+def _start_and_serve(path: Path | None, worker: str | None) -> int:
     from ostiary.gateway.config import warnings
     from ostiary.gateway.observe.logging import configure_logging
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cryptography.x509 import load_pem_x509_certificates
-
 from ostiary.core.keys.schemes import kind_of, usable_public_key
 from ostiary.core.tls import read_chain
 from ostiary.errors import KeyUnusable
@@ -15,6 +13,8 @@ from ostiary.model import ClientCertificate, DeviceKey
 def pair_with_key(chain_pem: str, key: DeviceKey, *, where: object = None) -> ClientCertificate:
     """The two as one; raises `ValueError` if the text is no certificate, and `KeyUnusable` if they are not a pair."""
     certificate = read_chain(chain_pem)
+    from cryptography.x509 import load_pem_x509_certificates
+
     public = load_pem_x509_certificates(certificate.chain_pem.encode())[0].public_key()
     if public != key.public_key:
         raise KeyUnusable(

@@ -11,18 +11,17 @@ configuration. A provider that declares nothing works as well: its settings are 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint
 
+from ostiary.core.catalog import installed_entry_points
 from ostiary.errors import ConfigurationError
 
-GROUP = "ostiary.settings"
+_GROUP = "settings"
 
 
 def declared_settings(plugin_type: str, name: str) -> type | None:
     """The dataclass that declares the settings of a provider; None if there is none, or two packages claim it."""
-    points = {point.value: point for point in _entry_points_on(tuple(sys.path)).select(name=f"{plugin_type}.{name}")}
+    points = {point.value: point for point in installed_entry_points(_GROUP).select(name=f"{plugin_type}.{name}")}
     return _load(*points.values()) if len(points) == 1 else None
 
 
@@ -37,9 +36,3 @@ def _load(point: EntryPoint) -> type:
         cause = f"{point.value} is not a dataclass"
         raise ConfigurationError(f'the settings "{point.name}" cannot be used', cause=cause, code="plugin-broken")
     return declaration
-
-
-@lru_cache(maxsize=1)
-def _entry_points_on(path: tuple[str, ...]) -> EntryPoints:
-    """Found once for a *path*, because a file of each package is read for it."""
-    return entry_points(group=GROUP)

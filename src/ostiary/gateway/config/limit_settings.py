@@ -61,7 +61,9 @@ class LimitSettings:
         ),
     ] = 16 * 1024 * 1024
     unread_in_all: Annotated[int, Integer("the same for all users", least=0, unit="bytes")] = 128 * 1024 * 1024
-    failures_per_minute: Annotated[float, Rate("bad tokens from one address", zero=True)] = 60.0
+    failures_per_minute: Annotated[
+        float, Rate("invalid tokens from one address; half of it for one token", zero=True)
+    ] = 60.0
     exempt_users: Annotated[frozenset[str], NameSet("users without limits")] = frozenset()
     exempt_groups: Annotated[
         frozenset[str], NameSet("groups without limits, besides `system:masters`", always=frozenset({"system:masters"}))

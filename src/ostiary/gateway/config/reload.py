@@ -11,6 +11,7 @@ from pathlib import Path
 from ostiary.core.settings.declare import read_settings, settings_of
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.sections import Section
+from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig, Provider
 from ostiary.gateway.config.settings.gateway_file import GatewayFile
 from ostiary.gateway.config.settings.kinds import ProviderEntry
@@ -56,3 +57,15 @@ def store_key(store: Provider[TokenStore], directory: Path) -> tuple[str, object
         return store.type, {key: fields.plain(key) for key in fields}
     settings: object = read_settings(declaration, fields, directory)
     return store.type, [getattr(settings, setting.attribute) for setting in settings_of(declaration)]
+
+
+def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
+    """Raise `ConfigurationError` for a change that needs a restart: addresses, workers, store, tokens, limits."""
+    changed = list(changes_that_need_a_restart(old, new))
+    if changed:
+        raise ConfigurationError(
+            "the configuration was not reloaded",
+            cause=f"changing {', '.join(changed)} needs a restart",
+            hint="restart the gateway, or undo the change",
+            code="config-invalid",
+        )

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from ostiary.core.abilities import has_trait
 from ostiary.core.abilities.flaws import flaws
 from ostiary.core.config import Document, Fields, Node, Reading
 from ostiary.core.settings.declare import settings_of
 from ostiary.core.settings.sections import ProviderFlag, ProviderSettings
-from ostiary.gateway.config.named_files.certificates import certificates, own_authorities
+from ostiary.gateway.config.named_files.certificates import certificate_pem, certificates, own_authorities
 from ostiary.gateway.config.named_files.checks import DEFAULT_STORE_FILE
 from ostiary.gateway.config.providers import Builder
 from ostiary.gateway.config.settings import (
@@ -45,6 +43,7 @@ from ostiary.gateway.look.images import MOST_ENCODED, image_or_none
 from ostiary.gateway.look.look import Look
 from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.audit import AuditProvider
+from ostiary.interfaces.authorization import HidesDenied
 from ostiary.interfaces.identity import NeedsClientCertificate
 from ostiary.model import Place
 
@@ -93,7 +92,7 @@ def external_url(file: GatewayFile, root: Fields) -> str:
 def authorities_pem(file: GatewayFile) -> str | None:
     """The authority for those who connect to the external URL; that of a self-signed chain needs no setting."""
     if file.external_ca is not None:
-        authorities = [each.public_bytes(Encoding.PEM).decode() for each in certificates(file.external_ca)]
+        authorities = [certificate_pem(each) for each in certificates(file.external_ca)]
         return "".join(authorities) or None
     return None if file.listen.tls is None else own_authorities(file.listen.tls.certificate)
 
@@ -122,7 +121,6 @@ def identities(file: GatewayFile, builder: Builder) -> IdentitiesByName:
     by_name: dict[str, Identity | None] = {}
     for entry in file.identity:
         fields, name = entry.fields, entry.name
-        default = f"{name}:" if len(file.identity) > 1 else ""
         if name in RESERVED_NAMES:
             fields.problem("this name is reserved: the gateway uses it below /auth", "name")
         provider = builder.build("identity", fields, name=name)
@@ -131,18 +129,27 @@ def identities(file: GatewayFile, builder: Builder) -> IdentitiesByName:
             continue
         if has_trait(provider.instance, NeedsClientCertificate) and lacks_client_certificates(file.listen, fields):
             fields.problem(NO_CLIENT_CERTIFICATES, "type")
-        prefix = default if entry.prefix is None else entry.prefix
         by_name.setdefault(
             name,
             Identity(
                 *_parts(provider),
-                prefix=prefix,
+                prefix=_username_prefix(entry, alone=len({entry.name for entry in file.identity}) == 1),
                 display_name=entry.display_name,
                 icon=entry.icon,
                 image=image_or_none(entry.icon_file),
             ),
         )
     return by_name
+
+
+def _username_prefix(entry: IdentityEntry, *, alone: bool) -> str:
+    if entry.prefix is None and not alone and entry.fields.is_right("prefix"):
+        # No default is safe: that of a single provider would let users of two have the same name, and any other one
+        # would rename those of the first when a second one is added.
+        message = "required with several identity providers: it says what the usernames of this one begin with"
+        hint = f'prefix: "{entry.name}:", or prefix: "" for the provider whose usernames are to stay as they were'
+        entry.fields.problem(message, "prefix", hint)
+    return entry.prefix or ""
 
 
 def groups(file: GatewayFile, builder: Builder, known: IdentitiesByName) -> tuple[Groups, ...]:
@@ -184,6 +191,9 @@ def authorization(file: AuthorizationFile, builder: Builder, known: IdentitiesBy
             else builder.build("authorization", entry.fields, name=entry.name)
         )
         if provider is not None:
+            if has_trait(provider.instance, HidesDenied) and not file.hide_denied:
+                message = "it has no effect without authorization.hideDenied: refusals are answered 403"
+                entry.fields.problem(message, "hide", "set hideDenied: true below authorization, or leave out hide")
             is_said = entry.upstreams is not None
             chain.append(Authorization(*_parts(provider), on_error=entry.on_error, upstreams=upstreams, shared=is_said))
     decisions = {field.name: getattr(file, field.name) for field in dataclass_fields(DecisionSettings)}

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from ostiary.gateway.issuer.signing_key import SigningKey
+if TYPE_CHECKING:
+    # Settings are read with what is here, and most gateways sign nothing.
+    from ostiary.gateway.issuer.signing_key import SigningKey
 
 ALWAYS = datetime.min.replace(tzinfo=UTC)
 NEVER = datetime.max.replace(tzinfo=UTC)

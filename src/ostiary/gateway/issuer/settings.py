@@ -15,7 +15,6 @@ from ostiary.core.settings.kinds import Duration, FilePath, Holds, KeyPlace, Nam
 from ostiary.core.settings.outgoing import opens_keys
 from ostiary.core.settings.sections import Section
 from ostiary.errors import OstiaryError
-from ostiary.gateway.issuer.key_files import read_device_key, read_key_file
 from ostiary.gateway.issuer.rotation import LONGEST_LIFETIME, KeyLife
 from ostiary.gateway.issuer.sealing_secrets import read_sealing_secrets
 
@@ -95,6 +94,9 @@ class IssuerKeys:
             _note(fields, "secretFile", lambda: read_sealing_secrets(str(self.secret_file)))
         for place in self.files:
             if isinstance(place, Path):
+                # Imported here: only those need it who have an issuer.
+                from ostiary.gateway.issuer.key_files import read_key_file
+
                 _note(fields, "files", lambda path=place: read_key_file(str(path)))
             else:
                 _note(fields, "files", lambda address=place: _check_device_key(address))
@@ -102,6 +104,8 @@ class IssuerKeys:
 
 def _check_device_key(address: KeyAddress) -> None:
     if opens_keys():
+        from ostiary.gateway.issuer.key_files import read_device_key
+
         read_device_key(address)
         return
     # Imported here: only those need it whose key is kept elsewhere.

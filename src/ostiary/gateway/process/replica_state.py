@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from ostiary.core.clock import Clock
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.process.app.background import BackgroundTasks
-from ostiary.gateway.process.app.shared import Shared
 from ostiary.gateway.replicas.comparison import Configuration, SeenReplica
 from ostiary.gateway.replicas.configuration import ConfigurationDigest
 from ostiary.gateway.replicas.registry import ReplicaRegistry
 from ostiary.gateway.replicas.replica import ReplicaIdentity
 from ostiary.gateway.replicas.workers import WorkerState
+
+if TYPE_CHECKING:
+    from ostiary.gateway.process.app.shared import Shared
 
 # What the supervisor asks a worker for, what it tells one, and what a worker asks it for.
 STATE = "replica state"

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
+from ostiary.core.extras import require
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.config.values import Address
@@ -25,8 +26,6 @@ from ostiary.gateway.process.listener import Listeners, Sockets, bind
 from ostiary.gateway.process.listeners.agents import bind_agents, close_sockets
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import SIGNALS
-from ostiary.gateway.process.supervisor import Supervisor
-from ostiary.gateway.process.worker_process import serve_alone, serve_for_supervisor
 
 # Called with the address for health and metrics, and the one for gRPC, if any.
 OnListening = Callable[[str, str | None], None]
@@ -46,6 +45,8 @@ def run(
     *on_listening* is called when all addresses are bound, *on_serving* when every worker answers requests: who is told
     so may use what a worker makes when it starts, such as the file of the token store.
     """
+    # A supervisor does not import these, and each of its workers would fail.
+    require("gateway", "httptools", "msgspec", "starlette")
     # Blocked until they are handled: from here on somebody may know an address of ours and send one.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     service = ServiceManager.from_environment()
@@ -60,9 +61,14 @@ def run(
         service.on_started = lambda: on_serving(address)
         service.status = f"serving on {address}"
         listeners = Listeners(listener, grpc, stack.enter_context(_agents(config)))
+        # A supervisor does not import the application, which only its workers need.
         if config.listen.workers == 1:
+            from ostiary.gateway.process.worker_process import serve_alone
+
             _run_loop(serve_alone(source, config, listeners, health, service))
         else:
+            from ostiary.gateway.process.supervisor import Supervisor
+
             _run_loop(Supervisor(source, config, listeners, health, service).run())
 
 
@@ -77,6 +83,8 @@ def run_worker(
 
     *listeners* are those of `Listeners.filenos`, as words.
     """
+    from ostiary.gateway.process.worker_process import serve_for_supervisor
+
     with closing(Listeners.from_words(listeners)) as shared, socket.socket(fileno=channel_fd) as channel:
         _run_loop(serve_for_supervisor(source, shared, channel, on_config))
 

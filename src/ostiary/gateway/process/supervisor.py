@@ -8,6 +8,7 @@ answered here, for all of them.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -22,10 +23,10 @@ from ostiary.core.counting.counts import MachineCounts
 from ostiary.core.process import ChildProcess, start_child
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config.providers import close_all
+from ostiary.gateway.config.reload import check_reloadable
 from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.gateway.observe.snapshots import Snapshot
-from ostiary.gateway.process import replica_state, worker_process
-from ostiary.gateway.process.app.app import CONFIRMING_OWNER
+from ostiary.gateway.process import replica_state
 from ostiary.gateway.process.app.background import BackgroundTasks
 from ostiary.gateway.process.config_source import ConfigSource
 from ostiary.gateway.process.health import Health, HealthReport
@@ -35,12 +36,12 @@ from ostiary.gateway.process.listeners.ticket_keys import TicketKeys
 from ostiary.gateway.process.replica_state import PUBLISHING, seen_json
 from ostiary.gateway.process.service_manager import ServiceManager
 from ostiary.gateway.process.signals import StopRequest, handle_signals
-from ostiary.gateway.process.worker import check_reloadable
 from ostiary.gateway.replicas.comparison import SeenReplica
-from ostiary.gateway.replicas.owner import guard
+from ostiary.gateway.replicas.owner import CONFIRMING_OWNER, guard
 from ostiary.gateway.replicas.registry import ReplicaRegistry
 from ostiary.gateway.replicas.replica import ReplicaIdentity
 from ostiary.gateway.replicas.workers import WorkerState
+from ostiary.gateway.siblings import channel as ipc
 from ostiary.gateway.siblings.channel import LONGEST_LINE, Channel
 
 log = logging.getLogger("ostiary.gateway")
@@ -99,6 +100,9 @@ class Supervisor:
         replacing = loop.create_task(self._replace_dead_workers())
         publishing = BackgroundTasks(loop)
         publishing.keep_running(PUBLISHING, self._registry.run)
+        # What was loaded until now stays; see `cli.gateway.serve`.
+        gc.freeze()
+        gc.enable()
         if self._owner is not None:
             publishing.keep_running(CONFIRMING_OWNER, self._owner.run)
         await self._stop.asked.wait()
@@ -140,11 +144,11 @@ class Supervisor:
         match question:
             case replica_state.OWN:
                 return asdict(await self._registry.own())
-            case worker_process.CONFIGURATION:
+            case ipc.CONFIGURATION:
                 return self._accepted.text
-            case worker_process.TICKET_KEYS:
+            case ipc.TICKET_KEYS:
                 return self._ticket_keys.to_json()
-            case worker_process.SERVING:
+            case ipc.SERVING:
                 self._note_serving(sender)
                 return None
             case _:
@@ -207,7 +211,7 @@ class Supervisor:
             worker.process.send_signal(number)
 
     async def _reload(self) -> None:
-        trouble = worker_process.NOT_RELOADED
+        trouble = ipc.NOT_RELOADED
         self._service.tell_reloading()
         try:
             trouble = await self._reload_workers()
@@ -224,8 +228,8 @@ class Supervisor:
             check_reloadable(self._config, config)
             check_agents(list(self._listeners.agents), config)
         except OstiaryError as error:
-            log.error(worker_process.NOT_RELOADED, extra={"cause": str(error)})
-            return worker_process.NOT_RELOADED
+            log.error(ipc.NOT_RELOADED, extra={"cause": str(error)})
+            return ipc.NOT_RELOADED
         finally:
             await close_all(providers)
         self._accepted = source

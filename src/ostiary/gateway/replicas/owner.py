@@ -22,6 +22,7 @@ from ostiary.interfaces.token_store import TokenStore
 
 CONFIRM_SECONDS = 5.0
 RETRY_SECONDS = 1.0
+CONFIRMING_OWNER = "confirming whose the token store is"  # the name of the task that runs `StoreOwner.run`
 HINT = (
     "give each gateway a schema or a prefix of its own; if this is the same gateway under a new address: "
     "ostiary store check --take-over"

@@ -457,22 +457,27 @@ class Engine:
 
     async def _look_up_token(self, passage: Passage) -> None:
         address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
+        token = None
         try:
-            self._limits.failures.check(address)
-            token = None if token_digest is NO_DIGEST else await self._authenticator.find(token_digest)
+            if token_digest is not NO_DIGEST:
+                self._limits.failures.check_credential(token_digest)
+                async with self._limits.lookup(address):
+                    if passage.exchange.gone:
+                        return
+                    token = await self._authenticator.find(token_digest)
+            if passage.exchange.gone:
+                return
+            if token is None:
+                self._limits.failures.charge(address, token_digest)
         except TooManyRequests as error:
             self._answers.send_too_many(passage, error, "failures")
-            return
         except ProviderError as error:
             self._answers.send_store_unavailable(passage, error)
-            return
-        if passage.exchange.gone:
-            return
-        if token is None:
-            self._limits.failures.record_failure(address)
-            self._answers.send_unauthorized(passage, attempted=True)
         else:
-            self._ask(passage, token)
+            if token is None:
+                self._answers.send_unauthorized(passage, attempted=True)
+            else:
+                self._ask(passage, token)
 
     # --- question ---
 

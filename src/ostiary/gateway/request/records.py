@@ -249,7 +249,8 @@ class RequestRecords:
     def record_refusal(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
         """Log a request that was refused or failed, and keep how it ended under the id that the client is told."""
         user = plan.user.username if plan is not None else ""
-        extra = {"request_id": passage.audit_id, "status": code, "user": user, "cause": reason}
+        address = "" if user else passage.exchange.connection.remote_address
+        extra = {"request_id": passage.audit_id, "status": code, "user": user, "address": address, "cause": reason}
         log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
         self.record_end(passage, code, reason, plan)
 
@@ -268,7 +269,7 @@ class RequestRecords:
         self, audit_id: str, address: str, request: RequestHead | None, refusal: RequestRefused
     ) -> None:
         """The connection itself has refused a request, of which there may be no more than the first bytes."""
-        extra = {"request_id": audit_id, "status": refusal.status, "user": "", "cause": refusal.message}
+        extra = {"request_id": audit_id, "status": refusal.status, "address": address, "cause": refusal.message}
         log.info("a request was refused", extra=extra)
         if self._ended is not None:
             method, path = ("", "") if request is None else _method_and_path(request)

@@ -19,6 +19,13 @@ from typing import Protocol
 
 ASK_SECONDS = 2.0
 LONGEST_LINE = 16 * 1024 * 1024
+NOT_RELOADED = "the configuration was not reloaded"
+# What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
+CONFIGURATION = "configuration"
+CONFIGURATION_SECONDS = 60.0
+TICKET_KEYS = "ticket-keys"
+# What a worker tells its supervisor when it answers requests.
+SERVING = "serving"
 
 log = logging.getLogger("ostiary.gateway")
 

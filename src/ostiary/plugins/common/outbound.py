@@ -101,6 +101,10 @@ class Outbound:
             raise self.failure(url, f"it answered with status {status}")
         return content
 
+    async def visit(self, url: str) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and content of a page for people, without what a redirect of it leads to."""
+        return await self._bounded("GET", url, {"Accept": "text/html"}, None, None)
+
     async def _bounded(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
     ) -> tuple[int, Mapping[str, str], bytes]:
@@ -129,9 +133,10 @@ class Outbound:
         if client is not None:
             await client.aclose()
 
-    def failure(self, url: str, cause: str, hint: str | None = None) -> ProviderError:
+    def failure(self, url: str, cause: str, hint: str | None = None, *, reported: str = "") -> ProviderError:
         """The error to raise when *url* gave no usable answer. It names only the host of the URL."""
-        return ProviderError(f"{self._system} is unavailable", cause=f"{urlsplit(url).netloc}: {cause}", hint=hint)
+        host = urlsplit(url).netloc
+        return ProviderError(f"{self._system} is unavailable", cause=f"{host}: {cause}", hint=hint, reported=reported)
 
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object

@@ -9,13 +9,17 @@ from __future__ import annotations
 import ssl
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+# cryptography takes 50 ms to import, and a gateway without TLS does without it.
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 
-def certificates(path: Path) -> list[x509.Certificate]:
+def certificates(path: Path) -> list[Certificate]:
     """Those of a PEM file, the leaf first; none if it cannot be read."""
+    from cryptography import x509
+
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):
@@ -25,7 +29,19 @@ def certificates(path: Path) -> list[x509.Certificate]:
 def own_authorities(path: Path) -> str | None:
     """The self-signed certificates of a listener's chain: whoever trusts one of them trusts the listener."""
     roots = [certificate for certificate in certificates(path) if certificate.issuer == certificate.subject]
-    return "".join(root.public_bytes(Encoding.PEM).decode() for root in roots) or None
+    return "".join(map(certificate_pem, roots)) or None
+
+
+def certificate_pem(certificate: Certificate) -> str:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM).decode()
+
+
+def certificate_der(certificate: Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.DER)
 
 
 def is_from_a_known_authority(path: Path) -> bool:
@@ -35,6 +51,8 @@ def is_from_a_known_authority(path: Path) -> bool:
 
 
 def _subject(der: bytes) -> bytes | None:
+    from cryptography import x509
+
     with warnings.catch_warnings():
         # Some of the oldest authorities have serial numbers that today's rules forbid.
         warnings.simplefilter("ignore")

@@ -81,9 +81,10 @@ class IdentityEntry:
         str | None,
         AnyText(
             "goes before each username. No prefix may be the beginning of another, so that users of two entries never"
-            " have the same name; usernames that begin with `system:` are refused, and so is everybody whose name, uid"
+            ' have the same name; one of several may be `""`, and those of its users whose names begin with the prefix'
+            " of another entry are refused. So are usernames that begin with `system:`, and everybody whose name, uid"
             " or groups no header can carry (control characters, a space at an end)",
-            unset="none for a single entry, else `<name>:`",
+            unset="none for a single entry; required if there are several",
         ),
     ] = None
     fields: Annotated[Fields, Itself] = field(compare=False)

@@ -124,8 +124,10 @@ class Listen:
         tuple[str, ...],
         Names(
             "headers that a client cannot send to an upstream, besides those that say who somebody is (`X-Remote-*`,"
-            " `X-Forwarded-*`, `X-Authenticated-*`, `X-Auth-User`, `X-User`, `X-Goog-Authenticated-*`, `Client-Cert`"
-            " and the like): names, or beginnings with a star, as in `X-Employee-*`",
+            " `X-Forwarded-*`, `X-Authenticated-*`, `X-Authentik-*`, `Tailscale-User-*`, `X-Auth-User`, `X-User`,"
+            " `X-Goog-Authenticated-*`, `Client-Cert`, `X-Client-Cn` and the like) or where a request comes from"
+            " (`Cf-Connecting-Ip`, `Fastly-Client-IP`, `X-Cluster-Client-IP` and the like): names, or beginnings with a"
+            " star, as in `X-Employee-*`",
             pattern=r"[A-Za-z0-9-]+\*?",
             mistake="an entry is not a header name of letters, digits and dashes",
             hint="write it as in X-Employee, or X-Employee-* for all that begin so",

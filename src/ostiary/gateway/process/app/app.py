@@ -10,24 +10,19 @@ from __future__ import annotations
 import asyncio
 import os
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.counts import MemoryCounts
 from ostiary.core.counting.replicated_counts import ReplicatedCounts
-from ostiary.gateway.audit.refused_reviews import RefusedReviewRecorder
 from ostiary.gateway.audit.sign_ins import SignInRecorder
-from ostiary.gateway.authenticate.revocation_file import RevocationFile
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.providers import close_all
 from ostiary.gateway.config.settings import GatewayConfig, IdentityMode
 from ostiary.gateway.doors.admin_api import AdminApi
-from ostiary.gateway.doors.issuer_documents import IssuerDocuments
 from ostiary.gateway.doors.self_review_handler import SelfReviewHandler
-from ostiary.gateway.doors.webhooks.handler import WebhookHandler
-from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 from ostiary.gateway.http1.headers import HeaderFilter
 from ostiary.gateway.login.clusters import Clusters, offers
 from ostiary.gateway.login.http_adapter import LoginHandler
@@ -45,6 +40,7 @@ from ostiary.gateway.process.app.tracing_setup import open_tracing
 from ostiary.gateway.process.app.visitors import Visitors
 from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.gateway.replicas.every_request import EveryEndedRequest, EveryRefusal
+from ostiary.gateway.replicas.owner import CONFIRMING_OWNER
 from ostiary.gateway.replicas.registry import Replicas
 from ostiary.gateway.request.engine import Engine, EngineParts
 from ostiary.gateway.request.shadow.opening import open_shadow
@@ -62,7 +58,9 @@ from ostiary.gateway.upstream.upstreams import Upstream
 from ostiary.interfaces.admission import CountsObjects
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 
-CONFIRMING_OWNER = "confirming whose the token store is"
+if TYPE_CHECKING:
+    # What not every configuration has is imported where it is made: each gateway starts with what it needs.
+    from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList, RevokedCredentialReviews
 
 
 class App:
@@ -130,7 +128,6 @@ class App:
         self.handle = self.engine.handle if questions is None else questions.handle
         self.answer_known = None if questions is None else questions.answer_known
         self.pass_on = self.engine.pass_on if questions is None else questions.pass_on
-        self.check = self.doors.check_handler().handle
         self._background = BackgroundTasks(loop, clock=clock)
         self._closed = False
 
@@ -152,6 +149,8 @@ class App:
         self.followers.start(self._background.keep_running)
         self._background.keep_running("sweeping the token store", lambda: self._sweep(tokens.sweep.total_seconds()))
         if tokens.revocation_file is not None:
+            from ostiary.gateway.authenticate.revocation_file import RevocationFile
+
             file = RevocationFile(tokens.revocation_file, shared.tokens, clock=self._clock)
             self._background.keep_running("watching the revocation file", file.run)
         if self._shadow is not None:
@@ -275,6 +274,8 @@ class App:
         if config.webhooks.enabled:
             open_paths[b"/webhooks"] = self._webhooks()
         if self.issuer is not None and config.issuer is not None:
+            from ostiary.gateway.doors.issuer_documents import IssuerDocuments
+
             documents = IssuerDocuments(self.issuer, config.issuer.path)
             path = OpenPath(documents.handle, repeats=False, records_refusals=False)
             open_paths[documents.first_segment] = path
@@ -359,6 +360,9 @@ class App:
         return OpenPath(handler.handle, repeats=False, records_refusals=True)
 
     def _webhooks(self) -> OpenPath:
+        from ostiary.gateway.audit.refused_reviews import RefusedReviewRecorder
+        from ostiary.gateway.doors.webhooks.handler import WebhookHandler
+
         refused = RefusedReviewRecorder(self.auditor, clock=self._clock)
         handler = WebhookHandler(
             self.config.webhooks,
@@ -366,6 +370,7 @@ class App:
             self.authorizer,
             self._clock,
             on_refused=refused.record,
+            failures=self.shared.limits.failures,
             step_up=self._step_up_rules,
             deny_revoked=self._revocations_for_clusters(),
             revoked_list=self._revoked_list(),
@@ -375,12 +380,16 @@ class App:
     def _revocations_for_clusters(self) -> RevokedCredentialReviews | None:
         if self.issuer is None or not self.config.webhooks.revocations:
             return None
+        from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialReviews
+
         return RevokedCredentialReviews(self.shared.authenticator, self.issuer.url, self.shared.metrics)
 
     def _revoked_list(self) -> RevokedCredentialList | None:
         shared = self.shared
         if not self.config.webhooks.lists_revocations:
             return None
+        from ostiary.gateway.doors.webhooks.revocations import RevokedCredentialList
+
         return RevokedCredentialList(
             self.issuer, shared.authenticator, shared.tokens, clock=self._clock, metrics=shared.metrics
         )

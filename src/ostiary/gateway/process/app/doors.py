@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from ostiary.core.clock import Clock
 from ostiary.gateway.config.doors import headers_dropped, upstreams_of
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig, ProxyKind
 from ostiary.gateway.config.values import Address
-from ostiary.gateway.doors.check.handler import CheckHandler
-from ostiary.gateway.doors.forward.carried import AllowedAnswers
-from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
-from ostiary.gateway.doors.forward.dialects import DIALECTS
-from ostiary.gateway.doors.forward.handler import Door, DoorHandler
-from ostiary.gateway.doors.forward.identity import answer_names
-from ostiary.gateway.doors.haproxy.agent import HandleQuestion
-from ostiary.gateway.doors.haproxy.answers import HaproxyAnswers
-from ostiary.gateway.doors.haproxy.decisions.pusher import DecisionPusher
-from ostiary.gateway.doors.haproxy.handler import HaproxyHandler
 from ostiary.gateway.login.clusters import ClusterOffer, offers
 from ostiary.gateway.observe.metrics import Metrics
 from ostiary.gateway.request.engine import AnswerAllowed, Engine, EngineParts
 from ostiary.gateway.upstream.applications import Applications
 from ostiary.gateway.upstream.routes import Routes, RoutesTo
 from ostiary.gateway.upstream.upstreams import Upstream
+
+if TYPE_CHECKING:
+    # Imported where it is needed: most gateways have no doors, or those of one kind of proxy.
+    from ostiary.gateway.doors.check.handler import CheckHandler
+    from ostiary.gateway.doors.forward.handler import Door, DoorHandler
+    from ostiary.gateway.doors.haproxy.agent import HandleQuestion
+    from ostiary.gateway.doors.haproxy.decisions.pusher import DecisionPusher
 
 
 class _AnswerParts(TypedDict):
@@ -73,10 +70,14 @@ class Doors:
         """What answers the questions that come to the listener, and gives all else to *engine*; None without doors."""
         if not self._doors:
             return None
+        from ostiary.gateway.doors.forward.handler import DoorHandler
+
         return DoorHandler(self._doors, engine.handle, engine.pass_on, self._metrics, self._clock)
 
     def check_handler(self) -> CheckHandler:
         """What answers the calls of the gRPC listener."""
+        from ostiary.gateway.doors.check.handler import CheckHandler
+
         return CheckHandler(self._doors_by_grpc, self._config.listen.limits, self._metrics, self._clock)
 
     def open(self, parts: EngineParts, make: Callable[[EngineParts], Engine]) -> None:
@@ -88,6 +89,8 @@ class Doors:
             self._add(door, engines)
 
     def _add(self, door: DoorSettings, engines: dict[bytes, Engine]) -> None:
+        from ostiary.gateway.doors.forward.handler import Door
+
         applications = frozenset(
             upstream.name.encode() for upstream in self._carried_by(door) if upstream.settings.is_application
         )
@@ -99,12 +102,16 @@ class Doors:
         pusher = self.pushers.get(door.name)
         if pusher is not None:
             pusher.engines = {name.decode(): engine for name, engine in engines.items()}
+        from ostiary.gateway.doors.haproxy.handler import HaproxyHandler
+
         handler = HaproxyHandler(made, self._metrics, self._clock, makes_keys=pusher is not None)
         self.agents[door.agent.address] = (door, handler.handle)
 
     def _open_pusher(self, door: DoorSettings, parts: EngineParts) -> None:
         """Where HAProxy is given decisions to use again, somebody must tell it of them."""
         if door.decisions is not None:
+            from ostiary.gateway.doors.haproxy.decisions.pusher import DecisionPusher
+
             self.pushers[door.name] = DecisionPusher(
                 door.name,
                 door.decisions,
@@ -134,6 +141,10 @@ class Doors:
         }
 
     def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineParts) -> EngineParts:
+        from ostiary.gateway.doors.forward.claims import CarriedHeaders, ClaimsRefused
+        from ostiary.gateway.doors.forward.dialects import DIALECTS
+        from ostiary.gateway.doors.forward.identity import answer_names
+
         dialect, drop = DIALECTS[door.proxy], headers_dropped(self._config)
         told = answer_names(door.extra, assertion=upstream.assertions is not None)
         return replace(
@@ -144,9 +155,14 @@ class Doors:
 
     def _answers_of(self, door: DoorSettings, upstream: Upstream) -> _AnswerParts:
         if door.proxy is ProxyKind.HAPROXY:
+            from ostiary.gateway.doors.haproxy.answers import HaproxyAnswers
+
             pusher = self.pushers.get(door.name)
             by_spoe = HaproxyAnswers(door.extra, None if pusher is None else pusher.offer)
             return {"answer_allowed": by_spoe.answer, "answers_identity": False}
+        from ostiary.gateway.doors.forward.carried import AllowedAnswers
+        from ostiary.gateway.doors.forward.dialects import DIALECTS
+
         dialect = DIALECTS[door.proxy]
         allowed = AllowedAnswers(dialect, door.extra, upstream, cleans_cookies=self._cleans_cookies)
         return {"answer_allowed": allowed.answer, "answers_identity": allowed.is_identity}

@@ -14,7 +14,6 @@ import ssl
 from weakref import WeakKeyDictionary
 
 from ostiary.core.clock import Clock
-from ostiary.core.keys.openssl.session_tickets import seal_tickets
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -75,6 +74,9 @@ class TicketKeys:
             self._seal(context, purpose)
 
     def _seal(self, context: ssl.SSLContext, purpose: bytes) -> None:
+        # Imported here: only those need it who speak TLS themselves.
+        from ostiary.core.keys.openssl.session_tickets import seal_tickets
+
         if not seal_tickets(context, self._secret, purpose=purpose) and not self._is_unsupported:
             self._is_unsupported = True
             cause = "the ssl module of this Python cannot be given ticket keys"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ostiary.core.clock import Clock
 from ostiary.gateway.audit.auditor import Auditor
-from ostiary.gateway.audit.shadow_recorder import ShadowRecorder
 from ostiary.gateway.observe.metrics import Metrics
-from ostiary.gateway.request.shadow.comparison import ShadowComparison
-from ostiary.gateway.request.shadow.sampling import ShadowQuestion, ShadowSampler
 from ostiary.gateway.upstream.upstreams import Upstream
+
+if TYPE_CHECKING:
+    # Imported where it is needed: most gateways have no upstream with a shadow.
+    from ostiary.gateway.request.shadow.comparison import ShadowComparison
+    from ostiary.gateway.request.shadow.sampling import ShadowQuestion, ShadowSampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,10 @@ def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metric
     chosen = [upstream for upstream in upstreams if upstream.settings.shadow is not None]
     if not chosen:
         return None
+    from ostiary.gateway.audit.shadow_recorder import ShadowRecorder
+    from ostiary.gateway.request.shadow.comparison import ShadowComparison
+    from ostiary.gateway.request.shadow.sampling import ShadowSampler
+
     recorder = ShadowRecorder(auditor, clock=clock, tells_upstream=len(upstreams) > 1)
     comparisons = {upstream.name: ShadowComparison(recorder, metrics, clock) for upstream in chosen}
 
