@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ import trustme
 from ostiary.core.tokens import digest
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Login, ServedGateway, Site, role
-from tests.support.streams import SPDY, WEBSOCKET, echo_server, line
+from tests.support.streams import SPDY, WEBSOCKET, EchoServer, line
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
 ADMIN = "/apis/ostiary.dev/v1"
@@ -59,9 +60,7 @@ class Running:
     def until_refused(self, token: str) -> None:
         """Ask until the token is no good any more: somebody else told the gateway, and there is no other sign."""
         with self.gateway.http(token) as http:
-            deadline = datetime.now(UTC) + timedelta(seconds=SECONDS)
-            while http.get(PODS).status_code != 401:
-                assert datetime.now(UTC) < deadline
+            until(lambda: http.get(PODS).status_code == 401)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +74,9 @@ def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         role("", OURS, User="root"),
     )
     groups = [{"name": "teams", "type": "file", "path": "groups.yaml"}]
-    with Cluster(ca) as cluster, echo_server() as port:
+    with Cluster(ca) as cluster, EchoServer() as echo:
         cluster.add_namespace("team")
-        cluster.add_pod("team", "web", ports={80: port})
+        cluster.add_pod("team", "web", ports={80: echo.port})
         sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)], "groups": groups}
         with site.serving(tokens={"revocationFile": "revoked"}, **sections) as gateway:
             yield Running(site, gateway, cluster)
@@ -93,10 +92,9 @@ def by_another_process(running: Running) -> None:
 
 
 def by_the_file(running: Running) -> None:
-    # The same line counts when it appears again.
-    (running.site.folder / "revoked").write_text("")
     said = sum("of the revocation file" in row for row in running.gateway.lines)
-    (running.site.folder / "revoked").write_text("# they left\nuser alice\n")
+    with (running.site.folder / "revoked").open("a") as revoked:
+        revoked.write("user alice\n")
     running.gateway.line("of the revocation file", after=said)
 
 
@@ -320,6 +318,4 @@ class TestAFollowerThatFails:
 
                 gateway.call(again)
                 with gateway.http(token) as http:
-                    deadline = datetime.now(UTC) + timedelta(seconds=SECONDS)
-                    while http.get(PODS).status_code != 401:
-                        assert datetime.now(UTC) < deadline
+                    until(lambda: http.get(PODS).status_code == 401)

@@ -24,19 +24,19 @@ def rows(plugin_type: str, kind: str) -> dict[str, tuple[str, ...]]:
     return {row[1].strip("`"): tuple(re.findall(r"`(\w+)`", row[0])) for row in cells}
 
 
-@pytest.mark.parametrize("plugin_type", CONTRACTS)
-@pytest.mark.parametrize(("kind", "table"), [("ability", ABILITIES), ("trait", TRAITS)])
-def test_the_reference_lists_every_ability_and_trait(
-    plugin_type: str, kind: str, table: dict[str, tuple[type, ...]]
-) -> None:
-    assert rows(plugin_type, kind) == {each.__name__: members(each) for each in table[plugin_type]}
+def test_the_reference_lists_every_ability_and_trait(subtests: pytest.Subtests) -> None:
+    for plugin_type in CONTRACTS:
+        for kind, table in [("ability", ABILITIES), ("trait", TRAITS)]:
+            with subtests.test(plugin_type=plugin_type, kind=kind):
+                assert rows(plugin_type, kind) == {each.__name__: members(each) for each in table[plugin_type]}
 
 
-@pytest.mark.parametrize("plugin_type", CONTRACTS)
-def test_the_reference_names_every_contract(plugin_type: str) -> None:
-    contract = CONTRACTS[plugin_type]
-    assert f"`{contract.__module__}.{contract.__name__}`" in PAGE
-    assert f"Entry points `ostiary.{plugin_type}`" in PAGE
+def test_the_reference_names_every_contract(subtests: pytest.Subtests) -> None:
+    for plugin_type in CONTRACTS:
+        with subtests.test(plugin_type=plugin_type):
+            contract = CONTRACTS[plugin_type]
+            assert f"`{contract.__module__}.{contract.__name__}`" in PAGE
+            assert f"Entry points `ostiary.{plugin_type}`" in PAGE
 
 
 @pytest.mark.parametrize("part", ["core", "gateway", "cli", "testing"])

@@ -56,6 +56,12 @@ class ServesResources(Protocol):
     and resource are among `resource_group`. One instance serves all requests at once. A `ValueError` is answered with
     400 and its message, a `ProviderError` with 503, any other exception with 500. The group must be nobody else's, and
     stands in the discovery of the Kubernetes upstreams without a prefix. Watches are not served.
+
+    "One instance" is one per process: each worker and each replica has its own. A provider that keeps all state where
+    every process reads it at once, such as in a database, declares ``shared_between_processes = True``
+    (`ostiary.interfaces.token_store.SharedBetweenProcesses`). Without that, the gateway starts only with a single
+    worker, and only with a token store that replicas do not share: what a request creates at one process would be
+    unknown to the others, and they would decide differently.
     """
 
     resource_group: ResourceGroup

@@ -281,8 +281,12 @@ class KeptInFile(Protocol):
 class SharedBetweenProcesses(Protocol):
     """A trait: what one process writes, every other process with the same settings reads at once.
 
-    A gateway with several workers needs it, and so do commands that open the store of a running gateway. A store
-    without it is taken for one in the memory of a single process: with several workers the start is refused.
+    Of a token store: a gateway with several workers needs it, and so do commands that open the store of a running
+    gateway. A store without it is taken for one in the memory of a single process: with several workers the start is
+    refused.
+
+    Of a provider that serves resources (`ostiary.interfaces.resources.ServesResources`): several workers, and replicas
+    that share a token store, need it. Else one of them would not know what was created at another.
     """
 
     shared_between_processes: bool

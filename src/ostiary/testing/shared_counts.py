@@ -13,6 +13,7 @@ It needs pytest and pytest-asyncio. The clock of the counts must be the fixture 
 from __future__ import annotations
 
 import asyncio
+from typing import ClassVar
 
 import pytest
 
@@ -39,6 +40,9 @@ def forget(state: State, now: float) -> tuple[State, float, None]:
 @pytest.mark.asyncio
 class SharedCountsContract:
     """Inherit from it, and give the fixtures `counts` and `other`, which share what they count."""
+
+    flood: ClassVar[int] = 20_000
+    """How many keys are more than the counts keep."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
@@ -108,14 +112,14 @@ class SharedCountsContract:
 
     async def test_a_flood_of_keys_leaves_the_latest(self, counts: SharedCounts) -> None:
         """Narrow states make room; what was counted a moment ago is still known."""
-        for number in range(20_000):
+        for number in range(self.flood):
             await counts.update(f"k{number}", add_one)
-        assert await counts.update("k19999", add_one) == 2
+        assert await counts.update(f"k{self.flood - 1}", add_one) == 2
 
     async def test_a_flood_of_wide_states_makes_nobody_forgotten(self, counts: SharedCounts) -> None:
         await counts.update("mine", add_one, wide=True)
         refused = 0
-        for number in range(20_000):
+        for number in range(self.flood):
             try:
                 await counts.update(f"k{number}", add_one, wide=True)
             except CountsFull:

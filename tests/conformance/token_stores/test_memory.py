@@ -14,6 +14,7 @@ from ostiary.testing.token_store import (
     OriginStoreContract,
     RecordStoreContract,
     SessionPagesContract,
+    StoredObjectCountsContract,
     TokenStoreContract,
 )
 from tests.conformance.token_stores.full_kind import FullKindContract
@@ -23,6 +24,7 @@ class TestMemoryTokenStore(
     TokenStoreContract,
     RecordStoreContract,
     ObjectStoreContract,
+    StoredObjectCountsContract,
     OriginStoreContract,
     FullKindContract,
     SessionPagesContract,

@@ -12,7 +12,6 @@ import pytest
 from ostiary.core.tokens.moving import MovableStore, compare, copy
 from ostiary.interfaces.token_store import Revocation, RevocationKind
 from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.plugins.redis.settings import RedisSettings
 from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
@@ -20,7 +19,7 @@ from ostiary.testing.token_store.moving import check_move, fill
 from ostiary.testing.token_store.samples import head
 from tests.support.postgresql import PostgresServer
 from tests.support.postgresql_store import settings_for
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, patient_settings, redis_server
 
 NewStore = Callable[..., MovableStore]
 KINDS = ("postgresql", "redis", "sqlite")
@@ -56,7 +55,7 @@ async def new_store(
                 database_clock=clock,
             ),
             "redis": lambda: RedisTokenStore(
-                RedisSettings(address=redis.address, prefix=f"moving-{number}"), clock=clock
+                patient_settings(address=redis.address, prefix=f"moving-{number}"), clock=clock
             ),
         }
         opened.append(stores[kind]())

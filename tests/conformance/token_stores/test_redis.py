@@ -1,4 +1,8 @@
-"""The Redis store keeps the contract of a token store: at one server, through Sentinels, and in a cluster."""
+"""The Redis store keeps the contract of a token store: at one server, through Sentinels, and in a cluster.
+
+Through Sentinels and in a cluster only `DeploymentContract` runs: connections, confirmation by a replica and the hash
+slots of scripts differ there, and what a script does with its keys does not.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import pytest
 
 from ostiary.core.counting.store_counts import StoreCounts
 from ostiary.interfaces.shared_counts import SharedCounts
+from ostiary.plugins.redis import replica_state
 from ostiary.plugins.redis.settings import ClusterSettings, RedisSettings, SentinelSettings
 from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
@@ -22,12 +27,15 @@ from ostiary.testing.token_store import (
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
+    StoredObjectCountsContract,
 )
+from tests.conformance.token_stores.deployment import DeploymentContract
 from tests.conformance.token_stores.full_kind import FullKindContract
 from tests.support.redis import (
     SENTINEL_NAME,
     RedisServer,
     RedisSite,
+    patient_settings,
     redis_cluster,
     redis_server,
     redis_with_sentinels,
@@ -59,17 +67,14 @@ def prefix() -> str:
     return f"test-{next(_numbers)}"
 
 
-class RedisContract(
-    SharedTokenStoreContract,
-    SharedRecordStoreContract,
-    SharedObjectStoreContract,
-    FullKindContract,
-    OriginStoreContract,
-    ReplicaStoreContract,
-    PortableStoreContract,
-    SessionPagesContract,
-):
-    """Everything that the store keeps. Give the fixture `settings`."""
+class Stores:
+    """Two stores with the same prefix, and one with another. Give the fixture `settings`."""
+
+    most_records = 500
+
+    @pytest.fixture(autouse=True)
+    def fewer_records_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(replica_state, "MOST_RECORDS", self.most_records)
 
     @pytest.fixture
     async def store(self, clock: FakeClock, settings: RedisSettings) -> AsyncIterator[RedisTokenStore]:
@@ -90,33 +95,52 @@ class RedisContract(
         await store.close()
 
 
-class TestRedisTokenStore(RedisContract):
+class TestRedisTokenStore(
+    Stores,
+    SharedTokenStoreContract,
+    SharedRecordStoreContract,
+    SharedObjectStoreContract,
+    StoredObjectCountsContract,
+    FullKindContract,
+    OriginStoreContract,
+    ReplicaStoreContract,
+    PortableStoreContract,
+    SessionPagesContract,
+):
+    """Everything that the store keeps."""
+
     @pytest.fixture
     def settings(self, server: RedisServer, prefix: str) -> RedisSettings:
-        return RedisSettings(address=server.address, prefix=prefix, timeout=60.0)
+        return patient_settings(address=server.address, prefix=prefix)
 
 
-class TestRedisThroughSentinels(RedisContract):
+class TestRedisThroughSentinels(Stores, DeploymentContract):
     """A replica confirms every sign-in and every revocation."""
 
     @pytest.fixture
     def settings(self, site: RedisSite, prefix: str) -> RedisSettings:
         sentinel = SentinelSettings(name=SENTINEL_NAME, addresses=site.sentinel_addresses)
-        return RedisSettings(sentinel=sentinel, prefix=prefix, wait_replicas=1, timeout=60.0, wait_timeout=30.0)
+        return patient_settings(sentinel=sentinel, prefix=prefix, wait_replicas=1)
 
 
-class TestRedisCluster(RedisContract):
+class TestRedisCluster(Stores, DeploymentContract):
     """Each prefix has a slot of its own, so all three nodes have their turn."""
 
     @pytest.fixture
     def settings(self, nodes: list[RedisServer], prefix: str) -> RedisSettings:
-        return RedisSettings(cluster=ClusterSettings(addresses=(nodes[0].address,)), prefix=prefix, timeout=60.0)
+        return patient_settings(cluster=ClusterSettings(addresses=(nodes[0].address,)), prefix=prefix)
 
 
 class TestRedisCounts(SharedCountsContract):
+    flood = 1_500
+
+    @pytest.fixture(autouse=True)
+    def fewer_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(replica_state, "MOST_COUNTS", 1_000)
+
     @pytest.fixture
     def settings(self, server: RedisServer, prefix: str) -> RedisSettings:
-        return RedisSettings(address=server.address, prefix=prefix, timeout=60.0)
+        return patient_settings(address=server.address, prefix=prefix)
 
     @pytest.fixture
     async def counts(self, clock: FakeClock, settings: RedisSettings) -> AsyncIterator[SharedCounts]:

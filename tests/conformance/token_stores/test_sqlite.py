@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.interfaces.token_store import TokenStore
+from ostiary.plugins.sqlite import changes
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import (
@@ -17,6 +18,7 @@ from ostiary.testing.token_store import (
     SharedObjectStoreContract,
     SharedRecordStoreContract,
     SharedTokenStoreContract,
+    StoredObjectCountsContract,
 )
 from tests.conformance.token_stores.full_kind import FullKindContract
 
@@ -25,11 +27,18 @@ class TestSqliteTokenStore(
     SharedTokenStoreContract,
     SharedRecordStoreContract,
     SharedObjectStoreContract,
+    StoredObjectCountsContract,
     FullKindContract,
     OriginStoreContract,
     PortableStoreContract,
     SessionPagesContract,
 ):
+    most_records = 500
+
+    @pytest.fixture(autouse=True)
+    def fewer_records_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(changes, "MOST_RECORDS", self.most_records)
+
     @pytest.fixture
     async def store(self, clock: FakeClock, tmp_path: Path) -> AsyncIterator[TokenStore]:
         store = SqliteTokenStore(tmp_path / "tokens.db", clock=clock)

@@ -33,6 +33,7 @@ from ostiary.interfaces.authorization import (
     DecidesAtOnce,
     DecidesQuickly,
     Explains,
+    HidesDenied,
     LintsPolicy,
     ListsGrants,
     ListsRules,
@@ -61,13 +62,13 @@ from ostiary.interfaces.identity import (
 )
 from ostiary.interfaces.keys.device_key import KeyProvider
 from ostiary.interfaces.logout import SignsOutElsewhere, TakesLogouts
-from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.probe import Probes, ProbesRedirectUri
 from ostiary.interfaces.resources import ServesResources
 from ostiary.interfaces.store_abilities.examining import ExaminesStore
 from ostiary.interfaces.store_abilities.moving import PortableStore
 from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
 from ostiary.interfaces.store_abilities.session_pages import PagesSessions
-from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
+from ostiary.interfaces.store_abilities.stored_objects import CountsStoredObjects, ObjectStore
 from ostiary.interfaces.token_store import (
     KeptInFile,
     OriginStore,
@@ -99,7 +100,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "identity": (
             *(Revalidates, AsksAgain, TellsRenewalCheck, TellsSignIn, TellsWhatItProduces),
             *(VerifiesTokens, BoundToCluster, ServesResources, TakesLogouts, SignsOutElsewhere),
-            PublishesMetadata,
+            *(PublishesMetadata, ProbesRedirectUri),
             *_OUTSIDE,
         ),
         "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
@@ -111,7 +112,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
         "token_store": (
             *(RecordStore, KeptInFile, NoteStore, CountStore, OwnedStore, ObjectStore, PortableStore, ExaminesStore),
-            *(OriginStore, PagesSessions, Probes),
+            *(OriginStore, PagesSessions, CountsStoredObjects, Probes),
         ),
         "attributes": (RequiresMore, ReadsCapabilities, SplitsNames, Closes),
         "audit": (Begins, RecordsAtOnce, ChoosesBatches, KeepsEventsInFile, *_OUTSIDE),
@@ -120,10 +121,10 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp),
-        "group": (),
-        "authorization": (AllowsEverything, DecidesQuickly),
-        "admission": (),
+        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp, SharedBetweenProcesses),
+        "group": (SharedBetweenProcesses,),
+        "authorization": (AllowsEverything, HidesDenied, DecidesQuickly, SharedBetweenProcesses),
+        "admission": (SharedBetweenProcesses,),
         "token_store": (SharedBetweenProcesses, SurvivesRestart),
         "attributes": (ReadsKubernetesPaths,),
         "audit": (),

@@ -148,7 +148,12 @@ class _Reader:
             raise self._error("duplicate option", word, hint=f"write a list, as in {name} a,b")
         if not value or value.startswith("-"):
             raise self._error("an option has no value", word)
-        self._options[name] = self._parse_list(value)
+        values = self._parse_list(value)
+        for each in values:
+            # Sorted, it could come first in the list, where it would be read as an option.
+            if each.startswith("-"):
+                raise self._error("a name begins with a dash", each, hint="there are -n, -A, --name and --upstream")
+        self._options[name] = values
 
     def _words(self) -> Iterator[str]:
         for word in self._text.split():

@@ -36,6 +36,7 @@ from ostiary.core.tokens.storable import (
     check_text,
     check_tokens,
     check_use,
+    end_of_prefix,
     later_of,
     too_many_objects,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "check_use",
     "digest",
     "digest_hex",
+    "end_of_prefix",
     "ended_origins",
     "ends",
     "ends_token",

@@ -25,6 +25,15 @@ class Allowance:
         self._left: dict[str, int] = {}
 
     async def take(self, username: str) -> bool:
+        """Whether the user may have one more, which is counted."""
+        if not self.most:
+            return True
+        if not await self.has_room(username):
+            return False
+        self._left[username] -= 1
+        return True
+
+    async def has_room(self, username: str) -> bool:
         """Whether the user may have one more."""
         if not self.most:
             return True
@@ -35,5 +44,5 @@ class Allowance:
             return False
         if len(self._left) >= MOST_REMEMBERED:
             del self._left[next(iter(self._left))]
-        self._left[username] = remaining - 1
+        self._left[username] = remaining
         return True

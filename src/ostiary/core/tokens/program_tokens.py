@@ -96,6 +96,15 @@ class ProgramTokens:
         await self.store.add(session, [record])
         return IssuedToken(session, token, session.expires_at)
 
+    async def check_limit(self, username: str) -> None:
+        """Raise `LoginRefused` if the user has too many tokens that programs got for proofs of their own.
+
+        For callers that write to the store before `issue_token`, and should not if no token is issued.
+        """
+        allowance = self._allowances[SessionKind.EXCHANGE]
+        if not await allowance.has_room(username):
+            raise _too_many_tokens(allowance.most)
+
     async def mint(self, session: Session, *, lifetime: timedelta, delegation: str) -> IssuedToken:
         """One more access token under a living session, which it does not outlive.
 

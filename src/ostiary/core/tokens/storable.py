@@ -6,6 +6,7 @@ Called by `tokens` before it writes, by `revocations`, and by the stores themsel
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -52,6 +53,16 @@ def check_object(kind: str, name: str = "", data: bytes = b"", *, is_named: bool
         raise ValueError(f"the name of an object has {LONGEST_NAME} bytes at most")
     if len(data) > LARGEST_OBJECT:
         raise ValueError(f"an object has {LARGEST_OBJECT} bytes at most")
+
+
+def end_of_prefix(prefix: str) -> str | None:
+    """The first text behind all that begin with *prefix*, in the order of code points; None if nothing is behind."""
+    kept = prefix.rstrip(chr(sys.maxunicode))
+    if not kept:
+        return None
+    last = ord(kept[-1]) + 1
+    # Halves of a pair are no text.
+    return kept[:-1] + chr(0xE000 if last == 0xD800 else last)
 
 
 def too_many_objects(kind: str, where: str) -> ProviderError:

@@ -51,3 +51,15 @@ class ObjectStore(Protocol):
 
     async def object_kinds(self) -> list[str]:
         """The kinds of which there are objects, in order."""
+
+
+@runtime_checkable
+class CountsStoredObjects(Protocol):
+    """An `ObjectStore` that counts objects by the beginning of their names, without reading them.
+
+    The gateway begins the names of what one user can cause with a digest of the user, and limits how many there are.
+    In a store without this ability such objects are limited for all users together (`MOST_OBJECTS`) only.
+    """
+
+    async def count_objects(self, kind: str, prefix: str) -> int:
+        """How many objects of *kind* have names that begin with *prefix*."""

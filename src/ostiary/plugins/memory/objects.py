@@ -49,6 +49,11 @@ class MemoryObjects(ABC):
         objects = self._kinds.get(kind, {})
         return [objects[name] for name in sorted(name for name in objects if name > after)[:limit]]
 
+    async def count_objects(self, kind: str, prefix: str) -> int:
+        self._check_open()
+        check_object(kind, prefix, is_named=False)
+        return sum(name.startswith(prefix) for name in self._kinds.get(kind, {}))
+
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
         current = await self.find_object(kind, name)
         if current is None or version not in (None, current.version):

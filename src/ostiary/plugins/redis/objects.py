@@ -52,6 +52,10 @@ class RedisObjects:
             after = page[-1].name
         return listed
 
+    async def count_objects(self, kind: str, prefix: str) -> int:
+        check_object(kind, prefix, is_named=False)
+        return int((await self._calls.read("count_objects", kind, prefix)).value)
+
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
         check_object(kind, name)
         expected = "" if version is None else version

@@ -25,9 +25,8 @@ from ostiary.plugins.redis.script_calls import ScriptAnswer, ScriptCalls
 MOST_COUNTS = 10_000
 # How often a count is tried that other processes change at the same moment; one of them gets on each time.
 MOST_ATTEMPTS = 100
-# Keys that take turns with each other, and for how long one waits: behind a server that hangs, no longer than it.
+# Keys that take turns with each other.
 TURNS = 64
-TURN_SECONDS = 2.0
 _SECOND = 1_000_000
 
 T = TypeVar("T")
@@ -98,13 +97,16 @@ class RedisReplicaState:
 
     @asynccontextmanager
     async def _turn(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
-        """Within this process who counts the same takes turns, so that only other processes can be quicker."""
+        """Within this process who counts the same takes turns, so that only other processes can be quicker.
+
+        Raises after `store.timeout`: behind a server that hangs, those who wait are told as soon as the first.
+        """
         if len(keys) != 1:
             yield
             return
         lock = self._turns[keys[0][0] % len(self._turns)]
         try:
-            async with asyncio.timeout(TURN_SECONDS):
+            async with asyncio.timeout(self._calls.timeout):
                 await lock.acquire()
         except TimeoutError as error:
             raise self._calls.unavailable(error) from None

@@ -65,6 +65,7 @@ class ScriptCalls:
 
     def __init__(self, settings: RedisSettings, *, clock: Clock = SYSTEM_CLOCK, server_time: bool = True) -> None:
         self._state = f"{{{settings.prefix}}}:state"
+        self.timeout = settings.timeout
         self.primary = Primary(settings, tag=self.key("primary"))
         self.times = Times(clock, given=not server_time)
         self.log = KnownLog()

@@ -21,6 +21,8 @@ TABLE = """CREATE TABLE IF NOT EXISTS objects (
 _COLUMNS = "kind, name, data, version, changed_at"
 FIND = f"SELECT {_COLUMNS} FROM objects WHERE kind = ? AND name = ?"  # noqa: S608
 LIST = f"SELECT {_COLUMNS} FROM objects WHERE kind = ? AND name > ? ORDER BY name LIMIT ?"  # noqa: S608
+COUNT_WITH_PREFIX = "SELECT count(*) FROM objects WHERE kind = ? AND name >= ? AND name < ?"
+COUNT_FROM = "SELECT count(*) FROM objects WHERE kind = ? AND name >= ?"
 KINDS = "SELECT DISTINCT kind FROM objects ORDER BY kind"
 _VERSION = "SELECT version FROM objects WHERE kind = ? AND name = ?"
 _COUNT = "SELECT count(*) FROM objects WHERE kind = ?"

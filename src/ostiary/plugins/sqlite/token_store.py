@@ -30,6 +30,7 @@ from ostiary.core.tokens import (
     check_storable,
     check_tokens,
     check_use,
+    end_of_prefix,
     too_many_objects,
 )
 from ostiary.core.tokens.records import check_record
@@ -257,6 +258,15 @@ class SqliteTokenStore(StoreFile):
         check_object(kind, after, is_named=False)
         rows = await self._read_aside(objects.LIST, (kind, after, limit))
         return [self._decode(objects.decode, row) for row in rows]
+
+    async def count_objects(self, kind: str, prefix: str) -> int:
+        check_object(kind, prefix, is_named=False)
+        end = end_of_prefix(prefix)
+        if end is None:
+            rows = await self._read(objects.COUNT_FROM, (kind, prefix))
+        else:
+            rows = await self._read(objects.COUNT_WITH_PREFIX, (kind, prefix, end))
+        return int(rows[0][0])
 
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
         check_object(kind, name)

@@ -8,10 +8,16 @@ from typing import Protocol
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces.store_abilities.stored_objects import LARGEST_OBJECT, LONGEST_NAME, ObjectStore, StoredObject
+from ostiary.interfaces.store_abilities.stored_objects import (
+    LARGEST_OBJECT,
+    LONGEST_NAME,
+    CountsStoredObjects,
+    ObjectStore,
+    StoredObject,
+)
 from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenStore
 from ostiary.testing.clock import FakeClock
-from ostiary.testing.token_store.samples import ODD_NAMES
+from ostiary.testing.token_store.samples import ODD_NAMES, case
 
 KIND = "signing-key"
 # In this order by code point; alphabets have others.
@@ -20,6 +26,10 @@ NAMES = ("-a", "0", "B", "Z", "_", "a", "a/b", "b", "~", "\u00e9", "\u4e00", "\u
 
 class StoreWithObjects(TokenStore, ObjectStore, Protocol):
     """What the fixtures `store` and `other` give."""
+
+
+class StoreThatCountsObjects(StoreWithObjects, CountsStoredObjects, Protocol):
+    """The fixture `store` of `StoredObjectCountsContract`."""
 
 
 @pytest.mark.asyncio
@@ -43,31 +53,35 @@ class ObjectStoreContract:
         assert await store.object_kinds() == []
         assert not await store.delete_object(KIND, "k1")
 
-    @pytest.mark.parametrize("name", [*ODD_NAMES[:-1], "a b\n", "x" * LONGEST_NAME])
-    async def test_names_of_objects_are_kept_exactly(self, store: StoreWithObjects, name: str) -> None:
-        await store.put_object(KIND, name, name.encode(), version=0)
-        await store.put_object("other-kind", name, b"other", version=0)
-        assert await store.find_object(KIND, name + " ") is None if len(name) < LONGEST_NAME else True
-        for listed in (await store.find_object(KIND, name), *await store.list_objects(KIND)):
-            assert listed is not None
-            assert (listed.kind, listed.name, listed.data) == (KIND, name, name.encode())
+    async def test_names_of_objects_are_kept_exactly(self, store: StoreWithObjects) -> None:
+        names = [*ODD_NAMES[:-1], "a b\n", "x" * LONGEST_NAME]
+        for name in names:
+            with case(name):
+                assert await store.put_object(KIND, name, name.encode(), version=0) is not None
+                assert await store.put_object("other-kind", name, b"other", version=0) is not None
+        for name in names:
+            with case(name):
+                assert len(name) == LONGEST_NAME or await store.find_object(KIND, name + " ") is None
+                found = await store.find_object(KIND, name)
+                assert found is not None
+                assert (found.kind, found.name, found.data) == (KIND, name, name.encode())
+        listed = await store.list_objects(KIND)
+        assert {each.name: each.data for each in listed} == {name: name.encode() for name in names}
+        assert len(listed) == len(names)
         assert await store.object_kinds() == ["other-kind", KIND]
 
-    @pytest.mark.parametrize(
-        ("kind", "name"),
-        [
+    async def test_what_is_no_kind_or_no_name_is_refused(self, store: StoreWithObjects) -> None:
+        for kind, name in (
             *(("", "k1"), ("Key", "k1"), ("key:1", "k1"), ("key-", "k1"), ("1key", "k1"), ("k" * 65, "k1")),
             *((KIND, ""), (KIND, "a\0b"), (KIND, "\ud800"), (KIND, "\u00e9" * (LONGEST_NAME // 2 + 1))),
-        ],
-    )
-    async def test_what_is_no_kind_or_no_name_is_refused(self, store: StoreWithObjects, kind: str, name: str) -> None:
-        for work in (
-            store.put_object(kind, name, b"", version=None),
-            store.find_object(kind, name),
-            store.delete_object(kind, name),
         ):
-            with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
-                await work
+            for work in (
+                store.put_object(kind, name, b"", version=None),
+                store.find_object(kind, name),
+                store.delete_object(kind, name),
+            ):
+                with case(kind, name), pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                    await work
 
     async def test_an_object_that_is_too_large_is_refused(self, store: StoreWithObjects) -> None:
         await store.put_object(KIND, "full", b"x" * LARGEST_OBJECT, version=0)
@@ -186,6 +200,29 @@ class ObjectStoreContract:
             with pytest.raises(ProviderError) as failure:
                 await work
             assert failure.value.code == "token-store-unavailable"
+
+
+@pytest.mark.asyncio
+class StoredObjectCountsContract:
+    """For stores with `CountsStoredObjects`, beside `ObjectStoreContract`: limits for each user rest on it."""
+
+    async def test_objects_are_counted_by_the_beginning_of_their_names(self, store: StoreThatCountsObjects) -> None:
+        for name in (*NAMES, "a/", "a/c", "a0", "%", "_a", "\U0010ffff", "\U0010ffffa"):
+            await store.put_object(KIND, name, b"", version=0)
+        await store.put_object("other-kind", "a/other", b"", version=0)
+        names = [each.name for each in await store.list_objects(KIND)]
+        for prefix in ("a/", "a", "b", "nobody", "%", "_", "~", "\u00e9", "\ufffd", "\U0001d518", "\U0010ffff", ""):
+            with case(prefix):
+                expected = sum(name.startswith(prefix) for name in names)
+                assert await store.count_objects(KIND, prefix) == expected
+        assert await store.count_objects("no-kind", "a") == 0
+
+    async def test_what_was_deleted_or_only_changed_is_not_counted(self, store: StoreThatCountsObjects) -> None:
+        for name in ("ann.1", "ann.2", "bob.1"):
+            await store.put_object(KIND, name, b"", version=0)
+        await store.put_object(KIND, "ann.1", b"changed", version=None)
+        await store.delete_object(KIND, "ann.2")
+        assert [await store.count_objects(KIND, prefix) for prefix in ("ann.", "bob.")] == [1, 1]
 
 
 class SharedObjectStoreContract(ObjectStoreContract):

@@ -20,6 +20,7 @@ from ostiary.interfaces.token_store import (
 from ostiary.testing.clock import FakeClock
 from ostiary.testing.token_store.samples import (
     ODD_NAMES,
+    case,
     contents,
     digest_of,
     head,
@@ -46,27 +47,28 @@ class ProgramsContract:
             assert entry is not None
             assert (entry.token, entry.session) == (token, session)
 
-    @pytest.mark.parametrize("text", [*ODD_NAMES[:-1], " ", "\n", "x" * LARGEST_DELEGATION])
-    async def test_any_text_can_be_a_delegation(self, store: TokenStore, clock: FakeClock, text: str) -> None:
-        session = make_session(clock, "id with spaces")
-        await store.add(session, [replace(make_token(session), delegation=text)])
-        entry = await store.find(digest_of("t1"))
-        assert entry is not None
-        assert (entry.token.delegation, entry.session) == (text, session)
+    async def test_any_text_can_be_a_delegation(self, store: TokenStore, clock: FakeClock) -> None:
+        for number, text in enumerate([*ODD_NAMES[:-1], " ", "\n", "x" * LARGEST_DELEGATION]):
+            with case(text):
+                session = make_session(clock, f"id with spaces {number}")
+                token = replace(make_token(session, f"t{number}"), delegation=text)
+                await store.add(session, [token])
+                entry = await store.find(token.digest)
+                assert entry is not None
+                assert (entry.token.delegation, entry.session) == (text, session)
 
-    @pytest.mark.parametrize("text", ["\ud800", "a\0b", "x" * (LARGEST_DELEGATION + 1)])
-    async def test_a_delegation_that_cannot_be_kept_is_refused(
-        self, store: TokenStore, clock: FakeClock, text: str
-    ) -> None:
-        session = make_session(clock)
-        token = replace(make_token(session), delegation=text)
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
-            await store.add(session, [token])
-        assert await store.session("s1") is None
-        await store.add(session, [])
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
-            await store.add_tokens("s1", [token])
-        assert await store.count() == 0
+    async def test_a_delegation_that_cannot_be_kept_is_refused(self, store: TokenStore, clock: FakeClock) -> None:
+        for number, text in enumerate(["\ud800", "a\0b", "x" * (LARGEST_DELEGATION + 1)]):
+            with case(text):
+                session = make_session(clock, f"s{number}")
+                token = replace(make_token(session), delegation=text)
+                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                    await store.add(session, [token])
+                assert await store.session(session.id) is None
+                await store.add(session, [])
+                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                    await store.add_tokens(session.id, [token])
+                assert await store.count() == 0
 
     async def test_only_an_access_token_has_a_delegation(self, store: TokenStore, clock: FakeClock) -> None:
         """A renewal token with one would be renewed to the whole session."""
@@ -120,25 +122,23 @@ class ProgramsContract:
         await store.sweep()
         assert await store.count() == 0
 
-    @pytest.mark.parametrize(
-        "revocation",
-        [
-            Revocation(RevocationKind.SESSION, "s1"),
-            Revocation(RevocationKind.USER, "ann"),
-            Revocation(RevocationKind.GROUP, "ops"),
-            Revocation(RevocationKind.BEFORE, ""),
-        ],
-        ids=lambda revocation: revocation.kind.value,
-    )
-    async def test_nothing_is_added_under_a_session_that_was_revoked(
-        self, store: TokenStore, clock: FakeClock, revocation: Revocation
-    ) -> None:
-        session = make_session(clock)
-        await store.add(session, [make_token(session)])
-        assert await store.revoke(revocation) == 1
-        assert not await store.add_tokens("s1", [make_token(session, "t2")])
-        assert await store.find(digest_of("t2")) is None
-        assert await store.count() == 0
+    async def test_nothing_is_added_under_a_session_that_was_revoked(self, store: TokenStore, clock: FakeClock) -> None:
+        # The last one ends all.
+        for kind, value in (
+            (RevocationKind.SESSION, "s1"),
+            (RevocationKind.USER, "bob"),
+            (RevocationKind.GROUP, "guests"),
+            (RevocationKind.BEFORE, ""),
+        ):
+            with case(kind):
+                username = value if kind is RevocationKind.USER else "ann"
+                group = value if kind is RevocationKind.GROUP else "ops"
+                session = of_user(make_session(clock, value or "s2"), username, group)
+                await store.add(session, [make_token(session, kind.value)])
+                assert await store.revoke(Revocation(kind, value)) == 1
+                assert not await store.add_tokens(session.id, [make_token(session, f"{kind.value} more")])
+                assert await store.find(digest_of(f"{kind.value} more")) is None
+                assert await store.count() == 0
 
     async def test_tokens_are_added_after_revocations_that_are_long_forgotten(
         self, store: TokenStore, clock: FakeClock

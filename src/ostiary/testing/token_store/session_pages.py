@@ -10,7 +10,7 @@ import pytest
 from ostiary.interfaces.store_abilities.session_pages import ListedSession, PagesSessions
 from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, SessionKind, TokenStore
 from ostiary.testing.clock import FakeClock
-from ostiary.testing.token_store.samples import make_session, of_user
+from ostiary.testing.token_store.samples import case, make_session, of_user
 
 SEED = 20240
 
@@ -72,10 +72,10 @@ class SessionPagesContract:
         await store.add(short, [])
         assert await _all_pages(store, 1) == ["long"]
 
-    @pytest.mark.parametrize("place", ["x", "1", ":", "1:", "x:s1", "1.5:s1", f"{'9' * 40}:s1", "1:" + "s" * 9999])
-    async def test_a_place_that_the_store_never_gave_is_refused(self, store: TokenStore, place: str) -> None:
-        with pytest.raises(ValueError, match="no place"):
-            await _page(store, after=place)
+    async def test_a_place_that_the_store_never_gave_is_refused(self, store: TokenStore) -> None:
+        for place in ("x", "1", ":", "1:", "x:s1", "1.5:s1", f"{'9' * 40}:s1", "1:" + "s" * 9999):
+            with case(place), pytest.raises(ValueError, match="no place"):
+                await _page(store, after=place)
 
 
 async def _page(store: TokenStore, **search: object) -> list[ListedSession]:

@@ -7,9 +7,8 @@ import pytest
 from ostiary.core.abilities.spelling import is_misspelt
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
+def test_a_slip_of_the_pen_is_noticed(subtests: pytest.Subtests) -> None:
+    cases = [
         ("revalidates", "revalidate"),
         ("revaildate", "revalidate"),
         ("revalidata", "revalidate"),
@@ -23,15 +22,14 @@ from ostiary.core.abilities.spelling import is_misspelt
         ("Lint", "lint"),
         ("share_between_processes", "shared_between_processes"),
         ("return_by_post", "returns_by_post"),
-    ],
-)
-def test_a_slip_of_the_pen_is_noticed(name: str, meant: str) -> None:
-    assert is_misspelt(name, meant)
+    ]
+    for name, meant in cases:
+        with subtests.test(name=name, meant=meant):
+            assert is_misspelt(name, meant)
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
+def test_another_word_is_left_alone(subtests: pytest.Subtests) -> None:
+    cases = [
         ("validate", "revalidate"),
         ("invalidate", "revalidate"),
         ("prove", "probe"),
@@ -42,7 +40,7 @@ def test_a_slip_of_the_pen_is_noticed(name: str, meant: str) -> None:
         ("paths", "path"),
         ("division", "revision"),
         ("check", "probe"),
-    ],
-)
-def test_another_word_is_left_alone(name: str, meant: str) -> None:
-    assert not is_misspelt(name, meant)
+    ]
+    for name, meant in cases:
+        with subtests.test(name=name, meant=meant):
+            assert not is_misspelt(name, meant)

@@ -63,10 +63,10 @@ def test_who_got_the_token_first_stays_named_when_it_is_handed_on() -> None:
     assert READS.narrow(READS.scopes[0]).actor == "agent"
 
 
-@pytest.mark.parametrize("actor", ["a > b", "a\nb", " a", "a" * (LONGEST_ACTOR + 1), "\x1b[2J", "\ud800"])
-def test_a_name_for_the_actor_that_could_mislead_is_refused(actor: str) -> None:
-    with pytest.raises(ScopeError, match="actor"):
-        narrow(None, READS.scopes[0], actor)
+def test_a_name_for_the_actor_that_could_mislead_is_refused(subtests: pytest.Subtests) -> None:
+    for actor in ["a > b", "a\nb", " a", "a" * (LONGEST_ACTOR + 1), "\x1b[2J", "\ud800"]:
+        with subtests.test(actor=actor), pytest.raises(ScopeError, match="actor"):
+            narrow(None, READS.scopes[0], actor)
 
 
 def test_a_token_in_the_place_of_a_name_is_refused_and_not_repeated() -> None:
@@ -92,9 +92,8 @@ def test_a_delegation_without_layers_or_rules_allows_nothing() -> None:
         narrow(None, Scope())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_cannot_be_read_allows_nothing(subtests: pytest.Subtests) -> None:
+    cases = [
         *("", "null", "[]", "1", "{}", "{", '"get pods -n shop"', "get pods -n shop", "[" * 100_000),
         '{"v":2,"actor":"","scopes":["get pods -n shop"]}',
         '{"v":1,"actor":"","scopes":[]}',
@@ -106,10 +105,10 @@ def test_a_delegation_without_layers_or_rules_allows_nothing() -> None:
         '{"v":1,"scopes":["get pods -n shop"]}',
         '{"v":1,"actor":"","scopes":["get pods -n shop"],"until":"tomorrow"}',
         json.dumps({"v": 1, "actor": "", "scopes": ["get pods -n shop"] * (MOST_LAYERS + 1)}),
-    ],
-)
-def test_what_cannot_be_read_allows_nothing(text: str) -> None:
-    assert decode(text) == NOTHING
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            assert decode(text) == NOTHING
 
 
 def random_delegation(chance: Random) -> Delegation:

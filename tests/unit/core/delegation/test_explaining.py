@@ -11,9 +11,8 @@ from tests.unit.core.delegation.scopes import asked
 SCOPE = parse_scope("get,list pods -n shop; get pods/log --name web-1 -n shop; get /metrics --upstream main")
 
 
-@pytest.mark.parametrize(
-    ("question", "closest", "failed", "wanted"),
-    [
+def test_the_closest_rule_and_what_fails_of_it_are_told(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str, str, str]] = [
         (("list", "pods", "web"), "get,list pods -n shop", "namespace", "list pods -n web"),
         (("delete", "pods", "shop", "a"), "get,list pods -n shop", "verb", "delete pods --name a -n shop"),
         (("get", "secrets", "shop"), "get,list pods -n shop", "resource", "get secrets -n shop"),
@@ -28,16 +27,14 @@ SCOPE = parse_scope("get,list pods -n shop; get pods/log --name web-1 -n shop; g
             *(("create", "deployments.apps", "web"), "get pods/log --name web-1 -n shop"),
             *("namespace, resource, verb, name", "create deployments.apps -n web"),
         ),
-    ],
-)
-def test_the_closest_rule_and_what_fails_of_it_are_told(
-    question: tuple[str, ...], closest: str, failed: str, wanted: str
-) -> None:
-    request = asked(*question).request
-    miss = explain_miss(SCOPE, request)
-    assert miss.remedy == f'a token with: --can "{wanted} --upstream main"'
-    if failed.count(",") < 3:
-        assert miss == ScopeMiss(closest, failed, miss.remedy)
+    ]
+    for question, closest, failed, wanted in cases:
+        with subtests.test(question=question, closest=closest, failed=failed, wanted=wanted):
+            request = asked(*question).request
+            miss = explain_miss(SCOPE, request)
+            assert miss.remedy == f'a token with: --can "{wanted} --upstream main"'
+            if failed.count(",") < 3:
+                assert miss == ScopeMiss(closest, failed, miss.remedy)
 
 
 def test_another_upstream_is_told() -> None:

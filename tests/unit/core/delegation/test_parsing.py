@@ -10,9 +10,8 @@ from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from ostiary.errors import ScopeError
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
+def test_a_rule_is_read(subtests: pytest.Subtests) -> None:
+    cases = [
         ("get pods -n shop", ScopeRule(("get",), ("pods",), namespaces=("shop",))),
         ("list,get pods -n shop", ScopeRule(("get", "list"), ("pods",), namespaces=("shop",))),
         ("get,* pods -n b,a,b", ScopeRule(("*",), ("pods",), namespaces=("a", "b"))),
@@ -28,10 +27,10 @@ from ostiary.errors import ScopeError
         ("get /healthz/*,/a --upstream east", ScopeRule(("get",), paths=("/a", "/healthz/*"), upstreams=("east",))),
         ("discovery", discovery_rule()),
         ("discovery --upstream east", discovery_rule(("east",))),
-    ],
-)
-def test_a_rule_is_read(text: str, rule: ScopeRule) -> None:
-    assert parse_scope(text).rules == (rule,)
+    ]
+    for text, rule in cases:
+        with subtests.test(text=text, rule=rule):
+            assert parse_scope(text).rules == (rule,)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +48,8 @@ def test_equal_scopes_have_one_text(text: str, canonical: str) -> None:
     assert parse_scope(canonical) == scope
 
 
-@pytest.mark.parametrize(
-    ("text", "cause", "hint"),
-    [
+def test_a_mistake_is_refused_with_its_cause_its_place_and_a_hint(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "a rule is empty", "as in"),
         ("get pods -n shop;", "a rule is empty", "as in"),
         ("get", "a rule consists of verbs and resources", "as in"),
@@ -60,6 +58,9 @@ def test_equal_scopes_have_one_text(text: str, canonical: str) -> None:
         ("get pods -n shop -A", "-n and -A cannot be combined", "leave out"),
         ("get pods -n", 'has no value: "-n"', "as in"),
         ("get pods -n -A", 'has no value: "-n"', "as in"),
+        ("get pods -A --name web,-web", 'begins with a dash: "-web"', "there are -n, -A"),
+        ("get pods --namespace=shop,--all", 'begins with a dash: "--all"', "there are -n, -A"),
+        ("get /metrics --upstream=east,-east", 'begins with a dash: "-east"', "there are -n, -A"),
         ("get pods -n shop -n web", 'duplicate option: "-n"', "-n a,b"),
         ("get pods -n *", 'a namespace cannot be a pattern: "*"', "-A"),
         ("get pods -n shop -q", 'unknown option: "-q"', "--upstream"),
@@ -76,17 +77,17 @@ def test_equal_scopes_have_one_text(text: str, canonical: str) -> None:
         ("discovery -n shop", "takes no namespace", "leave out"),
         ("get po\x1bds -n shop", "invalid character", "as in"),
         ("get pods -n 'shop'", "invalid character", "as in"),
-    ],
-)
-def test_a_mistake_is_refused_with_its_cause_its_place_and_a_hint(text: str, cause: str, hint: str) -> None:
-    with pytest.raises(ScopeError) as caught:
-        parse_scope(text)
-    error = caught.value
-    assert cause in (error.cause or "")
-    assert hint in (error.hint or "")
-    assert str(error.where).startswith(f"rule {text.count(';') + 1}, ")
-    assert error.code == "scope-invalid"
-    assert "\x1b" not in str(error)
+    ]
+    for text, cause, hint in cases:
+        with subtests.test(text=text, cause=cause, hint=hint):
+            with pytest.raises(ScopeError) as caught:
+                parse_scope(text)
+            error = caught.value
+            assert cause in (error.cause or "")
+            assert hint in (error.hint or "")
+            assert str(error.where).startswith(f"rule {text.count(';') + 1}, ")
+            assert error.code == "scope-invalid"
+            assert "\x1b" not in str(error)
 
 
 def test_a_scope_is_bounded_in_length_and_in_what_it_lists() -> None:
@@ -98,9 +99,8 @@ def test_a_scope_is_bounded_in_length_and_in_what_it_lists() -> None:
         parse_scope(f"get,list pods -n {','.join(names)}; discovery")
 
 
-@pytest.mark.parametrize(
-    ("rules", "exact", "text"),
-    [
+def test_rules_about_resources_come_with_the_discovery_that_clients_need(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], bool, str]] = [
         (["get pods -n shop"], False, "discovery; get pods -n shop"),
         (["get pods -n shop", "list pods -A"], True, "get pods -n shop; list pods -A"),
         (["get /metrics"], False, "get /metrics"),
@@ -116,9 +116,7 @@ def test_a_scope_is_bounded_in_length_and_in_what_it_lists() -> None:
             False,
             "discovery; get pods -A --upstream west; get secrets -A",
         ),
-    ],
-)
-def test_rules_about_resources_come_with_the_discovery_that_clients_need(
-    rules: list[str], exact: bool, text: str
-) -> None:
-    assert str(scope_of_rules(rules, exact=exact)) == text
+    ]
+    for rules, exact, text in cases:
+        with subtests.test(rules=rules, exact=exact, text=text):
+            assert str(scope_of_rules(rules, exact=exact)) == text

@@ -14,9 +14,8 @@ from ostiary.core.rules.discovery import DISCOVERY_PATHS
 from tests.unit.core.delegation.scopes import asked, random_request, random_scope
 
 
-@pytest.mark.parametrize(
-    ("scope", "question", "allowed"),
-    [
+def test_a_scope_allows_what_a_rule_of_rbac_would(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, tuple[str, ...], bool]] = [
         ("get,list pods -n shop", ("get", "pods", "shop", "web-1"), True),
         ("get,list pods -n shop", ("list", "pods", "shop"), True),
         ("get,list pods -n shop", ("list", "pods", "web"), False),
@@ -52,29 +51,29 @@ from tests.unit.core.delegation.scopes import asked, random_request, random_scop
         ("discovery", ("list", "pods", "shop"), False),
         ("* * -A", ("get", "/metrics"), False),
         ("get pods -n shop; get /metrics", ("get", "/metrics"), True),
-    ],
-)
-def test_a_scope_allows_what_a_rule_of_rbac_would(scope: str, question: tuple[str, ...], allowed: bool) -> None:
-    assert parse_scope(scope).allows(asked(*question).request) is allowed
+    ]
+    for scope, question, allowed in cases:
+        with subtests.test(scope=scope, question=question, allowed=allowed):
+            assert parse_scope(scope).allows(asked(*question).request) is allowed
 
 
-@pytest.mark.parametrize("path", DISCOVERY_PATHS)
-def test_discovery_is_of_kubernetes_and_of_no_other_api(path: str) -> None:
+def test_discovery_is_of_kubernetes_and_of_no_other_api(subtests: pytest.Subtests) -> None:
     """Elsewhere the same paths may serve anything: whoever may read pods in one namespace would read that too."""
-    request = asked("get", path.replace("*", "v1")).request
-    scope = scope_of_rules(["get pods -n shop"])
-    assert scope.allows(request)
-    assert not scope.allows(replace(request, of_kubernetes=False))
-    assert parse_scope(f"{scope}; get {path}").allows(replace(request, of_kubernetes=False))
+    for path in DISCOVERY_PATHS:
+        with subtests.test(path=path):
+            request = asked("get", path.replace("*", "v1")).request
+            scope = scope_of_rules(["get pods -n shop"])
+            assert scope.allows(request)
+            assert not scope.allows(replace(request, of_kubernetes=False))
+            assert parse_scope(f"{scope}; get {path}").allows(replace(request, of_kubernetes=False))
 
 
 def test_a_scope_without_rules_allows_nothing() -> None:
     assert not Scope().allows(asked("get", "pods", "shop").request)
 
 
-@pytest.mark.parametrize(
-    ("own", "other", "beyond"),
-    [
+def test_the_first_part_that_is_beyond_a_scope_is_told(subtests: pytest.Subtests) -> None:
+    cases = [
         ("get,list pods -n shop", "get pods -n shop", ""),
         ("get,list pods -n shop", "get pods --name a -n shop --upstream east", ""),
         ("get,list pods -n shop,web", "get pods -n shop; list pods -n web", ""),
@@ -96,10 +95,10 @@ def test_a_scope_without_rules_allows_nothing() -> None:
         ("discovery --upstream east", "discovery", "get /api"),
         ("discovery", "get /api", "get /api"),
         ("discovery", "get /api --upstream east", "get /api --upstream east"),
-    ],
-)
-def test_the_first_part_that_is_beyond_a_scope_is_told(own: str, other: str, beyond: str) -> None:
-    assert parse_scope(own).first_beyond(parse_scope(other)) == beyond
+    ]
+    for own, other, beyond in cases:
+        with subtests.test(own=own, other=other, beyond=beyond):
+            assert parse_scope(own).first_beyond(parse_scope(other)) == beyond
 
 
 @settings(max_examples=300, deadline=None)

@@ -94,18 +94,19 @@ def in_template(resource: str, pod: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("resource", POD_TEMPLATES)
-@pytest.mark.parametrize("verb", ["create", "update", "patch"])
-def test_every_kind_that_has_a_pod_is_read(resource: str, verb: str) -> None:
+def test_every_kind_that_has_a_pod_is_read(subtests: pytest.Subtests) -> None:
     """S46."""
-    assert RULES.cover(info_of(resource, verb))
-    for name, spec in OF_POD:
-        assert asked(in_template(resource, {"spec": spec}), resource, verb) == (name,)
-    for containers in CONTAINERS:
-        for name, container in OF_CONTAINER:
-            spec = {containers: [{"name": "first"}, {"name": "second", **container}]}
-            assert asked(in_template(resource, {"spec": spec}), resource, verb) == (name,)
-    assert asked(in_template(resource, {"spec": HARMLESS}), resource, verb) == ()
+    for resource in POD_TEMPLATES:
+        for verb in ["create", "update", "patch"]:
+            with subtests.test(resource=resource, verb=verb):
+                assert RULES.cover(info_of(resource, verb))
+                for name, spec in OF_POD:
+                    assert asked(in_template(resource, {"spec": spec}), resource, verb) == (name,)
+                for containers in CONTAINERS:
+                    for name, container in OF_CONTAINER:
+                        spec = {containers: [{"name": "first"}, {"name": "second", **container}]}
+                        assert asked(in_template(resource, {"spec": spec}), resource, verb) == (name,)
+                assert asked(in_template(resource, {"spec": HARMLESS}), resource, verb) == ()
 
 
 def test_the_older_way_to_choose_a_profile() -> None:
@@ -115,9 +116,8 @@ def test_the_older_way_to_choose_a_profile() -> None:
         assert asked({"metadata": {"annotations": {key: profile, "other": "unconfined"}}}) == ()
 
 
-@pytest.mark.parametrize(
-    ("resource", "verb"),
-    [
+def test_no_other_body_is_read(subtests: pytest.Subtests) -> None:
+    cases = [
         ("pods", "get"),
         ("pods", "delete"),
         ("pods", "deletecollection"),
@@ -126,10 +126,10 @@ def test_the_older_way_to_choose_a_profile() -> None:
         ("deployments.apps/scale", "patch"),
         ("deployments", "create"),
         ("configmaps", "create"),
-    ],
-)
-def test_no_other_body_is_read(resource: str, verb: str) -> None:
-    assert not RULES.cover(info_of(resource, verb))
+    ]
+    for resource, verb in cases:
+        with subtests.test(resource=resource, verb=verb):
+            assert not RULES.cover(info_of(resource, verb))
 
 
 @given(
@@ -168,9 +168,8 @@ def test_whatever_cannot_be_read_has_them_all(body: bytes) -> None:
         assert (reading.names, bool(reading.doubt)) == (NAMES, True)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
+def test_what_is_not_what_it_should_be_is_in_doubt(subtests: pytest.Subtests) -> None:
+    cases = [
         {"spec": {"HostNetwork": True}},
         {"Spec": {}},
         {"spec": {"hostNetwork": 1}},
@@ -180,11 +179,11 @@ def test_whatever_cannot_be_read_has_them_all(body: bytes) -> None:
         {"spec": {"containers": [{"securityContext": {"capabilities": {"add": "ALL"}}}]}},
         {"spec": {"securityContext": {"runAsUser": 0.0}}},
         {"metadata": {"annotations": []}},
-    ],
-)
-def test_what_is_not_what_it_should_be_is_in_doubt(document: object) -> None:
-    reading = RULES.read(info_of("pods"), RequestContent((), (), json.dumps(document).encode()))
-    assert (reading.names, bool(reading.doubt)) == (NAMES, True)
+    ]
+    for document in cases:
+        with subtests.test(document=document):
+            reading = RULES.read(info_of("pods"), RequestContent((), (), json.dumps(document).encode()))
+            assert (reading.names, bool(reading.doubt)) == (NAMES, True)
 
 
 def test_an_object_cannot_make_us_ask_any_number_of_questions() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,8 +13,6 @@ from ostiary.model import UserInfo
 from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
 from ostiary.testing.token_store import digest_of
 from tests.support.postgresql import PASSWORD
-
-WAIT_SECONDS = 20.0
 
 
 def session_of(name: str, *, minutes: float = 60, now: datetime | None = None) -> Session:
@@ -42,15 +39,3 @@ async def unavailable(work: Awaitable[object]) -> ProviderError:
     assert PASSWORD not in str(error)
     assert PASSWORD not in repr(error)
     return error
-
-
-async def until_it_works(work: Callable[[], Awaitable[object]]) -> None:
-    """Again and again, without a person: a store that lost its database finds it again."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            try:
-                await work()
-            except ProviderError:
-                await asyncio.sleep(0.05)
-            else:
-                return

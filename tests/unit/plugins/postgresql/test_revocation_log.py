@@ -17,7 +17,8 @@ from ostiary.testing.token_store import digest_of
 from tests.support.postgresql import PostgresServer
 from tests.support.postgresql_pair import PostgresPair, postgresql_pair
 from tests.support.postgresql_store import settings_for
-from tests.unit.plugins.postgresql.stores import sign_in, unavailable, until_it_works
+from tests.support.retrying import until_it_works
+from tests.unit.plugins.postgresql.stores import sign_in, unavailable
 
 # --- which server confirms ---
 
@@ -32,20 +33,22 @@ async def test_a_server_whose_standby_does_not_confirm_it_is_not_believed_that_n
     pair: PostgresPair, tmp_path: Path
 ) -> None:
     """Its standby may have taken its place on the other side of a network that is cut in two."""
-    settings = replace(settings_for(pair.primary, folder=tmp_path), command_timeout=0.5)
-    following, beginning = PostgresqlTokenStore(settings), PostgresqlTokenStore(settings)
-    await sign_in(following, "s1")
-    head = (await following.revocations_after(None)).head
+    settings = settings_for(pair.primary, folder=tmp_path)
+    patient = PostgresqlTokenStore(settings)
+    following, beginning = (PostgresqlTokenStore(replace(settings, command_timeout=0.5)) for _ in range(2))
+    await sign_in(patient, "s1")
+    head = (await until_it_works(lambda: following.revocations_after(None))).head
     pair.standby.pause()
     try:
         await unavailable(following.revocations_after(head))
         await unavailable(beginning.revocations_after(None))
-        assert await following.find(digest_of("s1")) is not None, "the server answers what needs no confirmation"
+        found = await until_it_works(lambda: following.find(digest_of("s1")))
+        assert found is not None, "the server answers what needs no confirmation"
     finally:
         pair.standby.resume()
     await until_it_works(lambda: following.revocations_after(head))
     await until_it_works(lambda: beginning.revocations_after(None))
-    for store in (following, beginning):
+    for store in (patient, following, beginning):
         await store.close()
 
 

@@ -13,9 +13,8 @@ from ostiary.plugins.postgresql.settings import DatabaseServer, Pooler, Postgres
 LEAST = "hosts: [db]\ndatabase: d\nuser: u\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "address", "is_local"),
-    [
+def test_an_address_is_a_host_or_a_folder_with_a_port_if_need_be(subtests: pytest.Subtests) -> None:
+    cases = [
         ("db-1.example.com", DatabaseServer("db-1.example.com", 5432), False),
         ("db-1.example.com:6432", DatabaseServer("db-1.example.com", 6432), False),
         ("10.0.0.1:5433", DatabaseServer("10.0.0.1", 5433), False),
@@ -25,20 +24,18 @@ LEAST = "hosts: [db]\ndatabase: d\nuser: u\n"
         ("LOCALHOST", DatabaseServer("LOCALHOST", 5432), True),
         ("/run/postgresql", DatabaseServer("/run/postgresql", 5432), True),
         ("/run/postgresql:5433", DatabaseServer("/run/postgresql", 5433), True),
-    ],
-)
-def test_an_address_is_a_host_or_a_folder_with_a_port_if_need_be(
-    text: str, address: DatabaseServer, is_local: bool
-) -> None:
-    assert parse_address(text) == address
-    assert address.is_local is is_local
-    assert parse_address(str(address)) == address
+    ]
+    for text, address, is_local in cases:
+        with subtests.test(text=text, address=address, is_local=is_local):
+            assert parse_address(text) == address
+            assert address.is_local is is_local
+            assert parse_address(str(address)) == address
 
 
-@pytest.mark.parametrize("text", ["", "a b", "user:secret@host", "2001:db8::1", "host:port", "postgresql://db/x"])
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="like db-1"):
-        parse_address(text)
+def test_what_is_no_address_is_refused(subtests: pytest.Subtests) -> None:
+    for text in ["", "a b", "user:secret@host", "2001:db8::1", "host:port", "postgresql://db/x"]:
+        with subtests.test(text=text), pytest.raises(ValueError, match="like db-1"):
+            parse_address(text)
 
 
 def read(text: str, directory: Path) -> tuple[PostgresqlSettings, list[str]]:
@@ -70,9 +67,8 @@ def test_notifications_come_from_where_they_can_be_had(
     assert settings.listen_addresses == addresses
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_mistake_is_told_where_it_stands(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases = [
         ("database: d\nuser: u", "hosts: it is missing: where the database is"),
         ("hosts: []\ndatabase: d\nuser: u", "hosts: it is missing: where the database is"),
         ("hosts: [a, a]\ndatabase: d\nuser: u", "hosts: duplicate entry in the list"),
@@ -85,9 +81,10 @@ def test_notifications_come_from_where_they_can_be_had(
         (LEAST + "notifications: false\nlisten: {hosts: [a]}", "listen: notifications are off"),
         (LEAST + "listen: {}", "listen.hosts: it is missing"),
         (LEAST + "commandTimeout: 2", "commandTimeout: it has no unit"),
-    ],
-)
-def test_a_mistake_is_told_where_it_stands(tmp_path: Path, text: str, problem: str) -> None:
-    problems = read(text, tmp_path)[1]
-    assert len(problems) == 1
-    assert problems[0].startswith(problem)
+    ]
+    for text, problem in cases:
+        with subtests.test(text=text, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            problems = read(text, tmp_path)[1]
+            assert len(problems) == 1
+            assert problems[0].startswith(problem)

@@ -10,7 +10,7 @@ import pytest
 from ostiary.plugins.redis.settings import RedisSettings
 from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, patient_settings, redis_server
 
 _numbers = count()
 
@@ -30,7 +30,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def settings(server: RedisServer) -> RedisSettings:
-    return RedisSettings(address=server.address, prefix=f"test-{next(_numbers)}")
+    return patient_settings(address=server.address, prefix=f"test-{next(_numbers)}")
 
 
 @pytest.fixture

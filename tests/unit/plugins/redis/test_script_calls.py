@@ -19,7 +19,7 @@ from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import digest_of, make_session, make_token
 from ostiary.testing.token_store.samples import head, of_user
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, patient_settings, redis_server
 
 Open = Callable[..., RedisTokenStore]
 
@@ -32,7 +32,7 @@ def forgetful(tmp_path: Path) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def settings(forgetful: RedisServer) -> RedisSettings:
-    return RedisSettings(address=forgetful.address)
+    return patient_settings(address=forgetful.address)
 
 
 def lose_what_came_since_the_last_save(server: RedisServer) -> None:

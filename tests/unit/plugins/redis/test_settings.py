@@ -30,9 +30,8 @@ def test_a_server_on_this_machine_needs_no_tls(tmp_path: Path) -> None:
     assert repr(load(tmp_path, {"address": LOCAL})) == f"RedisTokenStore({LOCAL})"
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
+def test_what_cannot_be_meant_is_refused(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "one of address, sentinel and cluster says where Redis is"),
         ({"address": LOCAL, "cluster": {"addresses": [LOCAL]}}, "one of address, sentinel and cluster"),
         ({"address": "redis.example.com"}, "would be sent in plain text"),
@@ -46,14 +45,15 @@ def test_a_server_on_this_machine_needs_no_tls(tmp_path: Path) -> None:
         ({"address": LOCAL, "waitReplicas": 1, "waitTimeout": "2s"}, "it must be shorter than timeout"),
         ({"address": LOCAL, "tls": {"ca": "missing.pem"}}, "the file cannot be read"),
         ({"address": LOCAL, "tls": {"key": "key.pem"}}, "a certificate and its key go together"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
-    (tmp_path / "key.pem").write_text("")
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, settings)
-    assert expected in str(caught.value)
-    assert "secret" not in str(caught.value)
+    ]
+    for settings, expected in cases:
+        with subtests.test(settings=settings, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "key.pem").write_text("")
+            with pytest.raises(ConfigurationError) as caught:
+                load(tmp_path, settings)
+            assert expected in str(caught.value)
+            assert "secret" not in str(caught.value)
 
 
 def test_plain_text_beyond_this_machine_is_a_choice(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from ostiary.testing.token_store import digest_of, follow, make_session, make_token
 from ostiary.testing.token_store.samples import head, of_user
+from tests.support.clocks import OffsetClock
 from tests.support.redis import RedisServer
 
 Open = Callable[..., RedisTokenStore]
@@ -74,7 +75,7 @@ async def test_what_is_not_deleted_yet_is_gone_already_and_somebody_finishes_it(
     assert await other.count() > MANY / 2, "whoever began it may be at it"
     clock.advance(5)
     await other.heartbeat()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await other.count() > 1:
             await asyncio.sleep(0.01)
     assert await store.find(digest_of("new")) is not None
@@ -109,13 +110,16 @@ async def test_what_expires_is_judged_by_the_clock_of_the_server(open_store: Ope
 async def test_a_reader_whose_clock_was_changed_drops_what_it_remembers(
     open_store: Open, settings: RedisSettings
 ) -> None:
-    clock = FakeClock(datetime.now(UTC))
+    clock = OffsetClock()
     store = open_store(settings, clock=clock, server_time=True)
     number = await head(store)
     assert (await store.revocations_after(number)).complete
     clock.set_back(hours=1)
-    for _ in range(2):
-        assert not (await store.revocations_after(number)).complete, "told again, until it waits for the next"
+    # An answer that took long tells nothing about the clock.
+    async with asyncio.timeout(60):
+        while (await store.revocations_after(number)).complete:
+            pass
+    assert not (await store.revocations_after(number)).complete, "told again, until it waits for the next"
     await store.wait_for_revocations(number, 0.01)
     assert (await store.revocations_after(number)).complete
 
@@ -147,7 +151,7 @@ async def test_a_message_wakes_at_once(store: RedisTokenStore, other: RedisToken
     waiting = asyncio.ensure_future(store.wait_for_revocations(start, 60))
     await asyncio.sleep(0)
     await other.revoke(Revocation(RevocationKind.USER, "ann"))
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
 
 
 async def test_messages_come_again_after_the_connection_was_lost(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostiary.core.tokens import check_object, too_many_objects
+from ostiary.core.tokens import check_object, end_of_prefix, too_many_objects
 from ostiary.interfaces.store_abilities import stored_objects
 from ostiary.interfaces.store_abilities.stored_objects import StoredObject
 from ostiary.plugins.postgresql.database import Row
@@ -13,6 +13,8 @@ _FIND = f"""SELECT now.clock, now.time, {_COLUMNS}
     FROM now LEFT JOIN @schema@.objects o ON o.kind = $3 AND o.name = $4"""  # noqa: S608
 _LIST = f"""SELECT now.clock, now.time, {_COLUMNS}
     FROM now LEFT JOIN @schema@.objects o ON o.kind = $3 AND o.name > $4 ORDER BY o.name LIMIT $5"""  # noqa: S608
+_COUNT = """SELECT count(*) AS count FROM @schema@.objects
+    WHERE kind = $1 AND name >= $2 AND ($3::text IS NULL OR name < $3::text)"""
 _PUT = "SELECT @schema@.put_object($1, $2, $3, $4, $5, $6, $7) AS version"
 _DELETE = "SELECT @schema@.delete_object($1, $2, $3, $4, $5) AS deleted"
 _KINDS = "SELECT DISTINCT kind FROM @schema@.objects ORDER BY kind"
@@ -40,6 +42,11 @@ class ObjectTable(StorePart):
         check_object(kind, after, is_named=False)
         rows = await self._read(_LIST, kind, after, limit, seconds=LONG_SECONDS)
         return [self._object_of(row) for row in rows if row["name"] is not None]
+
+    async def count_objects(self, kind: str, prefix: str) -> int:
+        check_object(kind, prefix, is_named=False)
+        (row,) = await self._database.fetch(_COUNT, kind, prefix, end_of_prefix(prefix), repeatable=True)
+        return int(row["count"])
 
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
         check_object(kind, name)
