@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tests.support.replica_pair import EXTERNAL_URL, HTML, PODS, Replicas, sign_in_as_a_browser
+from tests.support.replicas import EXTERNAL_URL, HTML, PODS, ReplicaPair, sign_in_as_a_browser
 
 
-def test_a_device_that_asks_one_replica_is_approved_at_the_other(replicas: Replicas) -> None:
+def test_a_device_that_asks_one_replica_is_approved_at_the_other(replicas: ReplicaPair) -> None:
     with replicas.serving() as (one, other):
         with one.http() as http:
             asked = http.post("/auth/device", data={"client": "ostiary on build-7"}).json()
@@ -23,7 +23,7 @@ def test_a_device_that_asks_one_replica_is_approved_at_the_other(replicas: Repli
         assert other.get(PODS, issued["token"]).status_code == 200
 
 
-def test_a_renewal_that_a_killed_replica_did_not_answer_is_answered_by_the_other(replicas: Replicas) -> None:
+def test_a_renewal_that_a_killed_replica_did_not_answer_is_answered_by_the_other(replicas: ReplicaPair) -> None:
     with replicas.serving() as (one, other):
         spent = one.login("alice").renewal_token
         with one.http() as http:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import queue
 import re
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import trustme
@@ -29,6 +27,7 @@ from ostiary.model import Secret
 from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Site, password, role
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.noting_store import NotingStore
 from tests.support.pages_in_browser import PagesInBrowser
 from tests.support.ports import free_port
@@ -51,9 +50,7 @@ HOSTILE = "<img src=x onerror=document.title=1>"
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PagesInBrowser]:
+def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesInBrowser]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site.users("alice", "root", HOSTILE)
     site.groups({"developers": ["staff:alice"], "on call": ["staff:alice"]})
@@ -65,7 +62,7 @@ def running(
     )
     port = 8443 if os.environ.get("OSTIARY_PICTURES") else free_port()
     url = f"https://localhost:{port}"
-    with Cluster(ca) as cluster, Chromium.running(request.config) as chromium, pytest.MonkeyPatch.context() as patch:
+    with Cluster(ca) as cluster, Chromium.running() as chromium, pytest.MonkeyPatch.context() as patch:
         cluster.add_namespace("team")
         # A store that replicas share; the name of this machine is not for the pictures.
         store = NotingStore(str(site.folder / "shared.db"))
@@ -257,7 +254,7 @@ def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running:
     """S19, L2: a form of ours may end at the command line, and a browser agrees."""
     chromium, verifier = running.chromium, "v" * 43
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
-    with Callback() as callback, running.gateway.http() as http:
+    with Callback().running() as callback, running.gateway.http() as http:
         address = f"{running.url}/auth/cli?challenge={challenge}&port={callback.port}&state=s&client=ostiary+login"
         chromium.person()
         chromium.go(address)
@@ -265,7 +262,7 @@ def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running:
         chromium.click("link", "Sign in with staff")
         running.fill_in("alice")
         for step in ("signed in", "a word"):
-            (code,) = callback.got(1)["code"]
+            (code,) = callback.next().query.get_list("code")
             told = http.post("/auth/cli/token", data={"code": code, "verifier": verifier}).json()
             assert told["user"] == "staff:alice", step
             if step == "signed in":
@@ -276,47 +273,20 @@ def test_a_command_line_is_signed_in_with_the_form_and_then_with_a_word(running:
     assert "You can go back" in chromium.text
 
 
-class Callback(HTTPServer):
+class Callback(HttpServer):
     """A command line that waits for its browser."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _CallbackHandler)
-        self.port = self.server_address[1]
-        self.asked: list[dict[str, list[str]]] = []
-        self.news = threading.Condition()
+        super().__init__(self._respond)
+        self._callbacks: queue.Queue[Request] = queue.Queue()
 
-    def __enter__(self) -> Callback:
-        self._thread = threading.Thread(target=self.serve_forever)
-        self._thread.start()
-        return self
+    def next(self) -> Request:
+        return self._callbacks.get(timeout=SECONDS)
 
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join()
-        self.server_close()
-
-    def got(self, count: int) -> dict[str, list[str]]:
-        with self.news:
-            assert self.news.wait_for(lambda: len(self.asked) >= count, SECONDS)
-            return self.asked.pop(0)
-
-
-class _CallbackHandler(BaseHTTPRequestHandler):
-    server: Callback
-
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
-        if parts.path == "/callback":
-            with self.server.news:
-                self.server.asked.append(parse_qs(parts.query))
-                self.server.news.notify_all()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
-        self.end_headers()
-        self.wfile.write(b"You can go back to your terminal.")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    def _respond(self, request: Request) -> Response:
+        if request.path == "/callback":
+            self._callbacks.put(request)
+        return Response(200, b"You can go back to your terminal.", {"Content-Type": "text/plain"})
 
 
 def test_what_went_wrong_is_told_with_a_number(running: PagesInBrowser) -> None:

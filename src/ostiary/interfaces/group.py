@@ -25,7 +25,7 @@ class GroupProvider(Protocol):
     `relevant` holds the groups that some policy mentions; only these can matter, and the gateway drops any other
     that is returned. So a provider that cannot list a user's groups asks about each relevant one. It has the same
     two flows as identity: return the memberships, or a `Redirect` after which `groups_from_provider` finishes at
-    ``/auth/groups/provider``.
+    ``/auth/<name>/groups/provider``.
 
     One instance serves all requests at once. Any exception refuses the login: a token with silently missing groups
     is never issued.

@@ -22,7 +22,7 @@ class RequiredAuthentication:
 
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """A request to ``/auth`` or ``/auth/provider``, as far as a provider may see it.
+    """A request to ``/auth`` or ``/auth/<name>/provider``, as far as a provider may see it.
 
     `headers` have lower-case names and keep their order; `query` and `form` are decoded pairs, and `raw_query` is the
     query as it came, for what is signed byte for byte. `callback_url` is where the identity system must send the
@@ -137,7 +137,8 @@ class IdentityProvider(Protocol):
     The gateway calls `handle_client` on every visit to ``/auth`` (or ``/auth/<name>``). Return a `UserInfo` if the
     request itself is proof (a password, a cookie, a client certificate), a `Redirect` or a `PostedForm` to a login page
     elsewhere, or a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back
-    to ``/auth/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused` there.
+    to ``/auth/<name>/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused`
+    there.
 
     One instance serves all requests at once. Raise `ostiary.errors.LoginRefused` when the answer is no. Any other
     exception counts as an outage. In both cases no token is issued. Groups in the `UserInfo` are ignored unless a

@@ -1,4 +1,4 @@
-"""Providers that can say, before anybody signs in, whether the system they need can be asked."""
+"""Providers that can say, before anybody signs in, whether the system they need can be asked, and accepts us."""
 
 from __future__ import annotations
 
@@ -15,3 +15,15 @@ class Probes(Protocol):
     """
 
     async def probe(self) -> str: ...
+
+
+@runtime_checkable
+class ProbesRedirectUri(Protocol):
+    """An identity provider that can try, without a person, whether its issuer accepts a redirect URI.
+
+    Called as `probe` is. Send an authorization request that no person has to see (``prompt=none``), and follow nothing.
+    Return True if the issuer accepts *redirect_uri*, and False if that cannot be told, because it shows its login page
+    in any case; raise `ostiary.errors.ProviderError` if it rejects the request.
+    """
+
+    async def probe_redirect_uri(self, redirect_uri: str) -> bool: ...

@@ -25,7 +25,7 @@ from ostiary.testing.abilities import check_members
 REQUEST = LoginRequest(
     method="GET",
     path="/auth",
-    callback_url="https://gateway.example.com/auth/groups/provider",
+    callback_url="https://gateway.example.com/auth/acme/groups/provider",
     remote_address="192.0.2.1",
 )
 # What nobody would call a group, and some directory does.

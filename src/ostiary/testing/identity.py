@@ -32,7 +32,7 @@ from ostiary.testing.abilities import check_members
 NOBODY = LoginRequest(
     method="GET",
     path="/auth",
-    callback_url="https://gateway.example.com/auth/provider",
+    callback_url="https://gateway.example.com/auth/acme/provider",
     remote_address="192.0.2.1",
 )
 
@@ -71,7 +71,7 @@ class IdentityContract:
         for query in ((), (("state", "guessed"), ("code", "guessed"))):
             with pytest.raises(LoginRefused):
                 await provider.handle_provider(
-                    LoginRequest("GET", "/auth/provider", query=query, callback_url=NOBODY.callback_url)
+                    LoginRequest("GET", "/auth/acme/provider", query=query, callback_url=NOBODY.callback_url)
                 )
 
     async def test_logins_at_the_same_time_do_not_mix(

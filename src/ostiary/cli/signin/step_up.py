@@ -87,7 +87,9 @@ def _ask_in_turn(
         try:
             _prove(gateway, person, wishes, token, ticket)
         except OstiaryError as error:
-            person.tell(f"{error.summary}{'' if error.cause is None else f': {error.cause}'}")
+            person.tell(
+                ": ".join(filter(None, (error.summary, error.cause))) + (f" ({error.hint})" if error.hint else "")
+            )
             return False
     return True
 

@@ -70,7 +70,8 @@ def log_event(event: LoginEvent) -> None:
     user = event.username or (f"{event.claimed} (not verified)" if event.claimed else "")
     parts = (event.provider, user, event.session, event.remote_address)
     reason = f": {printable(event.reason)}" if event.reason else ""
-    extra = {"request_id": event.id} if event.id else {}
+    # An identified user does not count for the address, which other users may share.
+    extra = {"request_id": event.id, "source": event.username or event.remote_address} if event.id else {}
     login_log.log(level, text, event.kind.value, *(printable(part) or "-" for part in parts), reason, extra=extra)
 
 

@@ -48,7 +48,8 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     if not config.identity and needs_identity and root.is_right("identity"):
         problem("required: without it nobody can sign in", "identity")
     _check_issuer(config, root)
-    _check_prefixes(config.identity, root)
+    if root.is_right("identity"):
+        _check_prefixes(config.identity, root)
     _check_clusters(config, root)
     _check_routes(config.upstreams, root)
     _check_applications(config, root)
@@ -253,10 +254,21 @@ def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
         if identity.prefix.startswith(OWN_NAMES):
             root.problem(f'"{identity.name}" would name users of the gateway itself ("{OWN_NAMES}")', "identity")
     for first, second in combinations(identities, 2):
-        # "a" and "ab" are not enough: the user "bc" of the one would be the user "c" of the other.
-        if first.prefix.startswith(second.prefix) or second.prefix.startswith(first.prefix):
-            hint = "give each a prefix that is not the beginning of another one; left out, it is the name and a colon"
+        if (
+            first.prefix == second.prefix
+            or _begins(first.prefix, second.prefix)
+            or _begins(second.prefix, first.prefix)
+        ):
+            hint = 'give each a prefix that is not the beginning of another one; one of them may have prefix: ""'
             root.problem(f'users of "{first.name}" and of "{second.name}" could have the same name', "identity", hint)
+
+
+def _begins(prefix: str, other: str) -> bool:
+    """Whether *prefix* is the beginning of *other*: the user "bc" behind "a" would be the user "c" behind "ab".
+
+    Behind an empty prefix such users are refused when they sign in, so it is the beginning of none.
+    """
+    return prefix != "" and other.startswith(prefix)
 
 
 def _check_clusters(config: GatewayConfig, root: Fields) -> None:

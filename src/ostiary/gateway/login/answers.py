@@ -243,8 +243,10 @@ def no_good_token() -> LoginAnswer:
     )
 
 
-def outage(status: int) -> LoginAnswer:
-    """Nobody could be asked, which is not a refusal."""
+def outage(status: int, reported: str = "") -> LoginAnswer:
+    """Nobody could be asked, which is not a refusal. *reported* is what the identity system itself says is wrong."""
+    if reported:
+        return error(status, f"the identity provider is unavailable: it reported {reported}")
     return error(status, "the identity provider is unavailable")
 
 

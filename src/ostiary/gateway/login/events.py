@@ -21,6 +21,13 @@ from ostiary.interfaces.token_store import Session
 LONGEST_NAME = 100
 
 
+def failure_answer(error: Exception) -> LoginAnswer:
+    """The answer where nobody could be asked, or a provider broke its contract."""
+    known_outage = isinstance(error, (ProviderError, OSError)) and not isinstance(error, ContractBroken)
+    reported = error.reported if isinstance(error, ProviderError) else ""
+    return answers.outage(503 if known_outage else 500, reported)
+
+
 class LoginEvents:
     """Emits an event for what happens. Where something went wrong, also chooses the answer."""
 
@@ -56,10 +63,8 @@ class LoginEvents:
         self, error: Exception, request: LoginRequest, provider: str = "", *, instead: LoginAnswer | None = None
     ) -> LoginAnswer:
         """A provider could not be asked, or broke its contract. *instead* replaces the usual answer."""
-        broken = isinstance(error, ContractBroken)
-        known_outage = isinstance(error, (ProviderError, OSError)) and not broken
-        kind = LoginEventKind.CONTRACT_BROKEN if broken else LoginEventKind.OUTAGE
-        return self._record(kind, request, provider, error, instead or answers.outage(503 if known_outage else 500))
+        kind = LoginEventKind.CONTRACT_BROKEN if isinstance(error, ContractBroken) else LoginEventKind.OUTAGE
+        return self._record(kind, request, provider, error, instead or failure_answer(error))
 
     def record_answer(self, request: LoginRequest, answer: LoginAnswer, *, visitor: str = "") -> LoginAnswer:
         """Records an error that is not recorded yet. Called last, for every answer.

@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+# What `seal` needs: imported here, so that the first person who signs in does not wait for it.
+import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
+
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
 from ostiary.core.secrets.sealing import derived_key, seal, unseal

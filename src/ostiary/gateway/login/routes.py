@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -34,7 +35,6 @@ from ostiary.gateway.audit.sign_ins import OnEvent, log_event
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.step_up import StepUpRules
 from ostiary.gateway.config.settings import Groups, Identity
-from ostiary.gateway.issuer.issuer import JwtIssuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.applications.sign_ins import ApplicationSignIns
@@ -48,7 +48,7 @@ from ostiary.gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary.gateway.login.pages.readers import Readers
 from ostiary.gateway.login.pages.signed_in import Pages
 from ostiary.gateway.login.pages.views.site import Site, provider_look, sign_in_kind
-from ostiary.gateway.login.programs.command_line import Codes, goal_of
+from ostiary.gateway.login.programs.command_line import Codes, FailedSignIns, goal_of
 from ostiary.gateway.login.programs.device import Devices, normal_code
 from ostiary.gateway.login.programs.grants import Grants
 from ostiary.gateway.login.programs.jwt_requests import FindToken, JwtRequests
@@ -79,6 +79,9 @@ from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.interfaces.store_abilities.stored_objects import ObjectStore
 from ostiary.interfaces.token_store import Session
 from ostiary.model import Secret
+
+if TYPE_CHECKING:
+    from ostiary.gateway.issuer.issuer import JwtIssuer
 
 PROVIDER_SECONDS = 30.0
 # Logins that are begun from one address, whether or not they are ever finished.
@@ -149,6 +152,7 @@ class Login:
         step_ups = self._step_ups = StepUps(tokens, tickets, self.step_up_demands, clock=clock)
         grants = Grants(tokens, lengths, step_ups)
         codes = Codes(store, grants, clock=clock)
+        failures = self._failures = FailedSignIns(store, clock=clock)
         devices = self._devices = Devices(store, grants, external_url=url, clock=clock, counts=counts)
         self._token_requests = TokenRequests(codes, devices, self._events, self._starts, step_up=bool(rules))
         self._exchange = TokenExchanger(
@@ -176,6 +180,7 @@ class Login:
             tokens,
             flows=flows,
             codes=codes,
+            failures=failures,
             browsers=self._browsers,
             events=self._events,
             lengths=lengths,
@@ -313,7 +318,7 @@ class Login:
             case ["device"] if request.method == "POST" and not visit.html:
                 return await self._token_requests.begin_device(request)
             case ["cli", "ended"] if visit.html and request.method in ("GET", "HEAD"):
-                return views.cli_ended(only(request.query, "error") or "")
+                return await self._cli_ended(request)
             case ["cli"] if request.method != "POST":
                 return await self._cli(visit)
             case ["admin", "decisions", "stream"] if self._admin is not None:
@@ -353,22 +358,38 @@ class Login:
             return answers.error(400, str(error))
         name = only(visit.request.query, "provider")
         if name is not None and name not in self._identity:
-            return answers.error(404, "unknown identity provider")
+            answer = answers.error(404, "unknown identity provider")
+            return await self._refuse(visit, goal, answer) if visit.html else answer
         if goal.step_up:
             return await self._confirm_step_up(visit, goal)
         return await self._begin(visit, goal, name)
+
+    async def _refuse(self, visit: Visit, goal: CliGoal, answer: LoginAnswer) -> LoginAnswer:
+        """Tell the command line that waits what *answer* says."""
+        refusal = LoginRefused(answer.message)
+        back = await self._outcomes.refusal(refusal, visit.request, goal)
+        return self._events.record_refusal(refusal, visit.request, back)
+
+    async def _cli_ended(self, request: LoginRequest) -> LoginAnswer:
+        """The last page of a sign-in that a command line began."""
+        try:
+            failed = await self._failures.find(only(request.query, "failure") or "")
+        except OstiaryError:
+            # The page then says less.
+            failed = None
+        return views.cli_ended(only(request.query, "error") or "", failed)
 
     async def _confirm_step_up(self, visit: Visit, goal: CliGoal) -> LoginAnswer:
         """Show what waits for the step-up first: the identity system may confirm it without asking the person."""
         try:
             ticket = await self._step_ups.tickets.find(goal.step_up)
             if ticket is None or ticket.provider not in self._people:
-                return answers.error(400, "this step-up has expired: start again")
+                return await self._refuse(visit, goal, answers.error(400, "this step-up has expired: start again"))
             if wait := self._starts.wait(visit.request):
                 return answers.too_many(wait)
             cookie = await self._flows.begin(Flow(goal=replace(goal, required=ticket.required)))
         except Exception as error:
-            return self._outcomes.failure(error, visit.request, "", goal)
+            return await self._outcomes.failure(error, visit.request, "", goal)
         return views.step_up_confirm(ticket, goal.client, f"/auth/{ticket.provider}/start", (cookie,))
 
     async def _device_step_up(self, visit: Visit, visitor: Visitor) -> LoginAnswer | None:
@@ -389,7 +410,7 @@ class Login:
                     return answers.too_many(wait)
                 return await self._pages.confirm_cli(goal, visitor)
         except Exception as error:
-            return self._outcomes.failure(error, visit.request, "", goal)
+            return await self._outcomes.failure(error, visit.request, "", goal)
         return await self._sign_in.begin(visit, goal, name)
 
     # --- pages ---

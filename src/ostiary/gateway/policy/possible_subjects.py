@@ -99,7 +99,13 @@ class PossibleSubjects:
             return account_of(name) is not None
         if name.startswith(SYSTEM):
             return self.service_accounts and service_account(name) is not None
-        return any(source.can_produce(name) for source in self.users)
+        return any(source.can_produce(name) for source in self.owners(name))
+
+    def owners(self, name: str) -> list[NameSource]:
+        """Whose user would have the username *name*: the identity provider with the longest prefix that fits."""
+        fitting = [source for source in self.users if name.startswith(source.prefix)]
+        longest = max((len(source.prefix) for source in fitting), default=0)
+        return [source for source in fitting if len(source.prefix) == longest]
 
     def can_be_group(self, name: str) -> bool:
         """Whether somebody who signed in can be in it; everybody is ``system:authenticated``."""

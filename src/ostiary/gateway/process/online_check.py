@@ -19,13 +19,15 @@ from ostiary.core.settings.outgoing import client_context
 from ostiary.errors import OstiaryError
 from ostiary.gateway.config import settings
 from ostiary.gateway.config.settings import GatewayConfig
+from ostiary.gateway.login.sign_in.providers import redirect_uri
 from ostiary.gateway.observe.reasons import reason_of
 from ostiary.gateway.replicas.owner import StoreOwner
 from ostiary.gateway.upstream.api_plugins.plugin import declared_plugin
 from ostiary.gateway.upstream.api_plugins.registry import upstream_settings
 from ostiary.gateway.upstream.following.followers import probe
 from ostiary.gateway.upstream.following.in_chain import followers_of
-from ostiary.interfaces.probe import Probes
+from ostiary.interfaces.identity import SignIn, TellsSignIn
+from ostiary.interfaces.probe import Probes, ProbesRedirectUri
 from ostiary.interfaces.store_abilities.replicas import OwnedStore
 from ostiary.interfaces.token_store import KeptInFile, SharedBetweenProcesses
 from ostiary.wire.authorization import GROUP, SELF, V1, ReviewError, decode_status
@@ -41,11 +43,20 @@ _MAY_ASK = {
 
 @dataclass(frozen=True, slots=True)
 class OnlineCheckResult:
-    """What came of one question. `detail` is what answered, or why nobody did."""
+    """What came of one question. `detail` is what answered, or why nobody did; not `determined`: why it is unknown."""
 
     what: str
     ok: bool
     detail: str = ""
+    determined: bool = True
+
+    @property
+    def outcome(self) -> str:
+        return ("OK" if self.ok else "FAILED") if self.determined else "UNKNOWN"
+
+
+class _Undetermined(Exception):
+    """The question cannot be answered from here."""
 
 
 async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[OnlineCheckResult]:
@@ -67,6 +78,12 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
             if probing is not None and id(probing) not in instances:
                 instances.add(id(probing))
                 questions[f'{section} "{provider.name}"'] = probing.probe()
+    for identity in config.identity:
+        uri = redirect_uri(config.external_url, identity)
+        if (trying := ability(identity.instance, ProbesRedirectUri)) is not None:
+            questions[f'redirect URI of "{identity.name}"'] = _try_redirect_uri(trying, uri)
+        elif _sends_elsewhere(identity):
+            questions[f'redirect URI of "{identity.name}"'] = _untried(uri)
     by_name = {upstream.name: upstream for upstream in config.upstreams}
     for name, follower in followers_of(config.authorization.chain):
         questions[f'authorization "{name}"'] = probe(follower, by_name[follower.upstream])
@@ -93,6 +110,8 @@ async def _probe(what: str, asking: Awaitable[str], seconds: float) -> OnlineChe
     try:
         async with asyncio.timeout(seconds):
             return OnlineCheckResult(what, True, await asking)
+    except _Undetermined as why:
+        return OnlineCheckResult(what, True, str(why), determined=False)
     except TimeoutError:
         return OnlineCheckResult(what, False, f"it did not answer within {seconds:g} seconds")
     except OstiaryError as error:
@@ -100,6 +119,21 @@ async def _probe(what: str, asking: Awaitable[str], seconds: float) -> OnlineChe
         return OnlineCheckResult(what, False, reason_of(error) + hint)
     except Exception as error:
         return OnlineCheckResult(what, False, reason_of(error))
+
+
+def _sends_elsewhere(identity: settings.Identity) -> bool:
+    telling = ability(identity.instance, TellsSignIn)
+    return telling is not None and telling.sign_in is SignIn.REDIRECT
+
+
+async def _try_redirect_uri(trying: ProbesRedirectUri, uri: str) -> str:
+    if not await trying.probe_redirect_uri(uri):
+        raise _Undetermined(f"could not determine whether {uri} is registered: the issuer shows its login page first")
+    return f"the issuer accepts {uri}"
+
+
+async def _untried(uri: str) -> str:
+    raise _Undetermined(f"could not determine whether {uri} is registered: only a sign-in shows it")
 
 
 async def _ask_store(config: GatewayConfig) -> str:

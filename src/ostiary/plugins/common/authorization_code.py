@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from ostiary.errors import LoginRefused
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import Secret
+from ostiary.plugins.common.reported_error import reported_error
 
 STATE = "state"
 VERIFIER = "verifier"
@@ -92,11 +93,17 @@ def parse_return(request: LoginRequest, system: str, *, by_post: bool = False) -
 
 def _check_error(parameters: tuple[tuple[str, str], ...], system: str) -> None:
     errors = [value for name, value in parameters if name == "error"]
-    if "access_denied" in errors:
+    if not errors:
+        return
+    description = next((value for name, value in parameters if name == "error_description"), "")
+    if "access_denied" in errors and not description.strip():
         raise LoginRefused(
             f"{system} access was denied: you did not allow it to share your identity", cause="access_denied"
         )
-    if errors:
-        # The text comes through the browser, and could be anybody's. It is no proof that the identity system is down.
-        cause = "it returned an error instead of a code"
-        raise LoginRefused(f"{system} did not sign you in", cause=cause, hint="check the application's settings")
+    # It comes through the browser, which began this sign-in; so it is no proof that the identity system is down.
+    reported = reported_error(errors[0], description) or "an error"
+    raise LoginRefused(
+        f"{system} did not sign you in: {reported}",
+        cause="it returned an error instead of a code",
+        hint="check the application's settings",
+    )

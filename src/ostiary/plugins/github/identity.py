@@ -2,8 +2,8 @@
 
     identity: [{name: github, type: github, clientID: Iv1.0123, clientSecretFile: github-secret}]
 
-    /auth           ->  github.com/login/oauth/authorize, with a random state and a PKCE challenge
-    /auth/provider  ->  state, code  ->  access token  ->  GET /user  ->  login (username) and id (uid)
+    /auth                  ->  github.com/login/oauth/authorize, with a random state and a PKCE challenge
+    /auth/<name>/provider  ->  state, code  ->  access token  ->  GET /user  ->  login (username) and id (uid)
 
 `scope` is empty: who somebody is needs none. The same object can tell groups, right after it has identified somebody:
 
@@ -252,7 +252,8 @@ def _exchange_error(error: str) -> LoginRefused | ProviderError:
     }
     # An unknown text is not repeated: it is the answer to a request that held two secrets.
     cause = causes.get(error, "it does not exchange the code for a token")
-    return ProviderError("GitHub is unavailable", cause=cause, hint="compare with the application's settings there")
+    hint = "compare with the application's settings there"
+    return ProviderError("GitHub is unavailable", cause=cause, hint=hint, reported=error if error in causes else "")
 
 
 def _session_ended(cause: str) -> LoginRefused:

@@ -7,8 +7,7 @@ identity provider must be one whose names are addresses that Google itself vouch
 `identities`. Where names have a prefix, `userPrefix` says which, and only users who have it are asked about.
 
 With ``consent: true`` there is no service account. The person is sent to Google, allows the reading of groups, and
-returns to ``/auth/groups/provider``. Such a session ends at its first renewal, since nobody is
-there to ask.
+returns to ``/auth/<name>/groups/provider``. Such a session ends at its first renewal, since nobody is there to ask.
 """
 
 from __future__ import annotations

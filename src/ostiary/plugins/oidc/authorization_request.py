@@ -10,6 +10,8 @@ Where pushing fails the sign-in fails: falling back would let whoever disturbs t
 
 from __future__ import annotations
 
+import html
+import json
 import secrets
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -17,11 +19,15 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.plugins.common.authorization_code import PreparedRequest, prepare
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound
+from ostiary.plugins.common.reported_error import reported_error
 from ostiary.plugins.oidc.metadata import IssuerMetadata
 from ostiary.plugins.oidc.settings import ALWAYS, FORM_POST, NEVER
-from ostiary.plugins.oidc.token_endpoint import Client, reported_error
+from ostiary.plugins.oidc.token_endpoint import Client, client_hint, with_reported
 
 NONCE = "nonce"
+# With which an issuer that knows the redirect URI says that a sign-in cannot work either. Other errors mean that it
+# needs the person, or does not know ``prompt=none``.
+_REJECTING = frozenset(("unauthorized_client", "invalid_scope", "unsupported_response_type"))
 MAX_REQUEST_URI = 2048
 
 
@@ -45,7 +51,7 @@ class AuthorizationRequests:
             asked["response_mode"] = FORM_POST
         prepared = prepare(asked, request)
         shown = prepared.parameters
-        if self._pushes(metadata):
+        if self.pushes(metadata):
             shown = {"client_id": self._client.id, "request_uri": await self._push(prepared, metadata)}
         url = _with_query(metadata.authorization_endpoint, shown)
         return Redirect(url, remember=(*prepared.remember, (NONCE, nonce)), state=prepared.state)
@@ -56,7 +62,31 @@ class AuthorizationRequests:
             why, hint = "it does not announce the response mode form_post", "leave out responseMode"
             raise self._outbound.failure(metadata.authorization_endpoint, why, hint)
 
-    def _pushes(self, metadata: IssuerMetadata) -> bool:
+    async def accepts(self, redirect_uri: str, parameters: Mapping[str, str], metadata: IssuerMetadata) -> bool:
+        """Whether the issuer accepts *redirect_uri*; False if it shows its login page before it looks at it.
+
+        No person is asked (``prompt=none``; OpenID Connect Core, 3.1.2.1): an issuer that accepts the request sends the
+        browser back with an error that says so. Raises `ProviderError` if it rejects the request.
+        """
+        request = LoginRequest("GET", "/auth", callback_url=redirect_uri)
+        away = await self.redirect({**parameters, "prompt": "none"}, request, metadata)
+        if self.pushes(metadata):
+            # It was checked as at the authorization endpoint (RFC 9126, 2.1), or `redirect` had raised.
+            return True
+        status, headers, content = await self._outbound.visit(away.url)
+        location = headers.get("location", "") if status in (302, 303, 307) else ""
+        is_ours = location.partition("?")[0].partition("#")[0] == redirect_uri
+        answer = dict(parse_qsl(urlsplit(location).query)) if location else _json_object(content)
+        error, description = answer.get("error", ""), answer.get("error_description", "")
+        rejected = bool(error) if not is_ours else error in _REJECTING
+        if rejected or status in (400, 422) or (status in (401, 403) and b"redirect" in content.lower()):
+            reported = reported_error(error, description)
+            cause = with_reported(f"it rejected an authorization request with status {status}", reported)
+            hint = "check clientID and scopes" if is_ours else registration_hint(redirect_uri)
+            raise self._outbound.failure(away.url, cause, hint, reported=reported)
+        return is_ours or f'action="{redirect_uri}"' in html.unescape(content.decode("utf-8", "replace"))
+
+    def pushes(self, metadata: IssuerMetadata) -> bool:
         if self._pushed == NEVER:
             if metadata.requires_pushed_requests:
                 why, hint = "it takes pushed requests only", "leave out pushedAuthorization"
@@ -77,13 +107,26 @@ class AuthorizationRequests:
         answer = await self._outbound.ask("POST", url, headers=headers, form=form)
         # RFC 9126 says 201; some issuers say 200.
         if answer.status not in (200, 201):
-            reported, hint = reported_error(answer)
-            raise self._outbound.failure(
-                url, f"it answered a pushed request with status {answer.status}{reported}", hint
-            )
+            reported = self._client.reported(answer, form)
+            cause = with_reported(f"it answered a pushed request with status {answer.status}", reported)
+            hint = client_hint(answer) or registration_hint(form["redirect_uri"])
+            raise self._outbound.failure(url, cause, hint, reported=reported)
         if not _is_usable(answer):
             raise self._outbound.failure(url, "it answered a pushed request without a usable request_uri")
         return answer.text("request_uri")
+
+
+def _json_object(content: bytes) -> dict[str, str]:
+    """The texts of a JSON object; nothing if *content* is none."""
+    try:
+        value: object = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(name): each for name, each in value.items() if isinstance(each, str)} if isinstance(value, dict) else {}
+
+
+def registration_hint(redirect_uri: str) -> str:
+    return f"register the redirect URI {redirect_uri} for this client at the issuer"
 
 
 def _is_usable(answer: HttpAnswer) -> bool:

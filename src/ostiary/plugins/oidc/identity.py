@@ -203,6 +203,9 @@ class OidcIdentity(ClaimedGroups):
         await self._issuer.keys()
         return f"the issuer {self._issuer.url} and its keys"
 
+    async def probe_redirect_uri(self, redirect_uri: str) -> bool:
+        return await self._requests.accepts(redirect_uri, self._parameters, await self._metadata())
+
     async def _metadata(self) -> IssuerMetadata:
         document = await self._issuer.document()
         try:

@@ -5,7 +5,6 @@ Called by `oidc.identity`. What the issuer refuses is a `LoginRefused`; an answe
 
 from __future__ import annotations
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping
 from urllib.parse import quote_plus
@@ -14,6 +13,7 @@ from ostiary.core.config import Fields
 from ostiary.errors import LoginRefused
 from ostiary.plugins.common.authorization_code import Returned
 from ostiary.plugins.common.outbound import HttpAnswer, Outbound, SecretFile
+from ostiary.plugins.common.reported_error import reported_error
 from ostiary.plugins.oidc.metadata import IssuerMetadata
 from ostiary.plugins.oidc.settings import BASIC
 
@@ -21,7 +21,7 @@ AGAIN = "this sign-in cannot be completed: start again"
 ENDED = "this session has expired or was revoked: sign in again"
 Tokens = Mapping[str, object]
 
-_ERROR_CODE = re.compile(r"[a-z_]{1,64}")
+_SECRET_FIELDS = ("code", "code_verifier", "refresh_token")
 # The texts for the person and for the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
 _REFUSED = {
     "authorization_code": (AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
@@ -61,6 +61,13 @@ class Client:
             form["client_secret"] = secret.reveal()
         return {}
 
+    def reported(self, answer: HttpAnswer, form: Mapping[str, str]) -> str:
+        """What the issuer says is wrong with *form*, without the secrets that it was sent."""
+        secret = None if self._secret is None else self._secret.current()
+        sent = [form[name] for name in _SECRET_FIELDS if name in form]
+        sent += [] if secret is None else [secret.reveal()]
+        return reported_error(answer.text("error"), answer.text("error_description"), sent=sent)
+
     def _sends_basic(self, metadata: IssuerMetadata) -> bool:
         if self._authentication:
             return self._authentication == BASIC
@@ -88,16 +95,17 @@ class TokenEndpoint:
         headers = self._client.authenticate(form, metadata)
         url = metadata.token_endpoint
         answer = await self._outbound.ask("POST", url, headers=headers, form=form)
-        return self._tokens(answer, url, grant_type=form["grant_type"])
+        return self._tokens(answer, url, self._client.reported(answer, form), grant_type=form["grant_type"])
 
-    def _tokens(self, answer: HttpAnswer, url: str, *, grant_type: str) -> Tokens:
+    def _tokens(self, answer: HttpAnswer, url: str, reported: str, *, grant_type: str) -> Tokens:
         if answer.status == 200 and isinstance(answer.body, dict):
             return answer.body
         if answer.status == 400 and _is_refusal(answer, grant_type):
             summary, cause = _REFUSED[grant_type]
-            raise LoginRefused(summary, cause=cause)
-        reported, hint = reported_error(answer)
-        raise self._outbound.failure(url, f"it answered a code with status {answer.status}{reported}", hint)
+            raise LoginRefused(summary, cause=f"{cause}: {reported}")
+        hint = client_hint(answer)
+        cause = with_reported(f"it answered a code with status {answer.status}", reported)
+        raise self._outbound.failure(url, cause, hint, reported=reported)
 
 
 def _is_refusal(answer: HttpAnswer, grant_type: str) -> bool:
@@ -110,9 +118,11 @@ def _is_refusal(answer: HttpAnswer, grant_type: str) -> bool:
     return is_about_it and answer.text("error") == "invalid_request"
 
 
-def reported_error(answer: HttpAnswer) -> tuple[str, str | None]:
-    """The error code that the issuer gives, to be added to a cause, and a hint if the client is wrong."""
-    error = answer.text("error")
-    reported = f" and {error}" if _ERROR_CODE.fullmatch(error) else ""
-    hint = "check clientID and clientSecretFile" if error in ("invalid_client", "unauthorized_client") else None
-    return reported, hint
+def with_reported(cause: str, reported: str) -> str:
+    return f"{cause} and {reported}" if reported else cause
+
+
+def client_hint(answer: HttpAnswer) -> str | None:
+    """The hint for an issuer that does not know or accept the client."""
+    is_about_client = answer.text("error") in ("invalid_client", "unauthorized_client")
+    return "check clientID and clientSecretFile" if is_about_client else None

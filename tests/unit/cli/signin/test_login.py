@@ -24,13 +24,14 @@ from ostiary.errors import ConfigurationError, CredentialError, LoginRefused, Os
 from ostiary.model import Secret
 from ostiary.testing import FakeClock
 from ostiary.wire.client_authentication import V1
+from tests.support.http_server import HttpServer, Response
 from tests.support.signin_server import SigninServer
+from tests.support.waiting import until
 
 Captured = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
 AMBIENT = [{"name": "here", "kind": "ambient"}]
 PASSWORD = [{"name": "staff", "kind": "password"}]
-CONTENTS = ["empty", "text", "DER", "broken PEM"]
 KEYRING = """
 import json, pathlib
 FILE = pathlib.Path(__file__).with_name("ring.json")
@@ -152,7 +153,12 @@ def test_the_account_s_name_is_offered_as_username(server: SigninServer, client:
 
 def test_a_device_shows_a_code_and_waits_until_somebody_approves(server: SigninServer, client: GatewayClient) -> None:
     person = Somebody(present=False)
-    person.on_tell = lambda: threading.Timer(0.1, lambda: server.decide(approve=True)).start()
+
+    def approve_one_that_waits() -> None:
+        until(lambda: server.count["POST /auth/device/token"])
+        server.decide(approve=True)
+
+    person.on_tell = lambda: threading.Thread(target=approve_one_that_waits).start()
     assert sign_in(client, GatewayAccount(server.url), person, Wishes(device=True)).user == "ann"
     assert "BCDF-GHJK" in person.told[0]
     assert f"{server.url}/auth/device" in person.told[0]
@@ -389,16 +395,20 @@ def test_an_authority_of_the_kubeconfig_that_is_none_is_told_and_keeps_no_token_
     assert Sessions(GatewayAccount(server.url)).session() is None
 
 
-@pytest.mark.parametrize("content", [b"", b"no", b"\x30\x82\x01", b"-----BEGIN CERTIFICATE-----\nAAAA\n"], ids=CONTENTS)
-@pytest.mark.parametrize("command", ["login", "whoami", "logout", "kubeconfig", "sessions list", "explain an-id"])
-def test_a_ca_that_is_none_is_named(command: str, content: bytes, tmp_path: Path, capsys: Captured) -> None:
-    path = tmp_path / "tls.pem"
-    path.write_bytes(content)
-    assert main([*command.split(), "--server", "https://gateway.example", "--ca", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert f"where  {path}\n" in said
-    assert "it holds no PEM certificate" in said
-    assert "certificate-authority" not in said
+def test_a_ca_that_is_none_is_named(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory, capsys: Captured
+) -> None:
+    for content in [b"", b"no", b"\x30\x82\x01", b"-----BEGIN CERTIFICATE-----\nAAAA\n"]:
+        for command in ["login", "whoami", "logout", "kubeconfig", "sessions list", "explain an-id"]:
+            with subtests.test(content=content, command=command):
+                tmp_path = tmp_path_factory.mktemp("case")
+                path = tmp_path / "tls.pem"
+                path.write_bytes(content)
+                assert main([*command.split(), "--server", "https://gateway.example", "--ca", str(path)]) == 1
+                said = capsys.readouterr().err
+                assert f"where  {path}\n" in said
+                assert "it holds no PEM certificate" in said
+                assert "certificate-authority" not in said
 
 
 def test_a_ca_may_have_comments_in_any_language(server: SigninServer, authority: str) -> None:
@@ -496,15 +506,14 @@ def test_nothing_that_is_kept_or_raised_shows_a_token_by_accident(server: Signin
     assert grant.renewal.reveal() not in shown
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{}", "null", '{"token": 3}', '{"token": "a b"}'])
-def test_an_answer_that_is_none_is_told_and_not_quoted(body: str, ca: trustme.CA) -> None:
-    with SigninServer(ca).running() as running:
-        running.answer = lambda *_: (200, json.loads(body or "null"), {})  # type: ignore[method-assign]
-        client = GatewayClient(running.url, authorities_pem=ca.cert_pem.bytes().decode())
-        with pytest.raises((ProviderError, ConfigurationError)) as caught:
-            client.sign_in_directly("here")
-        assert isinstance(caught.value, OstiaryError)
-        assert caught.value.code == "gateway-answer-invalid"
+def test_an_answer_that_is_none_is_told_and_not_quoted(subtests: pytest.Subtests, ca: trustme.CA) -> None:
+    for body in ["", "[]", "{}", "null", '{"token": 3}', '{"token": "a b"}']:
+        with subtests.test(body=body), HttpServer(Response(body=body.encode()), tls=ca).running() as running:
+            client = GatewayClient(running.url, authorities_pem=ca.cert_pem.bytes().decode())
+            with pytest.raises((ProviderError, ConfigurationError)) as caught:
+                client.sign_in_directly("here")
+            assert isinstance(caught.value, OstiaryError)
+            assert caught.value.code == "gateway-answer-invalid"
 
 
 @pytest.mark.parametrize("what", ["fails", "forgets"])

@@ -64,6 +64,34 @@ def test_several_workers_may_share_a_foreign_store_that_says_so(tmp_path: Path) 
     assert read(tmp_path, store="shared", workers=2).listen.workers == 2
 
 
+@pytest.mark.parametrize(
+    ("store", "workers", "who"),
+    [("shared", 2, "several workers"), ("noting", 1, "replicas that share the token store")],
+)
+def test_a_provider_with_resources_of_its_own_must_say_that_processes_share_its_state(
+    tmp_path: Path, store: str, workers: int, who: str
+) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        read(tmp_path, store=store, workers=workers, authorization="grants")
+    (problem,) = raised.value.problems
+    assert problem.message == (
+        f'{who} would decide differently: the provider "all" serves resources of its own (grants.example.com)'
+        " and does not say that processes share their state"
+    )
+    assert problem.place.path == "authorization"
+    assert problem.hint is not None
+    assert "shared_between_processes" in problem.hint
+
+
+def test_a_provider_with_resources_runs_in_several_workers_if_its_state_is_shared(tmp_path: Path) -> None:
+    assert read(tmp_path, store="shared", workers=2, authorization="shared_grants").listen.workers == 2
+    assert read(tmp_path, store="noting", authorization="shared_grants").listen.workers == 1
+
+
+def test_a_provider_with_resources_may_keep_its_state_in_a_single_process(tmp_path: Path) -> None:
+    assert read(tmp_path, store="shared", workers=1, authorization="grants").listen.workers == 1
+
+
 @pytest.mark.parametrize(("store", "lost"), [("memory", True), ("dictionary", True), ("shared", False)])
 def test_a_store_that_does_not_say_it_survives_a_restart_is_warned_of(tmp_path: Path, store: str, lost: bool) -> None:
     found = warnings(read(tmp_path, store=store))
@@ -108,19 +136,21 @@ def test_a_store_that_can_have_an_owner_wants_an_external_url(tmp_path: Path) ->
     assert not any("externalURL" in warning for warning in warnings(read(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    ("url", "owner"),
-    [
+def test_the_owner_of_a_store_is_the_same_however_its_address_is_written(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("https://gateway.example", "https://gateway.example"),
         ("https://Gateway.Example/", "https://gateway.example"),
         ("https://gateway.example:443", "https://gateway.example"),
         ("https://gateway.example:8443", "https://gateway.example:8443"),
         ("http://localhost:80", "http://localhost"),
         ("https://[::1]:8443", "https://[::1]:8443"),
-    ],
-)
-def test_the_owner_of_a_store_is_the_same_however_its_address_is_written(tmp_path: Path, url: str, owner: str) -> None:
-    assert read(tmp_path, more=f'externalURL: "{url}"\n').owner == owner
+    ]
+    for url, owner in cases:
+        with subtests.test(url=url, owner=owner):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert read(tmp_path, more=f'externalURL: "{url}"\n').owner == owner
 
 
 WORKLOAD = """
@@ -139,9 +169,10 @@ BOUND = "- {name: %s, type: workload, platform: kubernetes, cluster: %s}\n"
 UPSTREAM = "- {name: %s, server: 'https://%s.example.com'}\n"
 
 
-@pytest.mark.parametrize(
-    ("identity", "upstreams", "more", "expected"),
-    [
+def test_service_accounts_keep_their_names_only_where_they_cannot_be_others(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         (BOUND % ("pods", "main"), UPSTREAM % ("main", "a"), "", None),
         (BOUND % ("pods", "mian"), UPSTREAM % ("main", "a"), "", 'of an unknown upstream "mian"'),
         (BOUND % ("pods", "main"), "  []", "", 'of an unknown upstream "main"'),
@@ -163,22 +194,21 @@ UPSTREAM = "- {name: %s, server: 'https://%s.example.com'}\n"
             "",
             "could have the names of another provider's",
         ),
-    ],
-)
-def test_service_accounts_keep_their_names_only_where_they_cannot_be_others(
-    tmp_path: Path, identity: str, upstreams: str, more: str, expected: str | None
-) -> None:
-    path = tmp_path / "gateway.yaml"
-    path.write_text(WORKLOAD % (identity, upstreams, more))
-    try:
-        load(path)
-        messages: list[str] = []
-    except ConfigurationError as error:
-        messages = [problem.message for problem in error.problems]
-    if expected is None:
-        assert messages == []
-    else:
-        assert any(expected in message for message in messages), messages
+    ]
+    for identity, upstreams, more, expected in cases:
+        with subtests.test(identity=identity, upstreams=upstreams, more=more, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "gateway.yaml"
+            path.write_text(WORKLOAD % (identity, upstreams, more))
+            try:
+                load(path)
+                messages: list[str] = []
+            except ConfigurationError as error:
+                messages = [problem.message for problem in error.problems]
+            if expected is None:
+                assert messages == []
+            else:
+                assert any(expected in message for message in messages), messages
 
 
 APPLICATION = """
@@ -196,11 +226,12 @@ EXTERNAL = "externalURL: http://localhost:8443"
 ISSUER = f"{EXTERNAL}\nissuer: {{audiences: [wiki, prod], keys: {{secretFile: secret}}}}"
 
 
-@pytest.mark.parametrize(
-    ("settings", "upstream", "problem"),
-    [
+def test_a_web_application_that_would_not_be_safe_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("", "auth: browser", "browsers of web applications"),
-        (EXTERNAL, "auth: browser, attributes: kubernetes", ""),
+        (EXTERNAL, "auth: browser, attributes: kubernetes", "browsers do not speak to the Kubernetes API"),
         (EXTERNAL, "public: [/]", "everything would be public"),
         (EXTERNAL, "public: [static]", "not a plain path"),
         (EXTERNAL, "public: ['/a/../b']", "not a plain path"),
@@ -210,30 +241,31 @@ ISSUER = f"{EXTERNAL}\nissuer: {{audiences: [wiki, prod], keys: {{secretFile: se
         (EXTERNAL, "auth: browser, passAuthorization: true, tokenFile: t", "in the same header"),
         (EXTERNAL, "identity: assertion", "none are signed"),
         (ISSUER, "identity: assertion", "audience that clusters accept"),
-    ],
-)
-def test_a_web_application_that_would_not_be_safe_is_refused(
-    tmp_path: Path, settings: str, upstream: str, problem: str
-) -> None:
-    (tmp_path / "secret").write_text("s" * 64)
-    (tmp_path / "secret").chmod(0o600)
-    (tmp_path / "t").write_text("token")
-    text = APPLICATION % (settings, upstream)
-    if "kubernetes" in upstream:
-        text, problem = text.replace("attributes: http, ", ""), "browsers do not speak to the Kubernetes API"
-    (tmp_path / "gateway.yaml").write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path / "gateway.yaml")
-    assert problem in str(caught.value)
+    ]
+    for settings, upstream, problem in cases:
+        with subtests.test(settings=settings, upstream=upstream, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "secret").write_text("s" * 64)
+            (tmp_path / "secret").chmod(0o600)
+            (tmp_path / "t").write_text("token")
+            text = APPLICATION % (settings, upstream)
+            if "kubernetes" in upstream:
+                text = text.replace("attributes: http, ", "")
+            (tmp_path / "gateway.yaml").write_text(text)
+            with pytest.raises(ConfigurationError) as caught:
+                load(tmp_path / "gateway.yaml")
+            assert problem in str(caught.value)
 
 
 FILES = "https://files.example"
 FOR_FILES = ISSUER.replace("prod", f"'{FILES}'")
 
 
-@pytest.mark.parametrize(
-    ("settings", "upstream", "problem"),
-    [
+def test_a_redirect_that_would_not_be_safe_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    """S69."""
+    cases = [
         (EXTERNAL, f"redirect: {{to: '{FILES}', paths: [/x/]}}", "nothing is signed"),
         (ISSUER, "redirect: {to: 'http://files.example', paths: [/x/]}", "in plain text"),
         (ISSUER, "redirect: {to: 'https://files.example/x', paths: [/x/]}", "must not contain a path"),
@@ -251,18 +283,16 @@ FOR_FILES = ISSUER.replace("prod", f"'{FILES}'")
             f"redirect: {{to: '{FILES}:443', paths: [/x/]}}",
             "which clusters accept",
         ),
-    ],
-)
-def test_a_redirect_that_would_not_be_safe_is_refused(
-    tmp_path: Path, settings: str, upstream: str, problem: str
-) -> None:
-    """S69."""
-    (tmp_path / "secret").write_text("s" * 64)
-    (tmp_path / "secret").chmod(0o600)
-    (tmp_path / "gateway.yaml").write_text(APPLICATION % (settings, upstream))
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path / "gateway.yaml")
-    assert problem in str(caught.value)
+    ]
+    for settings, upstream, problem in cases:
+        with subtests.test(settings=settings, upstream=upstream, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "secret").write_text("s" * 64)
+            (tmp_path / "secret").chmod(0o600)
+            (tmp_path / "gateway.yaml").write_text(APPLICATION % (settings, upstream))
+            with pytest.raises(ConfigurationError) as caught:
+                load(tmp_path / "gateway.yaml")
+            assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -324,9 +354,10 @@ def test_a_step_up_rule_that_nobody_can_ever_meet_is_refused(tmp_path: Path) -> 
     assert read(tmp_path, identity=OIDC, more=RULE % "").step_up.rules[0].amr == ("mfa",)
 
 
-@pytest.mark.parametrize(
-    ("rule", "message"),
-    [
+def test_a_step_up_rule_that_says_nothing_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("{name: r, amr: [mfa]}", "no request falls under this rule"),
         ("{name: r, resources: ['*']}", "it requires nothing"),
         ("{name: r, paths: [/x], namespaces: [a], amr: [mfa]}", "only resources have namespaces and names"),
@@ -336,20 +367,22 @@ def test_a_step_up_rule_that_nobody_can_ever_meet_is_refused(tmp_path: Path) -> 
             'the rule "r" names the unknown upstream "gone"',
         ),
         ("{name: r, paths: [/x], amr: [mfa]}, {name: r, paths: [/y], amr: [mfa]}", "two rules have the same name"),
-    ],
-)
-def test_a_step_up_rule_that_says_nothing_is_refused(tmp_path: Path, rule: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        read(tmp_path, identity=OIDC, more=f"stepUp: {{rules: [{rule}]}}\n")
-    assert [problem.message for problem in raised.value.problems] == [message]
+    ]
+    for rule, message in cases:
+        with subtests.test(rule=rule, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(ConfigurationError) as raised:
+                read(tmp_path, identity=OIDC, more=f"stepUp: {{rules: [{rule}]}}\n")
+            assert [problem.message for problem in raised.value.problems] == [message]
 
 
 CLUSTER = "apiVersion: ostiary.dev/v1\nkind: Gateway\nupstreams:\n- {name: k, server: %s, attributes: %s, %s}\n"
 
 
-@pytest.mark.parametrize(
-    ("server", "attributes", "upstream", "problem"),
-    [
+def test_a_comparison_that_cannot_be_made_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("https://k.example", "http", "shadow: {share: 0.1}", "only a Kubernetes API can be asked"),
         ("https://k.example", "kubernetes", "shadow: {share: 0.1}", "no credential to ask"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 0}", "no request would be compared"),
@@ -357,12 +390,40 @@ CLUSTER = "apiVersion: ostiary.dev/v1\nkind: Gateway\nupstreams:\n- {name: k, se
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1.5}", "from 0 to 1"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {perSecond: 3}", "shadow.share"),
         ("http://127.0.0.1:1", "kubernetes", "shadow: {share: 1, perSecond: 0}", "at least 1"),
+    ]
+    for server, attributes, upstream, problem in cases:
+        with subtests.test(server=server, attributes=attributes, upstream=upstream, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "gateway.yaml").write_text(CLUSTER % (server, attributes, upstream))
+            with pytest.raises(ConfigurationError) as caught:
+                load(tmp_path / "gateway.yaml")
+            assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        "type: cedar, paths: [p.cedar]",
+        "type: subject_access_review, server: 'https://10.0.0.1'",
     ],
 )
-def test_a_comparison_that_cannot_be_made_is_refused(
-    tmp_path: Path, server: str, attributes: str, upstream: str, problem: str
-) -> None:
-    (tmp_path / "gateway.yaml").write_text(CLUSTER % (server, attributes, upstream))
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path / "gateway.yaml")
-    assert problem in str(caught.value)
+def test_a_policy_that_hides_what_is_denied_needs_the_gateway_to_do_so(tmp_path: Path, provider: str) -> None:
+    """Otherwise the setting has no effect, and the answer is 403."""
+    (tmp_path / "p.cedar").write_text("permit(principal, action, resource);\n")
+    text = (
+        "apiVersion: ostiary.dev/v1\nkind: Gateway\nstore: {type: memory}\n"
+        "identity: [{name: me, type: single_user}]\n"
+        "authorization: {%s chain: [{name: policy, " + provider + ", %s}]}\n"
+    )
+    path = tmp_path / "gateway.yaml"
+    for decisions, hide in (("hideDenied: true,", "hide: true"), ("hideDenied: false,", "hide: false")):
+        path.write_text(text % (decisions, hide))
+        assert load(path)
+    for decisions in ("", "hideDenied: false,"):
+        path.write_text(text % (decisions, "hide: true"))
+        with pytest.raises(ConfigurationError) as caught:
+            load(path)
+        (problem,) = caught.value.problems
+        assert problem.place.path == "authorization.chain[0].hide"
+        assert "no effect without authorization.hideDenied" in problem.message
+        assert problem.hint == "set hideDenied: true below authorization, or leave out hide"

@@ -48,9 +48,8 @@ def test_forgetting_a_cookie_empties_it_with_the_same_attributes() -> None:
     assert cookie.forget() == cookie.set("", seconds=0)
 
 
-@pytest.mark.parametrize(
-    ("cookies", "value"),
-    [
+def test_a_cookie_is_read_if_there_is_exactly_one(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[str, ...], str]] = [
         (("__Host-ostiary-login=a",), "a"),
         (("other=1; __Host-ostiary-login=a=b; x",), "a=b"),
         (("other=1", "__Host-ostiary-login=a"), "a"),
@@ -58,10 +57,10 @@ def test_forgetting_a_cookie_empties_it_with_the_same_attributes() -> None:
         (("ostiary-login=a",), ""),
         (("__Host-ostiary-login",), ""),
         ((), ""),
-    ],
-)
-def test_a_cookie_is_read_if_there_is_exactly_one(cookies: tuple[str, ...], value: str) -> None:
-    assert Cookie("login", secure=True).of(request(*cookies)) == value
+    ]
+    for cookies, value in cases:
+        with subtests.test(cookies=cookies, value=value):
+            assert Cookie("login", secure=True).of(request(*cookies)) == value
 
 
 def test_without_our_cookies_an_empty_header_is_dropped() -> None:

@@ -24,9 +24,8 @@ from ostiary.interfaces.identity import LoginRequest
 from ostiary.testing import FakeClock
 
 
-@pytest.mark.parametrize(
-    ("accept", "html"),
-    [
+def test_only_browsers_get_pages(subtests: pytest.Subtests) -> None:
+    cases = [
         ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
         ("text/html", True),
         ("TEXT/HTML; charset=x", True),
@@ -41,10 +40,10 @@ from ostiary.testing import FakeClock
         ("text/htmlx", False),
         ("text/html;q=nonsense", True),
         (";;;,,,q=", False),
-    ],
-)
-def test_only_browsers_get_pages(accept: str, html: bool) -> None:
-    assert wants_html(LoginRequest("GET", "/auth", headers=(("accept", accept),))) is html
+    ]
+    for accept, html in cases:
+        with subtests.test(accept=accept, html=html):
+            assert wants_html(LoginRequest("GET", "/auth", headers=(("accept", accept),))) is html
 
 
 ORIGIN = "https://gw.example.com"
@@ -54,9 +53,8 @@ def request(*headers: tuple[str, str], **form: str) -> LoginRequest:
     return LoginRequest("POST", "/auth", headers=headers, form=tuple(form.items()), remote_address="192.0.2.1")
 
 
-@pytest.mark.parametrize(
-    ("headers", "ours"),
-    [
+def test_a_form_is_ours_unless_a_browser_says_otherwise(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[tuple[tuple[str, str], ...], bool]] = [
         ((), True),
         ((("origin", ORIGIN),), True),
         ((("origin", "HTTPS://GW.example.com"),), True),
@@ -65,10 +63,10 @@ def request(*headers: tuple[str, str], **form: str) -> LoginRequest:
         ((("sec-fetch-site", "same-origin"),), True),
         ((("sec-fetch-site", "same-site"),), False),
         ((("origin", ORIGIN), ("sec-fetch-site", "cross-site")), False),
-    ],
-)
-def test_a_form_is_ours_unless_a_browser_says_otherwise(headers: tuple[tuple[str, str], ...], ours: bool) -> None:
-    assert comes_from(request(*headers), ORIGIN) is ours
+    ]
+    for headers, ours in cases:
+        with subtests.test(headers=headers, ours=ours):
+            assert comes_from(request(*headers), ORIGIN) is ours
 
 
 def test_what_a_script_fetches_is_no_page_load() -> None:

@@ -10,6 +10,7 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.config import default_config
 from ostiary.gateway.config.settings import GatewayConfig, Identity
 from ostiary.gateway.process.online_check import OnlineCheckResult, probe_all
+from ostiary.interfaces.identity import SignIn
 from ostiary.interfaces.token_store import TokenStore
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
 from tests.support.noting_store import NotingStore
@@ -55,6 +56,43 @@ async def test_a_provider_that_is_configured_twice_is_asked_once() -> None:
     results = await probe_all(replace(default_config(), identity=identity, upstreams=()))
     assert [result.what for result in results] == ['identity "one"']
     assert provider.count == 1
+
+
+class Redirecting(Probed):
+    """An identity provider whose issuer says something about the redirect URI."""
+
+    def __init__(self, accepts: bool | Exception) -> None:
+        super().__init__("it answered")
+        self.accepts, self.tried = accepts, ""
+
+    async def probe_redirect_uri(self, redirect_uri: str) -> bool:
+        self.tried = redirect_uri
+        if isinstance(self.accepts, Exception):
+            raise self.accepts
+        return self.accepts
+
+
+class NeverTried(Probed):
+    sign_in = SignIn.REDIRECT
+
+
+async def test_the_redirect_uri_is_tried_where_the_issuer_allows_it() -> None:
+    rejected = ProviderError("the issuer is unavailable", cause="status 400", hint="register it")
+    providers = [Redirecting(True), Redirecting(False), Redirecting(rejected), NeverTried("it answered")]
+    identity = tuple(Identity(f"p{number}", "test", each) for number, each in enumerate(providers))  # type: ignore[arg-type]
+    config = replace(default_config(), identity=identity, upstreams=(), external_url="https://gw.example.com/")
+    results = [result for result in await probe_all(config) if result.what.startswith("redirect URI")]
+    assert [(result.what, result.outcome) for result in results] == [
+        ('redirect URI of "p0"', "OK"),
+        ('redirect URI of "p1"', "UNKNOWN"),
+        ('redirect URI of "p2"', "FAILED"),
+        ('redirect URI of "p3"', "UNKNOWN"),
+    ]
+    assert providers[0].tried == "https://gw.example.com/auth/p0/provider"  # type: ignore[attr-defined]
+    assert results[0].detail == "the issuer accepts https://gw.example.com/auth/p0/provider"
+    assert "could not determine whether https://gw.example.com/auth/p1/provider is registered" in results[1].detail
+    assert results[2].detail == "the issuer is unavailable: status 400 (register it)"
+    assert [result.ok for result in results] == [True, True, False, True], "what is unknown does not fail"
 
 
 # --- the token store ---

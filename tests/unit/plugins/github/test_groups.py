@@ -20,7 +20,7 @@ from ostiary.plugins.github.api import MAX_CHECKS, addresses, parse_groups
 from ostiary.plugins.github.groups import GitHubGroups
 from ostiary.testing import FakeClock
 from tests.support.github import GitHub
-from tests.support.oauth_server import Reply
+from tests.support.http_server import HOLD, Response
 
 REQUEST = LoginRequest("GET", "/auth", callback_url="https://gateway.example.com/auth/groups/provider")
 OCTOCAT = UserInfo("octocat", uid="583231")
@@ -100,36 +100,36 @@ async def test_who_is_not_in_the_organization_is_in_none_of_its_teams(make: Make
 async def test_an_organization_that_is_not_named_is_not_asked_about(make: Make, github: GitHub) -> None:
     """A group of another provider can have the name of an organisation that somebody else owns."""
     assert await groups(make(groups_from=["acme"]), "umbrella", "umbrella:labs") == []
-    assert github.asked == []
+    assert github.requests == []
 
 
 async def test_a_user_without_the_prefix_is_somebody_elses(make: Make, github: GitHub) -> None:
     provider = make(user_prefix="github:")
     assert await groups(provider, "acme") == []
-    assert github.asked == []
+    assert github.requests == []
     assert await groups(provider, "acme", user=UserInfo("github:octocat")) == ["acme"]
 
 
 @pytest.mark.parametrize("name", ["", "..", "octocat/../hubot", "octocat?x", "octo cat", "\u212aelvin", "x" * 200])
 async def test_what_is_no_login_is_nobody(make: Make, github: GitHub, name: str) -> None:
     assert await groups(make(), "acme", user=UserInfo(name)) == []
-    assert github.asked == []
+    assert github.requests == []
 
 
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(500),
-        Reply(401, {"message": "Bad credentials"}),
-        Reply(403, {"message": "Resource not accessible"}),
-        Reply(403, {"message": "limit"}, {"x-ratelimit-remaining": "0"}),
-        Reply(429, {}, {"retry-after": "1"}),
-        Reply(301, headers={"Location": "/orgs/other"}),
-        Reply(200, b"<html>"),
+        Response(500),
+        Response(401, {"message": "Bad credentials"}),
+        Response(403, {"message": "Resource not accessible"}),
+        Response(403, {"message": "limit"}, {"x-ratelimit-remaining": "0"}),
+        Response(429, {}, {"retry-after": "1"}),
+        Response(301, headers={"Location": "/orgs/other"}),
+        Response(200, b"<html>"),
     ],
 )
 @pytest.mark.parametrize("path", ["/api/v3/orgs/acme/memberships", "/api/v3/orgs/acme/teams/platform"])
-async def test_an_answer_that_is_none_shuts_the_door(make: Make, github: GitHub, path: str, reply: Reply) -> None:
+async def test_an_answer_that_is_none_shuts_the_door(make: Make, github: GitHub, path: str, reply: Response) -> None:
     """S37: no token with silently missing groups."""
     github.failures[path] = reply
     with pytest.raises(ProviderError):
@@ -144,7 +144,7 @@ async def test_a_token_that_sees_too_little_shuts_the_door(make: Make, github: G
 
 
 async def test_a_slow_answer_shuts_the_door_in_time(make: Make, github: GitHub) -> None:
-    github.failures["/api/v3/orgs/acme/teams"] = Reply(hold=True)
+    github.failures["/api/v3/orgs/acme/teams"] = HOLD
     with pytest.raises(ProviderError):
         await groups(make(seconds=0.2), "acme:platform")
 
@@ -160,15 +160,15 @@ async def test_a_new_token_is_used_at_once(make: Make, github: GitHub, files: Pa
 
 async def test_a_limit_is_respected_until_it_ends(make: Make, github: GitHub, clock: FakeClock) -> None:
     provider = make()
-    github.failures["/api/v3"] = Reply(429, {"message": "secondary rate limit"}, {"retry-after": "90"})
+    github.failures["/api/v3"] = Response(429, {"message": "secondary rate limit"}, {"retry-after": "90"})
     with pytest.raises(ProviderError):
         await groups(provider, "acme")
     github.failures.clear()
-    asked = len(github.asked)
+    asked = len(github.requests)
     clock.advance(89)
     with pytest.raises(ProviderError, match="is unavailable"):
         await groups(provider, "acme")
-    assert len(github.asked) == asked
+    assert len(github.requests) == asked
     clock.advance(1)
     assert await groups(provider, "acme") == ["acme"]
 
@@ -183,7 +183,7 @@ async def test_many_teams_are_asked_about_a_few_at_a_time(make: Make, github: Gi
 async def test_more_groups_than_can_be_asked_about_shut_the_door(make: Make, github: GitHub) -> None:
     with pytest.raises(ProviderError):
         await groups(make(), *(f"acme:team-{number}" for number in range(MAX_CHECKS + 1)))
-    assert github.asked == []
+    assert github.requests == []
 
 
 @settings(max_examples=50)
@@ -210,10 +210,10 @@ def test_every_kind_of_github_has_its_addresses(hostname: str, web: str, api: st
     assert addresses(hostname) == (web, api)
 
 
-@pytest.mark.parametrize("hostname", ["", "https://github.com", "a/b", "a@b", "a b", "a..b", "-a", "a:b", "a#b"])
-def test_what_is_no_host_is_refused(hostname: str) -> None:
-    with pytest.raises(ConfigurationError):
-        addresses(hostname)
+def test_what_is_no_host_is_refused(subtests: pytest.Subtests) -> None:
+    for hostname in ["", "https://github.com", "a/b", "a@b", "a b", "a..b", "-a", "a:b", "a#b"]:
+        with subtests.test(hostname=hostname), pytest.raises(ConfigurationError):
+            addresses(hostname)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,8 @@ from ostiary.model import UserInfo
 from ostiary.plugins.github.identity import HAND_OVER_SECONDS, GitHubIdentity
 from ostiary.testing import FakeClock
 from tests.support.github import GitHub, Person
-from tests.support.oauth_server import Reply, go
+from tests.support.http_server import HOLD, Response
+from tests.support.oauth_server import go
 
 CALLBACK = "https://gateway.example.com/auth/provider"
 VISIT = LoginRequest("GET", "/auth", callback_url=CALLBACK, remote_address="192.0.2.1")
@@ -94,7 +95,7 @@ async def test_a_visit_is_a_get_without_any_parameter(make: Make, request_: Logi
     """S58."""
     with pytest.raises(LoginRefused):
         await make().handle_client(request_)
-    assert github.asked == []
+    assert github.requests == []
 
 
 async def test_the_redirect_asks_for_nothing_but_the_identity(make: Make, github: GitHub) -> None:
@@ -146,14 +147,14 @@ async def test_organizations_are_asked_for_only_where_the_person_must_show_them(
 async def test_somebody_signs_in_and_is_known_by_login_and_id(make: Make, ca: trustme.CA, github: GitHub) -> None:
     """S29, S61, S62: code, then token, then user; POST and https, as it is today (C4)."""
     assert await sign_in(make(), ca) == UserInfo("octocat", uid="583231")
-    assert [(asked.method, asked.path) for asked in github.asked] == [
+    assert [(request.method, request.path) for request in github.requests] == [
         ("GET", "/login/oauth/authorize"),
         ("POST", "/login/oauth/access_token"),
         ("GET", "/api/v3/user"),
     ]
-    exchange = github.asked[1]
+    exchange = github.requests[1]
     assert exchange.form["redirect_uri"] == CALLBACK
-    assert exchange.query == {}
+    assert not exchange.query
 
 
 async def test_without_a_state_or_with_another_one_nobody_comes_in(make: Make, ca: trustme.CA, github: GitHub) -> None:
@@ -241,7 +242,7 @@ async def test_only_people_sign_in(make: Make, ca: trustme.CA, github: GitHub, p
 )
 async def test_a_half_answer_is_no_identity(make: Make, ca: trustme.CA, github: GitHub, body: object) -> None:
     """S26."""
-    github.failures["/api/v3/user"] = Reply(200, body)
+    github.failures["/api/v3/user"] = Response(200, body)
     with pytest.raises(ProviderError):
         await sign_in(make(), ca)
 
@@ -249,26 +250,26 @@ async def test_a_half_answer_is_no_identity(make: Make, ca: trustme.CA, github: 
 @pytest.mark.parametrize(
     ("path", "reply", "outcome"),
     [
-        ("/login/oauth/access_token", Reply(500), ProviderError),
-        ("/login/oauth/access_token", Reply(302, headers={"Location": "https://evil.example/"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, {"error": "incorrect_client_credentials"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, {"error": "redirect_uri_mismatch"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, {"error": "something-new"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, {"error": "unverified_user_email"}), LoginRefused),
-        ("/login/oauth/access_token", Reply(200, {"access_token": "a\r\nb", "token_type": "bearer"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, {"access_token": "abc", "token_type": "mac"}), ProviderError),
-        ("/login/oauth/access_token", Reply(200, b"access_token=abc&token_type=bearer"), ProviderError),
-        ("/login/oauth/access_token", Reply(200, b"[" * 100_000), ProviderError),
-        ("/login/oauth/access_token", Reply(200, b" " * (1024 * 1024 + 1)), ProviderError),
-        ("/api/v3/user", Reply(500), ProviderError),
-        ("/api/v3/user", Reply(401, {"message": "Bad credentials"}), LoginRefused),
-        ("/api/v3/user", Reply(403, LIMITED, {"x-ratelimit-remaining": "0"}), ProviderError),
-        ("/api/v3/user", Reply(429, LIMITED, {"retry-after": "30"}), ProviderError),
-        ("/api/v3/user", Reply(301, headers={"Location": "/api/v3/users/hubot"}), ProviderError),
+        ("/login/oauth/access_token", Response(500), ProviderError),
+        ("/login/oauth/access_token", Response(302, headers={"Location": "https://evil.example/"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, {"error": "incorrect_client_credentials"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, {"error": "redirect_uri_mismatch"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, {"error": "something-new"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, {"error": "unverified_user_email"}), LoginRefused),
+        ("/login/oauth/access_token", Response(200, {"access_token": "a\r\nb", "token_type": "bearer"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, {"access_token": "abc", "token_type": "mac"}), ProviderError),
+        ("/login/oauth/access_token", Response(200, b"access_token=abc&token_type=bearer"), ProviderError),
+        ("/login/oauth/access_token", Response(200, b"[" * 100_000), ProviderError),
+        ("/login/oauth/access_token", Response(200, b" " * (1024 * 1024 + 1)), ProviderError),
+        ("/api/v3/user", Response(500), ProviderError),
+        ("/api/v3/user", Response(401, {"message": "Bad credentials"}), LoginRefused),
+        ("/api/v3/user", Response(403, LIMITED, {"x-ratelimit-remaining": "0"}), ProviderError),
+        ("/api/v3/user", Response(429, LIMITED, {"retry-after": "30"}), ProviderError),
+        ("/api/v3/user", Response(301, headers={"Location": "/api/v3/users/hubot"}), ProviderError),
     ],
 )
 async def test_whatever_goes_wrong_at_github_the_door_stays_shut(
-    make: Make, ca: trustme.CA, github: GitHub, path: str, reply: Reply, outcome: type[OstiaryError]
+    make: Make, ca: trustme.CA, github: GitHub, path: str, reply: Response, outcome: type[OstiaryError]
 ) -> None:
     github.failures[path] = reply
     with pytest.raises(outcome):
@@ -276,7 +277,7 @@ async def test_whatever_goes_wrong_at_github_the_door_stays_shut(
 
 
 async def test_a_slow_github_is_waited_for_a_bounded_time(make: Make, ca: trustme.CA, github: GitHub) -> None:
-    github.failures["/api/v3/user"] = Reply(hold=True)
+    github.failures["/api/v3/user"] = HOLD
     with pytest.raises(ProviderError, match="is unavailable"):
         await sign_in(make(seconds=0.2), ca)
 
@@ -310,7 +311,7 @@ async def test_no_cookie_of_one_login_goes_with_another(make: Make, ca: trustme.
     provider = make()
     await sign_in(provider, ca)
     await sign_in(provider, ca)
-    assert all("cookie" not in asked.headers for asked in github.asked)
+    assert all("cookie" not in request.headers for request in github.requests)
 
 
 # --- organisations ---
@@ -329,7 +330,7 @@ async def test_only_members_of_an_allowed_organization_come_in(make: Make, ca: t
 
 async def test_with_an_operators_token_the_person_shows_nothing(make: Make, ca: trustme.CA, github: GitHub) -> None:
     await sign_in(make(allowed_organizations=["acme"], operator=True), ca)
-    (check,) = (asked for asked in github.asked if "orgs" in asked.path)
+    (check,) = (request for request in github.requests if "orgs" in request.path)
     assert check.path == "/api/v3/orgs/acme/memberships/octocat"
     assert check.bearer == github.operator_token
 
@@ -337,17 +338,17 @@ async def test_with_an_operators_token_the_person_shows_nothing(make: Make, ca: 
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(500),
-        Reply(403, {"message": "the organization has enabled OAuth App access restrictions"}),
-        Reply(403, {"message": "sso"}, {"X-GitHub-SSO": "required; url=https://github.com/orgs/acme/sso"}),
-        Reply(403, {"message": "You have exceeded a secondary rate limit"}),
-        Reply(301, headers={"Location": "/organizations/1"}),
-        Reply(200, b"not JSON"),
+        Response(500),
+        Response(403, {"message": "the organization has enabled OAuth App access restrictions"}),
+        Response(403, {"message": "sso"}, {"X-GitHub-SSO": "required; url=https://github.com/orgs/acme/sso"}),
+        Response(403, {"message": "You have exceeded a secondary rate limit"}),
+        Response(301, headers={"Location": "/organizations/1"}),
+        Response(200, b"not JSON"),
     ],
 )
 @pytest.mark.parametrize("operator", [False, True])
 async def test_a_check_that_cannot_be_made_shuts_the_door(
-    make: Make, ca: trustme.CA, github: GitHub, reply: Reply, operator: bool
+    make: Make, ca: trustme.CA, github: GitHub, reply: Response, operator: bool
 ) -> None:
     github.failures["/api/v3/user/memberships" if not operator else "/api/v3/orgs"] = reply
     with pytest.raises(ProviderError):
@@ -383,10 +384,10 @@ async def test_the_same_object_tells_groups_with_the_token_of_the_same_login(
     provider = make(groups_from=["acme", "umbrella"])
     user = await sign_in(provider, ca)
     assert user == UserInfo("octocat", uid="583231"), "the token is not in what will be stored"
-    github.asked.clear()
+    github.requests.clear()
     found = await provider.groups_of(user, RELEVANT, VISIT)
     assert [membership.group for membership in found] == ["acme", "acme:platform"]
-    assert {asked.bearer for asked in github.asked} <= set(github.tokens)
+    assert {request.bearer for request in github.requests} <= set(github.tokens)
     assert "/api/v3/orgs/umbrella/teams/labs/memberships/octocat" not in github.paths()
 
 
@@ -469,8 +470,8 @@ async def test_without_a_token_the_account_itself_can_still_be_looked_up(
     provider = make()
     user = await sign_in(provider, ca)
     assert await provider.revalidate(user) == user
-    assert github.asked[-1].path == "/api/v3/user/583231"
-    assert github.asked[-1].headers["authorization"].startswith("Basic ")
+    assert github.requests[-1].path == "/api/v3/user/583231"
+    assert github.requests[-1].headers["authorization"].startswith("Basic ")
 
 
 async def test_organizations_cannot_be_checked_again_without_a_token(make: Make, ca: trustme.CA) -> None:
@@ -499,13 +500,13 @@ async def test_who_is_gone_suspended_or_renamed_is_refused(make: Make, ca: trust
 async def test_what_is_no_id_is_nobody(make: Make, github: GitHub, uid: str) -> None:
     with pytest.raises(LoginRefused):
         await make().revalidate(UserInfo("octocat", uid=uid))
-    assert github.asked == []
+    assert github.requests == []
 
 
 async def test_an_outage_at_renewal_is_no_refusal(make: Make, ca: trustme.CA, github: GitHub) -> None:
     provider = make()
     user = await sign_in(provider, ca)
-    github.failures["/api/v3/user/"] = Reply(502)
+    github.failures["/api/v3/user/"] = Response(502)
     with pytest.raises(ProviderError):
         await provider.revalidate(user)
 
@@ -515,15 +516,15 @@ async def test_a_limit_is_respected_until_it_ends(make: Make, ca: trustme.CA, gi
     user = await sign_in(provider, ca)
     reset = str(int(clock.now().timestamp()) + 300)
     headers = {"x-ratelimit-remaining": "0", "x-ratelimit-reset": reset}
-    github.failures["/api/v3/user/"] = Reply(403, LIMITED, headers)
+    github.failures["/api/v3/user/"] = Response(403, LIMITED, headers)
     with pytest.raises(ProviderError):
         await provider.revalidate(user)
     github.failures.clear()
-    github.asked.clear()
+    github.requests.clear()
     clock.advance(299)
     with pytest.raises(ProviderError):
         await provider.revalidate(user)
-    assert github.asked == []
+    assert github.requests == []
     clock.advance(1)
     assert await provider.revalidate(user) == user
 
@@ -536,14 +537,14 @@ async def test_no_secret_is_in_any_error_log_or_repr(
 ) -> None:
     """L6."""
     caplog.set_level(logging.DEBUG)
-    provider = make(groups_from=["acme"], seconds=0.5)
+    provider = make(groups_from=["acme"])
     told = [repr(provider)]
     told.append(repr(await sign_in(provider, ca)))
     backs = []
     for path, reply in {
-        "/login/oauth/access_token": Reply(200, {"error": github.client_secret, "access_token": "x"}),
-        "/api/v3/user": Reply(500),
-        "/api/v3/user/memberships": Reply(401),
+        "/login/oauth/access_token": Response(200, {"error": github.client_secret, "access_token": "x"}),
+        "/api/v3/user": Response(500),
+        "/api/v3/user/memberships": Response(401),
     }.items():
         github.failures = {path: reply}
         back = await go(await provider.handle_client(VISIT), ca)

@@ -54,7 +54,7 @@ def gateway_with(provider: GitHubIdentity, clock: FakeClock) -> Gateway:
     return Gateway([identity], clock, [teams], relevant=RELEVANT)
 
 
-async def follow(gateway: Gateway, away: LoginAnswer, ca: trustme.CA, *, path: str = "/auth/provider") -> LoginAnswer:
+async def follow(gateway: Gateway, away: LoginAnswer, ca: trustme.CA, *, path: str = "/provider") -> LoginAnswer:
     """The browser goes where it is sent, and returns to the gateway with its cookie."""
     assert away.status in (302, 303), away
     back = await go(Redirect(away.header("Location") or ""), ca, path=path)
@@ -181,7 +181,7 @@ async def test_groups_can_have_a_page_of_their_own(
         )
         away = await follow(gateway, await gateway.get(), ca)
         await nobody_came_in(gateway, away)
-        told = body(await follow(gateway, away, ca, path="/auth/groups/provider"))
+        told = body(await follow(gateway, away, ca, path="/auth/github/groups/provider"))
         assert (told["user"], told["groups"]) == ("octocat@example.com", ["platform@example.com"])
         await groups.close()
 

@@ -24,7 +24,8 @@ from ostiary.plugins.google.group_api import EARLY_SECONDS, NAME_SECONDS
 from ostiary.plugins.google.groups import MAX_CHECKS, Consent, GoogleGroups
 from ostiary.testing import FakeClock
 from tests.support.google import HIDDEN, PERSON_SCOPE, Google, Group
-from tests.support.oauth_server import Reply, go
+from tests.support.http_server import HOLD, Response
+from tests.support.oauth_server import go
 
 CALLBACK = "https://gateway.example.com/auth/groups/provider"
 REQUEST = LoginRequest("GET", "/auth", callback_url=CALLBACK)
@@ -81,7 +82,7 @@ async def test_each_relevant_group_is_asked_about_also_through_nested_ones(
 ) -> None:
     """S34, S35, S36."""
     assert await groups(make(api=api), *RELEVANT, "developers", "acme:platform") == ["platform@example.com"]
-    asked = " ".join(google.paths() + [request.query.get("groupKey.id", "") for request in google.asked])
+    asked = " ".join(google.paths() + [request.query.get("groupKey.id", "") for request in google.requests])
     assert "developers" not in asked
 
 
@@ -125,7 +126,7 @@ async def test_a_token_that_was_withdrawn_is_replaced_once(make: Make, google: G
     google.tokens.clear()
     assert await groups(provider, *RELEVANT) == ["platform@example.com"]
     assert len(google.assertions) == 2
-    google.failures["/v1/"] = Reply(401)
+    google.failures["/v1/"] = Response(401)
     with pytest.raises(ProviderError):
         await groups(provider, *RELEVANT)
 
@@ -152,7 +153,7 @@ async def test_a_group_that_was_made_anew_is_found_again(make: Make, google: Goo
 async def test_an_apostrophe_in_an_address_does_not_end_the_question(make: Make, google: Google) -> None:
     """Nobody can ask about somebody else by the way they are called."""
     assert await groups(make(), *RELEVANT, user=UserInfo("o'neil@example.com")) == ["platform@example.com"]
-    query = google.asked[-1].query["query"]
+    query = google.requests[-1].query["query"]
     assert query == "member_key_id == 'o\\'neil@example.com'"
 
 
@@ -172,20 +173,20 @@ async def test_an_apostrophe_in_an_address_does_not_end_the_question(make: Make,
 )
 async def test_what_is_no_address_is_nobody(make: Make, google: Google, name: str) -> None:
     assert await groups(make(), *RELEVANT, user=UserInfo(name)) == []
-    assert google.asked == []
+    assert google.requests == []
 
 
 async def test_a_user_without_the_prefix_is_somebody_elses(make: Make, google: Google) -> None:
     provider = make(user_prefix="google:")
     assert await groups(provider, *RELEVANT) == []
-    assert google.asked == []
+    assert google.requests == []
     assert await groups(provider, *RELEVANT, user=UserInfo("google:alice@example.com")) == ["platform@example.com"]
 
 
 async def test_only_groups_of_the_named_domains_are_asked_about(make: Make, google: Google) -> None:
     provider = make(domains=["Example.com"])
     assert await groups(provider, *RELEVANT, "all@other.example", "all@sub.example.com") == ["platform@example.com"]
-    assert {asked.query.get("groupKey.id", "@example.com").partition("@")[2] for asked in google.asked} == {
+    assert {request.query.get("groupKey.id", "@example.com").partition("@")[2] for request in google.requests} == {
         "example.com"
     }
 
@@ -214,24 +215,24 @@ LIMIT = {"error": {"code": 403, "errors": [{"reason": "userRateLimitExceeded"}]}
 @pytest.mark.parametrize(
     ("path", "reply"),
     [
-        ("/token", Reply(500)),
-        ("/token", Reply(400, {"error": "invalid_grant"})),
-        ("/token", Reply(200, {"access_token": "x y", "token_type": "Bearer"})),
-        ("/token", Reply(200, {"access_token": "x", "token_type": "mac"})),
-        ("/v1/groups:lookup", Reply(500)),
+        ("/token", Response(500)),
+        ("/token", Response(400, {"error": "invalid_grant"})),
+        ("/token", Response(200, {"access_token": "x y", "token_type": "Bearer"})),
+        ("/token", Response(200, {"access_token": "x", "token_type": "mac"})),
+        ("/v1/groups:lookup", Response(500)),
         ("/v1/groups:lookup", HIDDEN),
-        ("/v1/groups:lookup", Reply(200, {"name": "groups/../../evil"})),
-        ("/v1/groups:lookup", Reply(200, {})),
-        ("/v1/groups/", Reply(503)),
-        ("/v1/groups/", Reply(200, [True])),
-        ("/v1/groups/", Reply(200, b"true\x00")),
-        ("/v1/groups/", Reply(302, headers={"Location": "/v1/groups/03security"})),
-        ("/v1/groups/", Reply(429, {}, {"Retry-After": "1"})),
-        ("/v1/groups/", Reply(403, LIMIT)),
-        ("/v1/groups/", Reply(401)),
+        ("/v1/groups:lookup", Response(200, {"name": "groups/../../evil"})),
+        ("/v1/groups:lookup", Response(200, {})),
+        ("/v1/groups/", Response(503)),
+        ("/v1/groups/", Response(200, [True])),
+        ("/v1/groups/", Response(200, b"true\x00")),
+        ("/v1/groups/", Response(302, headers={"Location": "/v1/groups/03security"})),
+        ("/v1/groups/", Response(429, {}, {"Retry-After": "1"})),
+        ("/v1/groups/", Response(403, LIMIT)),
+        ("/v1/groups/", Response(401)),
     ],
 )
-async def test_an_answer_that_is_none_shuts_the_door(make: Make, google: Google, path: str, reply: Reply) -> None:
+async def test_an_answer_that_is_none_shuts_the_door(make: Make, google: Google, path: str, reply: Response) -> None:
     """S37."""
     google.failures[path] = reply
     with pytest.raises(ProviderError):
@@ -240,27 +241,27 @@ async def test_an_answer_that_is_none_shuts_the_door(make: Make, google: Google,
 
 @pytest.mark.parametrize("said", ["true", 1, "yes", None, {}])
 async def test_only_a_plain_yes_is_one(make: Make, google: Google, said: object) -> None:
-    google.failures["/v1/groups/"] = Reply(200, {"hasMembership": said})
+    google.failures["/v1/groups/"] = Response(200, {"hasMembership": said})
     assert await groups(make(), *RELEVANT) == []
 
 
 async def test_a_slow_answer_shuts_the_door_in_time(make: Make, google: Google) -> None:
-    google.failures["/v1/groups/"] = Reply(hold=True)
+    google.failures["/v1/groups/"] = HOLD
     with pytest.raises(ProviderError):
         await groups(make(seconds=0.2), *RELEVANT)
 
 
 async def test_a_limit_is_respected_until_it_ends(make: Make, google: Google, clock: FakeClock) -> None:
     provider = make()
-    google.failures["/v1/"] = Reply(429, {}, {"Retry-After": "30"})
+    google.failures["/v1/"] = Response(429, {}, {"Retry-After": "30"})
     with pytest.raises(ProviderError):
         await groups(provider, *RELEVANT)
     google.failures.clear()
-    asked = len(google.asked)
+    asked = len(google.requests)
     clock.advance(29)
     with pytest.raises(ProviderError):
         await groups(provider, *RELEVANT)
-    assert len(google.asked) == asked
+    assert len(google.requests) == asked
     clock.advance(1)
     assert await groups(provider, *RELEVANT) == ["platform@example.com"]
 
@@ -354,14 +355,14 @@ async def test_somebody_elses_consent_does_not_give_their_groups(make: Make, ca:
 @pytest.mark.parametrize(
     ("path", "reply", "outcome"),
     [
-        ("/token", Reply(500), ProviderError),
-        ("/token", Reply(401, {"error": "invalid_client"}), ProviderError),
-        ("/v1/", Reply(401), LoginRefused),
+        ("/token", Response(500), ProviderError),
+        ("/token", Response(401, {"error": "invalid_client"}), ProviderError),
+        ("/v1/", Response(401), LoginRefused),
         ("/v1/", HIDDEN, ProviderError),
     ],
 )
 async def test_a_consent_that_leads_nowhere_shuts_the_door(
-    make: Make, ca: trustme.CA, google: Google, path: str, reply: Reply, outcome: type[OstiaryError]
+    make: Make, ca: trustme.CA, google: Google, path: str, reply: Response, outcome: type[OstiaryError]
 ) -> None:
     """S37."""
     provider = make(consent=True)
@@ -381,18 +382,18 @@ async def test_no_secret_is_in_any_error_log_or_repr(
     caplog.set_level(logging.DEBUG)
     told = []
     for path in ("/token", "/v1/groups:lookup", "/v1/groups/"):
-        google.failures = {path: Reply(500, {"error": google.client_secret})}
+        google.failures = {path: Response(500, {"error": google.client_secret})}
         provider = make()
         with pytest.raises(ProviderError) as raised:
             await groups(provider, *RELEVANT)
         told += [repr(provider), str(raised.value), "".join(traceback.format_exception(raised.value))]
-    google.failures = {"/v1/": Reply(401)}
+    google.failures = {"/v1/": Response(401)}
     consent = make(consent=True)
     back = await go(await begin(consent), ca, path="/auth/groups/provider")
     with pytest.raises(LoginRefused) as refused:
         await consent.groups_from_provider(ALICE, frozenset(RELEVANT), back)
     told += [repr(consent), "".join(traceback.format_exception(refused.value))]
-    assertions = {asked.form["assertion"] for asked in google.asked if "assertion" in asked.form}
+    assertions = {request.form["assertion"] for request in google.requests if "assertion" in request.form}
     private = json.loads((files / "key.json").read_text())["private_key"].splitlines()[1]
     hidden = {google.client_secret, private, *google.tokens, *assertions, dict(back.query)["code"]}
     everything = "\n".join([*told, caplog.text])

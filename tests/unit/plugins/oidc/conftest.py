@@ -34,7 +34,7 @@ async def make(issuer: Issuer, ca_file: Path, clock: FakeClock, tmp_path: Path) 
     made: list[OidcIdentity] = []
     (tmp_path / "secret").write_text(f"{issuer.client_secret}\n")
 
-    def make(seconds: float = 8.0, **settings: Any) -> OidcIdentity:
+    def make(seconds: float = 60.0, **settings: Any) -> OidcIdentity:
         given: dict[str, Any] = {
             "issuer": issuer.url,
             "client_id": issuer.client_id,

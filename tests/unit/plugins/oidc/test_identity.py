@@ -24,8 +24,9 @@ from ostiary.plugins.common.renewal import Renewal
 from ostiary.plugins.oidc.claims import ClaimNames
 from ostiary.plugins.oidc.identity import OidcIdentity
 from ostiary.testing import FakeClock
+from tests.support.http_server import HOLD, Response
 from tests.support.issuer import ABSENT, Issuer, ec_key, public, rsa_key
-from tests.support.oauth_server import Reply
+from tests.support.retrying import until_it_works
 from tests.unit.plugins.oidc.conftest import Make
 
 CALLBACK = "https://gateway.example.com/auth/provider"
@@ -99,18 +100,18 @@ async def test_the_client_proves_itself_in_the_way_that_the_issuer_takes(
 ) -> None:
     issuer.metadata["token_endpoint_auth_methods_supported"] = methods
     await sign_in(make(), issuer)
-    asked = next(asked for asked in issuer.asked if asked.path == "/token")
-    assert ("authorization" in asked.headers) != ("client_secret" in asked.form)
-    assert ("client_secret" in asked.form) == (methods == ["client_secret_post"])
+    request = next(request for request in issuer.requests if request.path == "/token")
+    assert ("authorization" in request.headers) != ("client_secret" in request.form)
+    assert ("client_secret" in request.form) == (methods == ["client_secret_post"])
 
 
 async def test_a_public_client_has_no_secret_and_still_a_verifier(make: Make, issuer: Issuer) -> None:
     """L2."""
     await sign_in(make(client_secret_file=None), issuer)
-    asked = next(asked for asked in issuer.asked if asked.path == "/token")
-    assert asked.form["code_verifier"]
-    assert "client_secret" not in asked.form
-    assert "authorization" not in asked.headers
+    request = next(request for request in issuer.requests if request.path == "/token")
+    assert request.form["code_verifier"]
+    assert "client_secret" not in request.form
+    assert "authorization" not in request.headers
 
 
 async def test_a_secret_that_is_replaced_in_place_is_used(make: Make, issuer: Issuer, tmp_path: Path) -> None:
@@ -332,7 +333,7 @@ async def test_unknown_keys_are_asked_for_no_more_often_than_the_bound(
 
 async def test_keys_at_hand_serve_while_newer_ones_cannot_be_had(provider: OidcIdentity, issuer: Issuer) -> None:
     await sign_in(provider, issuer)
-    issuer.failures["/keys"] = Reply(500)
+    issuer.failures["/keys"] = Response(500)
     issuer.header["kid"] = "unknown"
     back = issuer.visit(await provider.handle_client(VISIT))
     with pytest.raises(ProviderError):
@@ -408,24 +409,24 @@ async def test_an_issuer_whose_certificate_is_not_trusted_is_an_outage(issuer: I
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(Reply(hold=True), id="slow"),
-        pytest.param(Reply(500, {"error": "server_error"}), id="500"),
-        pytest.param(Reply(302, headers={"Location": "https://evil.example/"}), id="redirects"),
-        pytest.param(Reply(body=b"<html>"), id="a page"),
-        pytest.param(Reply(body=[]), id="a list"),
-        pytest.param(Reply(body=b"[" * 100_000), id="deep"),
-        pytest.param(Reply(body=b" " * 2_000_000), id="huge"),
+        pytest.param(HOLD, id="slow"),
+        pytest.param(Response(500, {"error": "server_error"}), id="500"),
+        pytest.param(Response(302, headers={"Location": "https://evil.example/"}), id="redirects"),
+        pytest.param(Response(body=b"<html>"), id="a page"),
+        pytest.param(Response(body=[]), id="a list"),
+        pytest.param(Response(body=b"[" * 100_000), id="deep"),
+        pytest.param(Response(body=b" " * 2_000_000), id="huge"),
     ],
 )
 async def test_an_issuer_that_is_slow_or_broken_is_an_outage_and_heals(
-    make: Make, issuer: Issuer, path: str, reply: Reply
+    make: Make, issuer: Issuer, path: str, reply: Response
 ) -> None:
-    provider = make(seconds=0.3 if reply.hold else 8.0, user_info=True)
+    provider = make(seconds=0.3 if reply is HOLD else 60.0, user_info=True)
     issuer.failures[path] = reply
     with pytest.raises(ProviderError):
         await sign_in(provider, issuer)
     issuer.failures.clear()
-    assert await sign_in(provider, issuer)
+    assert await until_it_works(lambda: sign_in(provider, issuer))
 
 
 # --- who it is ---
@@ -464,7 +465,12 @@ async def test_no_secret_is_told(make: Make, issuer: Issuer, caplog: pytest.LogC
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
     secrets = {issuer.client_secret, "access-canary"}
-    for failure in (Reply(401, {"error": "invalid_client"}), Reply(500), Reply(400, {"error": "invalid_grant"}), None):
+    for failure in (
+        Response(401, {"error": "invalid_client"}),
+        Response(500),
+        Response(400, {"error": "invalid_grant"}),
+        None,
+    ):
         provider = make()
         back = issuer.visit(await provider.handle_client(VISIT))
         secrets |= {dict(back.query)["code"], dict(back.remembered)["verifier"], issuer.id_token().split(".")[1]}
@@ -518,9 +524,10 @@ async def test_it_is_configured_in_a_few_lines(issuer: Issuer, ca_file: Path, tm
     await provider.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_wrong_setting_is_told_with_its_place(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases = [
         ("clientID: x", "issuer: it is missing"),
         ("issuer: https://sso.example.com", "clientID: it is missing"),
         ("{issuer: http://sso.example.com, clientID: x}", "issuer: it is not a https URL"),
@@ -539,13 +546,14 @@ async def test_it_is_configured_in_a_few_lines(issuer: Issuer, ca_file: Path, tm
         ("{issuer: https://a, clientID: x, claims: {username: ''}}", "claims.username: "),
         ("{issuer: https://a, clientID: x, claims: {extra: {Team: team}}}", "claims.extra.Team: "),
         ("{issuer: https://a, clientID: x, claims: {extra: {a.k8s.io/team: team}}}", 'claims.extra["a.k8s.io/team"]: '),
-    ],
-)
-def test_a_wrong_setting_is_told_with_its_place(text: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "empty").touch()
-    _, problems = configured(text, tmp_path)
-    assert [told for told in problems if told.startswith(problem)], problems
-    assert len(problems) == 1
+    ]
+    for text, problem in cases:
+        with subtests.test(text=text, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "empty").touch()
+            _, problems = configured(text, tmp_path)
+            assert [told for told in problems if told.startswith(problem)], problems
+            assert len(problems) == 1
 
 
 def test_the_page_about_it_says_what_works(tmp_path: Path) -> None:
@@ -601,7 +609,7 @@ async def test_dex_calls_the_request_invalid_where_it_means_the_refresh_token(
 ) -> None:
     provider = make()
     kept = kept_of(await sign_in_and_keep(provider, issuer))
-    issuer.failures["/token"] = Reply(400, {"error": "invalid_request", "error_description": description})
+    issuer.failures["/token"] = Response(400, {"error": "invalid_request", "error_description": description})
     with pytest.raises(error):
         await provider.ask_again(UserInfo("7f3a"), kept)
 
@@ -612,7 +620,7 @@ async def test_an_issuer_that_cannot_be_asked_at_renewal_is_an_outage_and_no_ref
 ) -> None:
     provider = make()
     kept = kept_of(await sign_in_and_keep(provider, issuer))
-    issuer.failures["/token"] = Reply(status, {"error": "temporarily_unavailable"})
+    issuer.failures["/token"] = Response(status, {"error": "temporarily_unavailable"})
     with pytest.raises(ProviderError):
         await provider.ask_again(UserInfo("7f3a"), kept)
 
@@ -662,3 +670,41 @@ def test_who_is_asked_at_renewals_is_said_beforehand(make: Make) -> None:
 async def test_the_issuer_is_told_what_to_ask_the_person(make: Make) -> None:
     redirect = await make(prompt="consent").handle_client(VISIT)
     assert parse_qs(urlsplit(redirect.url).query)["prompt"] == ["consent"]
+
+
+# --- what the issuer itself says went wrong ---
+
+
+async def test_the_error_with_which_a_browser_returns_is_told_to_the_person_and_the_log(
+    provider: OidcIdentity, issuer: Issuer
+) -> None:
+    issuer.returns = {"error": "invalid_scope", "error_description": "no scope 'groups'"}
+    with pytest.raises(LoginRefused) as refused:
+        await sign_in(provider, issuer)
+    assert refused.value.summary == """the identity system did not sign you in: invalid_scope ("no scope 'groups'")"""
+
+
+async def test_why_the_issuer_denied_access_is_told(provider: OidcIdentity, issuer: Issuer) -> None:
+    issuer.returns = {"error": "access_denied", "error_description": "you are not assigned to this application"}
+    with pytest.raises(LoginRefused) as refused:
+        await sign_in(provider, issuer)
+    assert "you are not assigned to this application" in refused.value.summary
+    issuer.returns = {"error": "access_denied"}
+    with pytest.raises(LoginRefused, match="you did not allow it to share your identity"):
+        await sign_in(provider, issuer)
+
+
+async def test_the_error_of_the_token_endpoint_is_told_without_what_was_sent_there(
+    provider: OidcIdentity, issuer: Issuer
+) -> None:
+    description = f"the secret {issuer.client_secret} has expired"
+    issuer.failures["/token"] = Response(401, {"error": "invalid_client", "error_description": description})
+    with pytest.raises(ProviderError) as outage:
+        await sign_in(provider, issuer)
+    told = 'invalid_client ("the secret *** has expired")'
+    assert str(outage.value.cause).endswith(f"it answered a code with status 401 and {told}")
+    assert outage.value.reported == told
+    issuer.failures["/token"] = Response(400, {"error": "invalid_grant", "error_description": "redirect_uri mismatch"})
+    with pytest.raises(LoginRefused) as refused:
+        await sign_in(provider, issuer)
+    assert 'invalid_grant ("redirect_uri mismatch")' in str(refused.value.cause)

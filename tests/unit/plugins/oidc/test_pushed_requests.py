@@ -10,8 +10,8 @@ import pytest
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
+from tests.support.http_server import Response
 from tests.support.issuer import ABSENT, Issuer
-from tests.support.oauth_server import Reply
 from tests.unit.plugins.oidc.conftest import Make
 
 CALLBACK = "https://gateway.example.com/auth/provider"
@@ -29,14 +29,14 @@ async def test_the_request_is_pushed_where_the_issuer_offers_it(make: Make, issu
     redirect = await provider.handle_client(VISIT)
     query, remembered = shown(redirect), dict(redirect.remember)
     assert set(query) == {"tenant", "client_id", "request_uri"}
-    (asked,) = [asked for asked in issuer.asked if asked.path == "/par"]
-    assert asked.method == "POST"
-    assert asked.form["scope"] == "openid email"
-    assert asked.form["redirect_uri"] == CALLBACK
-    assert (asked.form["state"], asked.form["nonce"]) == (remembered["state"], remembered["nonce"])
-    assert asked.form["code_challenge_method"] == "S256"
-    assert "authorization" in asked.headers
-    assert remembered["verifier"] not in str(asked)
+    (request,) = [request for request in issuer.requests if request.path == "/par"]
+    assert request.method == "POST"
+    assert request.form["scope"] == "openid email"
+    assert request.form["redirect_uri"] == CALLBACK
+    assert (request.form["state"], request.form["nonce"]) == (remembered["state"], remembered["nonce"])
+    assert request.form["code_challenge_method"] == "S256"
+    assert "authorization" in request.headers
+    assert remembered["verifier"] not in str(request)
     assert redirect.state == remembered["state"], "the gateway compares it, though it is not in the URL"
     identified = await provider.handle_provider(issuer.visit(redirect))
     assert identified.user == UserInfo("7f3a")
@@ -59,9 +59,9 @@ async def test_a_pushed_request_is_another_one_for_each_sign_in(make: Make, issu
 async def test_a_public_client_names_itself(make: Make, issuer: Issuer) -> None:
     issuer.offer_pushed_requests()
     await make(client_secret_file=None).handle_client(VISIT)
-    (asked,) = [asked for asked in issuer.asked if asked.path == "/par"]
-    assert asked.form["client_id"] == issuer.client_id
-    assert "client_secret" not in asked.form
+    (request,) = [request for request in issuer.requests if request.path == "/par"]
+    assert request.form["client_id"] == issuer.client_id
+    assert "client_secret" not in request.form
 
 
 async def test_without_an_endpoint_the_browser_carries_it(make: Make, issuer: Issuer) -> None:
@@ -104,23 +104,23 @@ async def test_an_endpoint_without_tls_gets_no_secret(make: Make, issuer: Issuer
 @pytest.mark.parametrize(
     "reply",
     [
-        pytest.param(Reply(400, {"error": "invalid_request"}), id="refused"),
-        pytest.param(Reply(401, {"error": "invalid_client"}), id="an unknown client"),
-        pytest.param(Reply(429), id="too many"),
-        pytest.param(Reply(503, b"<html>"), id="down"),
-        pytest.param(Reply(201, {"expires_in": 60}), id="without a reference"),
-        pytest.param(Reply(201, {"request_uri": "urn:x"}), id="without a lifetime"),
-        pytest.param(Reply(201, {"request_uri": "urn:x", "expires_in": 0}), id="expired"),
-        pytest.param(Reply(201, {"request_uri": "urn:x", "expires_in": True}), id="no time"),
-        pytest.param(Reply(201, {"request_uri": "relative", "expires_in": 60}), id="no URI"),
-        pytest.param(Reply(201, {"request_uri": "urn:\x1b[31m", "expires_in": 60}), id="control characters"),
-        pytest.param(Reply(201, {"request_uri": "urn:" + "x" * 3000, "expires_in": 60}), id="too long"),
-        pytest.param(Reply(201, ["urn:x"]), id="no object"),
-        pytest.param(Reply(302, headers={"Location": "https://evil.example/par"}), id="elsewhere"),
+        pytest.param(Response(400, {"error": "invalid_request"}), id="refused"),
+        pytest.param(Response(401, {"error": "invalid_client"}), id="an unknown client"),
+        pytest.param(Response(429), id="too many"),
+        pytest.param(Response(503, b"<html>"), id="down"),
+        pytest.param(Response(201, {"expires_in": 60}), id="without a reference"),
+        pytest.param(Response(201, {"request_uri": "urn:x"}), id="without a lifetime"),
+        pytest.param(Response(201, {"request_uri": "urn:x", "expires_in": 0}), id="expired"),
+        pytest.param(Response(201, {"request_uri": "urn:x", "expires_in": True}), id="no time"),
+        pytest.param(Response(201, {"request_uri": "relative", "expires_in": 60}), id="no URI"),
+        pytest.param(Response(201, {"request_uri": "urn:\x1b[31m", "expires_in": 60}), id="control characters"),
+        pytest.param(Response(201, {"request_uri": "urn:" + "x" * 3000, "expires_in": 60}), id="too long"),
+        pytest.param(Response(201, ["urn:x"]), id="no object"),
+        pytest.param(Response(302, headers={"Location": "https://evil.example/par"}), id="elsewhere"),
     ],
 )
 async def test_a_push_that_fails_is_an_outage_and_is_not_sent_by_the_browser_instead(
-    make: Make, issuer: Issuer, reply: Reply
+    make: Make, issuer: Issuer, reply: Response
 ) -> None:
     """Nobody has signed in yet, so nobody is refused; and whoever disturbs the push must not get the other way."""
     issuer.offer_pushed_requests()
@@ -134,7 +134,7 @@ async def test_a_push_that_fails_is_an_outage_and_is_not_sent_by_the_browser_ins
 
 async def test_a_wrong_secret_is_told_at_the_push(make: Make, issuer: Issuer) -> None:
     issuer.offer_pushed_requests()
-    issuer.failures["/par"] = Reply(401, {"error": "invalid_client"})
+    issuer.failures["/par"] = Response(401, {"error": "invalid_client"})
     with pytest.raises(ProviderError) as outage:
         await make().handle_client(VISIT)
     assert "invalid_client" in str(outage.value.cause)
@@ -207,3 +207,14 @@ async def test_both_together(make: Make, issuer: Issuer) -> None:
     issuer.offer_pushed_requests()
     provider = make(response_mode="form_post", pushed_authorization="always")
     assert (await provider.handle_provider(issuer.visit(await provider.handle_client(VISIT)))).user == UserInfo("7f3a")
+
+
+async def test_why_the_issuer_rejects_a_pushed_request_is_told(make: Make, issuer: Issuer) -> None:
+    issuer.offer_pushed_requests()
+    told = {"error": "invalid_redirect_uri", "error_description": "redirect_uri did not match any of the client's"}
+    issuer.failures["/par"] = Response(400, told)
+    with pytest.raises(ProviderError) as outage:
+        await make().handle_client(VISIT)
+    assert outage.value.reported == """invalid_redirect_uri ("redirect_uri did not match any of the client's")"""
+    assert outage.value.reported in str(outage.value.cause)
+    assert CALLBACK in str(outage.value.hint)

@@ -20,9 +20,8 @@ VISIT = LoginRequest("GET", "/auth", callback_url="https://gateway.example.com/a
 ISSUED = 1_700_000_000
 
 
-@pytest.mark.parametrize(
-    ("claims", "expected"),
-    [
+def test_only_what_can_be_read_is_taken(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], AuthenticationContext]] = [
         ({}, AuthenticationContext()),
         ({"acr": "gold", "amr": ["pwd", "otp"]}, AuthenticationContext("gold", ("pwd", "otp"))),
         ({"amr": "pwd"}, AuthenticationContext(amr=("pwd",))),
@@ -37,11 +36,10 @@ ISSUED = 1_700_000_000
         ({"acr": "a\nb", "amr": ["x" * 257]}, AuthenticationContext()),
         ({"acr": " gold", "amr": [""]}, AuthenticationContext()),
         ({"amr": [f"m{number}" for number in range(33)]}, AuthenticationContext()),
-    ],
-    ids=str,
-)
-def test_only_what_can_be_read_is_taken(claims: dict[str, Any], expected: AuthenticationContext) -> None:
-    assert sign_in_context({"iat": ISSUED, **claims}) == expected
+    ]
+    for claims, expected in cases:
+        with subtests.test(claims=claims, expected=expected):
+            assert sign_in_context({"iat": ISSUED, **claims}) == expected
 
 
 async def renew(provider: Any, identified: Identified) -> Identified:

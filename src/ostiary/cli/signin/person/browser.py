@@ -26,11 +26,14 @@ from ostiary.cli.signin.gateway import GatewayClient, sign_in_timeout
 from ostiary.cli.signin.person.ended_page import EndedPage, render
 from ostiary.cli.signin.person.terminal import Person
 from ostiary.cli.signin.sessions import SignInGrant
+from ostiary.core.text import printable
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret
 
 # A browser may open a connection long before it sends anything.
 CONNECTION_SECONDS = 30.0
+
+LONGEST_CAUSE = 500
 
 T = TypeVar("T")
 
@@ -39,6 +42,22 @@ _REFUSALS = {
     "login-refused": "the identity provider refused this user",
     "provider-failed": "the identity provider is unavailable",
 }
+# These codes mean that the sign-in was denied; all others, that a dependency failed.
+_REFUSED = ("access_denied", "login-refused")
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What the browser is opened for, in words for the terminal, and the page of ours that says that it failed."""
+
+    what: str
+    refused: str
+    failed: str
+    page: EndedPage
+
+
+SIGN_IN = Purpose("to sign you in", "the gateway refused the sign-in", "the sign-in failed", EndedPage.FAILED)
+STEP_UP = Purpose("to confirm that it is you", "the step-up failed", "the step-up failed", EndedPage.NOT_CONFIRMED)
 
 
 def sign_in(
@@ -55,7 +74,7 @@ def sign_in(
         gateway,
         person,
         gateway.redeem,
-        what="to sign you in",
+        SIGN_IN,
         provider=provider,
         client=client,
         seconds=seconds,
@@ -77,7 +96,7 @@ def step_up(
         gateway,
         person,
         gateway.redeem_step_up,
-        what="to confirm that it is you",
+        STEP_UP,
         provider=None,
         client=client,
         seconds=seconds,
@@ -90,8 +109,8 @@ def _visit(
     gateway: GatewayClient,
     person: Person,
     redeem: Callable[[str, Secret], T],
+    purpose: Purpose,
     *,
-    what: str,
     provider: str | None,
     client: str,
     seconds: float,
@@ -101,7 +120,7 @@ def _visit(
     """What *redeem* gives for the code with which the browser comes back."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
-    returning = Return(lambda code: redeem(code, Secret(verifier)), gateway.server)
+    returning = Return(lambda code: redeem(code, Secret(verifier)), gateway.server, purpose)
     try:
         address = gateway.browser_address(
             challenge=urlsafe_b64encode(digest).rstrip(b"=").decode(),
@@ -114,7 +133,7 @@ def _visit(
         if show is None:
             person.tell(f"open this URL in a browser on this machine:\n  {address}")
         else:
-            person.tell(f"your browser opens {what}; if it does not, open:\n  {address}")
+            person.tell(f"your browser opens {purpose.what}; if it does not, open:\n  {address}")
             # Some wait until they are closed, and we must be there for the return before that.
             threading.Thread(target=show, args=(address,), daemon=True).start()
         return returning.wait(seconds)
@@ -130,7 +149,8 @@ class _RedeemedCode(Generic[T]):
 class Return(Generic[T]):
     """Listens on a free port of 127.0.0.1 until the browser comes back, once. It goes on to a page of *server*."""
 
-    def __init__(self, redeem: Callable[[str], T], server: str) -> None:
+    def __init__(self, redeem: Callable[[str], T], server: str, purpose: Purpose = SIGN_IN) -> None:
+        self._purpose = purpose
         self.state = secrets.token_urlsafe(24)
         self._redeem = redeem
         self._ended = f"{server.rstrip('/')}/auth/cli/ended"
@@ -174,17 +194,23 @@ class Return(Generic[T]):
             except Exception as error:
                 self._outcome = error
                 code = _only(query, "error")
-                # The gateway may be what failed, unless it has just said no itself.
-                return f"{self._ended}?{urlencode({'error': code})}" if has_page and code else EndedPage.FAILED
+                if not has_page or not code:
+                    # The gateway may be what failed, unless it has just said no itself.
+                    return self._purpose.page
+                failure = _only(query, "failure")
+                return f"{self._ended}?{urlencode({'error': code, **({'failure': failure} if failure else {})})}"
         return self._ended if has_page else EndedPage.SIGNED_IN
 
     def _redeem_code(self, query: dict[str, list[str]]) -> T:
         code = _only(query, "code")
         if not code:
-            error = _only(query, "error")
+            error, request_id = _only(query, "error"), printable(_only(query, "request_id"))
+            # An older gateway says no more than the code.
+            cause = _only(query, "error_description") or _REFUSALS.get(error, error)
             raise LoginRefused(
-                "the gateway refused the sign-in",
-                cause=_REFUSALS.get(error, error or "the browser returned without a code"),
+                self._purpose.refused if error in _REFUSED else self._purpose.failed,
+                cause=printable(cause)[:LONGEST_CAUSE] or "the browser returned without a code",
+                hint=f"the administrator finds more under the request id {request_id[:64]}" if request_id else None,
                 code="sign-in-refused",
             )
         return self._redeem(code)

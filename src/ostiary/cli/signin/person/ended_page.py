@@ -15,6 +15,7 @@ class EndedPage(Enum):
 
     SIGNED_IN = "ended"
     FAILED = "failed"
+    NOT_CONFIRMED = "not_confirmed"
     USED = "used"
     UNKNOWN = "unknown"
 
@@ -36,7 +37,7 @@ def render(page: EndedPage, *, accept_language: str) -> tuple[str, bytes]:
     with speaking(preferred(accept_language, LANGUAGES)):
         title = say(f"command_line.{page.value}_title")
         text = say(f"command_line.{page.value}")
-        if page is EndedPage.FAILED:
+        if page in (EndedPage.FAILED, EndedPage.NOT_CONFIRMED):
             text = Markup(f"{text} {say('command_line.see_terminal')}")
         body = fill("message.html", heading=title, text=text, more=NOTHING)
         whole = document(title=title, body=body, nonce=nonce)

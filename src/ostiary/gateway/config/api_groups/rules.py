@@ -1,6 +1,7 @@
 """The rules of the section ``apiPlugins``: which groups may be served, and that both sides prove themselves.
 
-The groups that providers serve themselves keep to the same rules.
+The groups that providers serve themselves keep to the same rules, and their state must be shared where several
+processes serve.
 
 Called by `gateway.config.loading` when the upstreams are read. What the upstream serves itself is not known yet: that
 is checked while the gateway runs (`upstream.api_plugins.watching`).
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.core.abilities import ability
+from ostiary.core.abilities import ability, has_trait
 from ostiary.core.config import Fields
 from ostiary.core.settings.outgoing import parse_origin
 from ostiary.gateway.config.api_groups.names import group_mistake, version_mistake
 from ostiary.gateway.config.settings import GatewayConfig, UpstreamConfig
 from ostiary.gateway.config.settings.api_plugins import ApiPluginSettings, DeclaredApiPlugin
 from ostiary.interfaces.resources import ServesResources
+from ostiary.interfaces.store_abilities.replicas import CountStore, NoteStore, OwnedStore
+from ostiary.interfaces.token_store import SharedBetweenProcesses
 
 
 def check_api_plugins(settings: ApiPluginSettings, upstreams: Sequence[UpstreamConfig]) -> None:
@@ -38,19 +41,30 @@ def check_api_plugins(settings: ApiPluginSettings, upstreams: Sequence[UpstreamC
 
 def providers_with_resources(config: GatewayConfig) -> list[ServesResources]:
     """Each once, though it may stand in several parts of the configuration."""
-    instances: tuple[object, ...] = (
-        *(provider.instance for provider in config.identity),
-        *(provider.instance for provider in config.groups),
-        *(provider.instance for provider in config.authorization.chain),
-        *(provider.instance for provider in config.admission),
+    return [provider for _, _, provider in _providers_with_resources(config)]
+
+
+def _providers_with_resources(config: GatewayConfig) -> list[tuple[str, str, ServesResources]]:
+    """The same with the section of the configuration and the name there."""
+    sections = (
+        ("identity", config.identity),
+        ("groups", config.groups),
+        ("authorization", config.authorization.chain),
+        ("admission", config.admission),
     )
-    serving = {id(each): ability(each, ServesResources) for each in instances}
-    return [each for each in serving.values() if each is not None]
+    found: dict[int, tuple[str, str, ServesResources]] = {}
+    for section, providers in sections:
+        for each in providers:
+            serving = ability(each.instance, ServesResources)
+            if serving is not None:
+                found[id(serving)] = (section, each.name, serving)
+    return list(found.values())
 
 
 def check_provider_groups(config: GatewayConfig, root: Fields) -> None:
     taken = {plugin.group for plugin in config.api_plugins.declared}
-    for provider in providers_with_resources(config):
+    processes = _other_processes(config)
+    for section, name, provider in _providers_with_resources(config):
         served = provider.resource_group
         whose = f"the API group {served.group} of the provider {type(provider).__name__}"
         if mistake := group_mistake(served.group) or version_mistake(served.version):
@@ -58,6 +72,24 @@ def check_provider_groups(config: GatewayConfig, root: Fields) -> None:
         if served.group in taken:
             root.problem(f"{whose} is served by somebody else, too", None)
         taken.add(served.group)
+        if processes and not has_trait(provider, SharedBetweenProcesses):
+            root.problem(
+                f'{processes} would decide differently: the provider "{name}" serves resources of its own'
+                f" ({served.group}) and does not say that processes share their state",
+                section,
+                "use one worker and a token store of one machine, such as sqlite; a provider that keeps its state"
+                " where all processes read it declares shared_between_processes = True",
+            )
+
+
+def _other_processes(config: GatewayConfig) -> str:
+    """The processes of this gateway besides the first one; empty if there can be none."""
+    if config.listen.workers > 1:
+        return "several workers"
+    for_replicas = (NoteStore, CountStore, OwnedStore)
+    if any(ability(config.store.instance, each) is not None for each in for_replicas):
+        return "replicas that share the token store"
+    return ""
 
 
 def upstream_mistake(upstream: UpstreamConfig | None) -> str:

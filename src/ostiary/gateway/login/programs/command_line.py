@@ -1,6 +1,7 @@
 """Signing in for a command line on the person's own machine.
 
     /auth/cli?challenge&port&state&client  ->  sign in, in the browser  ->  http://127.0.0.1:<port>/callback?code&state
+                                           ->  it failed  ->  .../callback?error&error_description&request_id&failure
     POST /auth/cli/token, code and verifier  ->  tokens
 
 Called by the routes and the pages. The browser carries a code that is good once, for a minute, and only with the secret
@@ -15,6 +16,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlencode
 
@@ -29,6 +31,9 @@ from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import RecordStore, Session
 
 CODE_LIFETIME = timedelta(seconds=60)
+# The page may be loaded again.
+FAILURE_LIFETIME = timedelta(minutes=10)
+LONGEST_CAUSE = 500
 MAX_STATE = 128
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
@@ -59,6 +64,37 @@ def callback(goal: CliGoal, **answer: str) -> str:
     that holds the code.
     """
     return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'page': '1', 'state': goal.state})}"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSignIn:
+    """Why a sign-in for a command line failed, as far as the person may know; *step_up*: they are still signed in."""
+
+    cause: str
+    request_id: str
+    step_up: bool
+
+
+class FailedSignIns:
+    """What the last page of a failed sign-in says. It is found by a random id: no link can put words on that page."""
+
+    def __init__(self, store: RecordStore, *, clock: Clock) -> None:
+        self._records = Records(store, "failed sign-in", FAILURE_LIFETIME, clock=clock)
+
+    async def callback(self, goal: CliGoal, code: str, cause: str, request_id: str) -> str:
+        """Where the browser goes, which tells the command line."""
+        cause, failure = cause[:LONGEST_CAUSE], secrets.token_urlsafe(16)
+        try:
+            await self._records.put(failure, {"cause": cause, "request_id": request_id, "step_up": bool(goal.step_up)})
+        except Exception:
+            # The store may be what failed. The command line is told all the same.
+            failure = ""
+        told = {"error": code, "error_description": cause, "request_id": request_id, "failure": failure}
+        return callback(goal, **{name: value for name, value in told.items() if value})
+
+    async def find(self, failure: str) -> FailedSignIn | None:
+        value = await self._records.find(failure) if failure else None
+        return None if value is None else FailedSignIn(value["cause"], value["request_id"], value["step_up"])
 
 
 class Codes:

@@ -6,17 +6,20 @@ Called by the routes. The issuer decides whether there is a JWT, and signs it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
-from ostiary.gateway.issuer.issuer import AudienceRefused, JwtIssuer
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.events import LoginEvents
 from ostiary.gateway.login.visit import field
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.interfaces.token_store import Found
+
+if TYPE_CHECKING:
+    from ostiary.gateway.issuer.issuer import JwtIssuer
 
 GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # no password
@@ -63,6 +66,9 @@ class JwtRequests:
         if self._issuer is None:
             refusal = LoginRefused("this gateway signs no JWTs", cause="issuer is not configured")
             return self._events.record_refusal(refusal, request, answers.grant_refusal("invalid_target"))
+        # Whoever has an issuer has imported it.
+        from ostiary.gateway.issuer.issuer import AudienceRefused
+
         try:
             signed = await self._issuer.sign(stored, audience)
         except AudienceRefused as refusal:

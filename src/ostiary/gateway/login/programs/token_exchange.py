@@ -41,7 +41,7 @@ from ostiary.model import Secret
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  # no password
 SUBJECT_TYPES = frozenset((JWT, ID_TOKEN, ACCESS_TOKEN))
 REFUSALS_PER_MINUTE = 60.0
-# Narrower tokens of one session.
+# Narrower tokens of one user, from all sessions together: each is a row in the store.
 MINTS_PER_MINUTE = 60.0
 SHORTEST = timedelta(seconds=1)
 _REPEATABLE = frozenset(("audience", "resource"))
@@ -204,7 +204,10 @@ class TokenExchanger:
         at, sequence = self._clock.now(), await self._tokens.sequence()
         signed_in, verified = await self._providers.verify(*self._verifying[provider.name], exchange.subject, request)
         lifetime = min(self._time_left(verified.expires_at, exchange), self._tokens.lifetime)
-        await self._use_up(provider, verified)
+        username = signed_in.attested.user.username
+        # Before anything is written down: a token that brings nothing is not used up.
+        await self._tokens.check_limit(username)
+        await self._use_up(provider, verified, username)
         issued = await self._tokens.issue_token(
             signed_in.attested.user,
             provider=signed_in.provider,
@@ -229,7 +232,7 @@ class TokenExchanger:
             raise LoginRefused("the token is not accepted", cause="it expires this very moment")
         return lifetime
 
-    async def _use_up(self, provider: Identity, verified: VerifiedToken) -> None:
+    async def _use_up(self, provider: Identity, verified: VerifiedToken, username: str) -> None:
         """Raises `LoginRefused` if the token may be used once, and was."""
         if verified.once_until is None:
             return
@@ -239,7 +242,7 @@ class TokenExchanger:
                 cause="the token store keeps no objects, so nobody knows which were used",
                 hint="use another token store, or leave out once",
             )
-        if not await self._used.use_up(provider.name, verified.token_id, until=verified.once_until):
+        if not await self._used.use_up(provider.name, verified.token_id, until=verified.once_until, username=username):
             raise LoginRefused("this token was used before: get a new one", cause="it is accepted once only (once)")
 
     # --- one of our own ---
@@ -250,7 +253,7 @@ class TokenExchanger:
             if entry is None:
                 raise LoginRefused("the token is unknown, expired or revoked", cause="so says the token store")
             delegation = self._narrower(entry, exchange)
-            if wait := self._mints.take(entry.session.id):
+            if wait := self._mints.take(entry.session.user.username):
                 return answers.too_many(wait)
             lifetime = self._time_left(entry.token.expires_at, exchange)
             issued = await self._tokens.mint(entry.session, lifetime=lifetime, delegation=delegation.encode())

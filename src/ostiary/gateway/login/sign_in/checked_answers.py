@@ -6,6 +6,7 @@ a provider that is bound to the cluster behind the gateway names that cluster's 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import urlsplit
@@ -82,10 +83,19 @@ def user_of(provider: Identity, answer: object) -> UserInfo:
     return answer
 
 
-def provider_user_of(provider: Identity, own: UserInfo) -> ProviderUser:
+def provider_user_of(provider: Identity, own: UserInfo, prefixes: Iterable[str]) -> ProviderUser:
+    """The user as *provider* calls it, and by the name in tokens; *prefixes* are those of all identity providers.
+
+    The only place where a username is made. Of several prefixes that it begins with, the longest one tells whose user
+    it names; everybody else who would have that name is refused.
+    """
     if service_account(own.username) is not None and _is_bound(provider):
         return ProviderUser(provider.name, own, own)
     username = provider.prefix + own.username
+    for prefix in prefixes:
+        if len(prefix) > len(provider.prefix) and username.startswith(prefix):
+            cause = f'"{provider.name}" returned a name that begins with the prefix of another identity provider'
+            raise LoginRefused("this name belongs to another identity provider", cause=f'{cause}, "{prefix}"')
     if username.startswith(SYSTEM):
         raise LoginRefused("this name is reserved", cause=f'"{provider.name}" returned a reserved system name')
     if username.startswith(OWN_NAMES):

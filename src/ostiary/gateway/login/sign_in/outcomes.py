@@ -13,9 +13,9 @@ from ostiary.errors import LoginRefused, OstiaryError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.login import answers
 from ostiary.gateway.login.answers import LoginAnswer
-from ostiary.gateway.login.events import LoginEvents
+from ostiary.gateway.login.events import LoginEvents, failure_answer
 from ostiary.gateway.login.pages import views
-from ostiary.gateway.login.programs.command_line import Codes, callback
+from ostiary.gateway.login.programs.command_line import Codes, FailedSignIns, callback
 from ostiary.gateway.login.sessions.browser import BrowserSessions
 from ostiary.gateway.login.sessions.lengths import SessionLengths
 from ostiary.gateway.login.sign_in.flows import ApplicationGoal, CliGoal, DeviceGoal, Flows, Goal
@@ -32,6 +32,7 @@ class SignInOutcomes:
         *,
         flows: Flows,
         codes: Codes,
+        failures: FailedSignIns,
         browsers: BrowserSessions,
         events: LoginEvents,
         lengths: SessionLengths,
@@ -42,6 +43,7 @@ class SignInOutcomes:
         self._tokens = tokens
         self._flows = flows
         self._codes = codes
+        self._failures = failures
         self._browsers = browsers
         self._events = events
         self._lengths = lengths
@@ -105,18 +107,23 @@ class SignInOutcomes:
             return views.leaving(outcome.url, (cookie,))
         return answers.redirect(outcome.url).with_headers(cookie)
 
-    def refusal(self, refusal: LoginRefused, goal: Goal) -> LoginAnswer:
+    async def refusal(self, refusal: LoginRefused, request: LoginRequest, goal: Goal) -> LoginAnswer:
         """The answer to a sign-in that is refused. It is not recorded yet."""
-        return self._callback_with_error(goal, refusal.code) or answers.refusal(refusal)
+        told = await self._callback_with_error(goal, refusal.code, refusal.summary, request)
+        return told or answers.refusal(refusal)
 
-    def failure(self, error: Exception, request: LoginRequest, provider: str, goal: Goal) -> LoginAnswer:
+    async def failure(self, error: Exception, request: LoginRequest, provider: str, goal: Goal) -> LoginAnswer:
         """Records that nobody could be asked, or that a provider broke its contract; returns the answer."""
         code = error.code if isinstance(error, OstiaryError) else "provider-failed"
-        instead = self._callback_with_error(goal, code)
+        cause = error.summary if isinstance(error, LoginRefused) else failure_answer(error).message
+        instead = await self._callback_with_error(goal, code, cause, request)
         return self._events.record_failure(error, request, provider, instead=instead)
 
-    def _callback_with_error(self, goal: Goal, code: str) -> LoginAnswer | None:
+    async def _callback_with_error(
+        self, goal: Goal, code: str, cause: str, request: LoginRequest
+    ) -> LoginAnswer | None:
         """Tells the command line that waits; None if none does."""
         if not isinstance(goal, CliGoal):
             return None
-        return answers.redirect(callback(goal, error=code), 303).with_headers(self._flows.forget())
+        url = await self._failures.callback(goal, code, cause, request.request_id)
+        return answers.redirect(url, 303).with_headers(self._flows.forget())

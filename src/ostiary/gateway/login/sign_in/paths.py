@@ -3,9 +3,9 @@
     /auth, /auth/<name>                                    handle_client    -> user | redirect | challenge
     /auth/<name>, with a bearer token                      programs.token_exchange, where the provider verifies tokens
     /auth/<name>/start                                     the same, for what the browser has chosen before
-    /auth/provider, /auth/<name>/provider                  handle_provider  -> user
+    /auth/<name>/provider, /auth/provider                  handle_provider  -> user
     /auth/<name>/logout                                    sessions.logouts, where the provider takes them
-    /auth/groups/provider, /auth/<name>/groups/provider    groups_from_provider
+    /auth/<name>/groups/provider, /auth/groups/provider    groups_from_provider
     /auth/metadata, /auth/<name>/metadata                  publish_metadata -> a document
 
 Called by the routes. `providers` asks the providers, and `outcomes` says what comes of their answers.
@@ -97,7 +97,11 @@ class SignInPaths:
         return provider is not None and rest == ["provider"] and returns_by_post(provider)
 
     def _find_provider(self, path: list[str]) -> tuple[Identity | None, list[str]]:
-        """The provider that *path* names, or the only one; and the rest of the path."""
+        """The provider that *path* names, or the only one; and the rest of the path.
+
+        With several, a return has to name its provider: if two issuers could share a redirect URI, one of them could
+        obtain the codes of the other (RFC 9700, 4.4).
+        """
         if path and path[0] in self._identity:
             return self._identity[path[0]], path[1:]
         only = self._people if len(self._people) == 1 else self._identity
@@ -119,7 +123,7 @@ class SignInPaths:
             try:
                 return await self._offer(visit, goal)
             except Exception as error:
-                return self._outcomes.failure(error, visit.request, "", goal)
+                return await self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
         if isinstance(goal, CliGoal) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
             # The person does nothing there that another site could not make their browser do. So they sign in first,
@@ -173,12 +177,12 @@ class SignInPaths:
                 return await self._form(visit, provider, goal, pending=pending, problem=problem, username=typed)
             return await self._outcomes.answer(visit, outcome, goal)
         except LoginRefused as refusal:
-            answer = self._outcomes.refusal(refusal, goal)
+            answer = await self._outcomes.refusal(refusal, request, goal)
             if visit.html and (typed or views.is_basic(refusal.www_authenticate)):
                 answer = await self._form_again(visit, provider, goal, pending=pending, refusal=refusal, username=typed)
             return self._events.record_refusal(refusal, request, answer, provider.name)
         except Exception as error:
-            return self._outcomes.failure(error, visit.request, provider.name, goal)
+            return await self._outcomes.failure(error, visit.request, provider.name, goal)
 
     # --- the browser returns ---
 
@@ -204,10 +208,10 @@ class SignInPaths:
             outcome = await finish(provider, visit.request, flow)
             return await self._outcomes.answer(visit, outcome, None if flow is None else flow.goal)
         except LoginRefused as refusal:
-            answer = self._outcomes.refusal(refusal, flow.goal if flow else None)
+            answer = await self._outcomes.refusal(refusal, visit.request, flow.goal if flow else None)
             return self._events.record_refusal(refusal, visit.request, answer, provider.name)
         except Exception as error:
-            return self._outcomes.failure(error, visit.request, provider.name, flow.goal if flow else None)
+            return await self._outcomes.failure(error, visit.request, provider.name, flow.goal if flow else None)
 
     # --- the password form ---
 
@@ -253,7 +257,7 @@ class SignInPaths:
             )
         except Exception as error:
             # The caller records the refusal all the same.
-            return self._outcomes.failure(error, visit.request, provider.name, goal)
+            return await self._outcomes.failure(error, visit.request, provider.name, goal)
 
 
 def _as_provider_visit(visit: Visit, provider: Identity) -> Visit:

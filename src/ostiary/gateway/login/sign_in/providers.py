@@ -110,10 +110,8 @@ class ProviderCalls:
         clock: Clock,
     ) -> None:
         self._identity = identity
+        self._prefixes = tuple(each.prefix for each in identity.values())
         self._used = used
-        people = for_people(identity)
-        # Its name may be left out.
-        self._only = people if len(people) == 1 else identity if len(identity) == 1 else {}
         self._checks = checks
         self._last_revocation = last_revocation
         self._external_url = external_url
@@ -134,7 +132,7 @@ class ProviderCalls:
             return away
         identified = replace(identity_of(provider, answer), sequence=sequence)
         if isinstance(answer, Identified):
-            await self._use_up(provider, answer)
+            await self._use_up(provider, answer, identified.user.username)
         outcome = await self._ask_groups(provider, identified, request, goal)
         if isinstance(outcome, SignedIn):
             outcome = replace(outcome, www_authenticate=identified.www_authenticate)
@@ -151,11 +149,11 @@ class ProviderCalls:
         if flow is None or not begun_here:
             raise _unknown_flow()
         if isinstance(answer, Identified):
-            await self._use_up(provider, answer)
+            await self._use_up(provider, answer, identified.user.username)
         identified = replace(identified, sequence=flow.sequence)
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
 
-    async def _use_up(self, provider: Identity, identified: Identified) -> None:
+    async def _use_up(self, provider: Identity, identified: Identified, username: str) -> None:
         """Raises `LoginRefused` if what proves this identity is good for one sign-in, and was used."""
         if identified.once_until is None:
             return
@@ -165,7 +163,7 @@ class ProviderCalls:
         if self._used is None:
             cause = "the token store keeps no objects, so nobody knows which proofs were used"
             raise ProviderError("the sign-in cannot be completed", cause=cause, hint="use another token store")
-        if not await self._used.use_up(provider.name, token_id, until=until):
+        if not await self._used.use_up(provider.name, token_id, until=until, username=username):
             raise LoginRefused(
                 "this proof of identity was used before: try again", cause="a replay of a proof that is good once"
             )
@@ -181,7 +179,7 @@ class ProviderCalls:
     async def finish_groups(self, provider: Identity, request: LoginRequest, flow: Flow | None) -> Outcome:
         if flow is None or flow.identity != provider.name or flow.user is None:
             raise _unknown_flow()
-        provider_user = provider_user_of(provider, flow.user)
+        provider_user = provider_user_of(provider, flow.user, self._prefixes)
         shown_request = replace(self._prepare(provider, request, groups=True), remembered=flow.remember)
         with _about(provider_user.user.username):
             memberships = await self._look_up_groups(
@@ -208,7 +206,7 @@ class ProviderCalls:
         headers = tuple(header for header in request.headers if header[0] not in ("authorization", "cookie"))
         shown_request = replace(request, form=(), headers=headers, callback_url=self._callback(provider, groups=True))
         identified = IdentifiedUser(user_of(provider, verified.user))
-        provider_user = provider_user_of(provider, identified.user)
+        provider_user = provider_user_of(provider, identified.user, self._prefixes)
         outcome = await self._complete(provider_user, shown_request, None, identified)
         if not isinstance(outcome, SignedIn):
             raise LoginRefused("this token cannot be exchanged", cause="groups cannot be looked up without a browser")
@@ -237,7 +235,7 @@ class ProviderCalls:
             before = None
         elif revalidating is not None:
             own = user_of(provider, await self._ask(provider, revalidating.revalidate(own)))
-        provider_user = provider_user_of(provider, own)
+        provider_user = provider_user_of(provider, own, self._prefixes)
         # The providers do not see the token. After `ask_again` the request looks as at a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
         path = request.path if before is not None else "/auth"
@@ -267,7 +265,7 @@ class ProviderCalls:
     async def _ask_groups(
         self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: Goal
     ) -> Outcome:
-        provider_user = provider_user_of(provider, identified.user)
+        provider_user = provider_user_of(provider, identified.user, self._prefixes)
         # Groups return to a path of their own, and do not see what the identity provider asked to remember.
         request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
         return await self._complete(provider_user, request, goal, identified)
@@ -290,11 +288,17 @@ class ProviderCalls:
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
         """*request* as a provider may see it, with the URL that the browser comes back to."""
-        return replace(without_ours(request), callback_url=self._callback(provider, groups=groups))
+        unnamed = "/auth/groups/provider" if groups else "/auth/provider"
+        url = self._callback(provider, groups=groups)
+        if request.path == unnamed:
+            # A sign-in that began with this redirect URI; the issuer expects the same one with the code (RFC 6749,
+            # 4.1.3). The routes accept it only where there is a single provider that it can belong to.
+            url = f"{self._external_url}{unnamed}"
+        return replace(without_ours(request), callback_url=url)
 
     def _callback(self, provider: Identity, *, groups: bool) -> str:
-        name = "" if provider.name in self._only else f"/{provider.name}"
-        return f"{self._external_url}/auth{name}{'/groups' if groups else ''}/provider"
+        """Where the browser returns to. It has the provider's name, so that it stays when another one is added."""
+        return redirect_uri(self._external_url, provider, groups=groups)
 
     async def _ask(self, provider: Identity, asking: Awaitable[T]) -> T:
         with traced_step("ask identity provider", provider=provider.name):
@@ -305,6 +309,11 @@ class ProviderCalls:
         with traced_step("look up groups"):
             async with asyncio.timeout(self._seconds):
                 return await asking
+
+
+def redirect_uri(external_url: str, provider: Identity, *, groups: bool = False) -> str:
+    """What is registered at an issuer: where it sends browsers back to."""
+    return f"{external_url.rstrip('/')}/auth/{provider.name}{'/groups' if groups else ''}/provider"
 
 
 def for_people(identity: Mapping[str, Identity]) -> dict[str, Identity]:

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from ostiary.cli.signin.person.browser import Return
+from ostiary.cli.signin.person.browser import STEP_UP, Return
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.errors import CredentialError, LoginRefused
 from ostiary.model import Secret
@@ -77,6 +77,66 @@ def test_a_gateway_that_has_a_page_for_the_end_shows_it(listener: Listener) -> N
 def test_a_refusal_of_the_gateway_is_told_on_its_page(listener: Listener) -> None:
     answer = listener.visit(error="access_denied&a=b", state=listener.returning.state, page="1")
     assert answer == (303, "https://gateway.test/auth/cli/ended?error=access_denied%26a%3Db")
+
+
+def test_why_the_gateway_refused_is_told_in_the_terminal_with_the_request_id(listener: Listener) -> None:
+    told = {
+        "error": "login-refused",
+        "error_description": "no\x1b[31m membership",
+        "request_id": "r-1",
+        "failure": "f-1",
+    }
+    answer = listener.visit(**told, state=listener.returning.state, page="1")
+    assert answer == (303, "https://gateway.test/auth/cli/ended?error=login-refused&failure=f-1")
+    with pytest.raises(LoginRefused) as refused:
+        listener.returning.wait(30)
+    assert refused.value.summary == "the gateway refused the sign-in"
+    assert refused.value.cause == "noU+001B[31m membership"
+    assert refused.value.hint == "the administrator finds more under the request id r-1"
+
+
+def test_what_nobody_could_decide_is_no_refusal(listener: Listener) -> None:
+    listener.visit(error="provider-failed", error_description="unavailable", state=listener.returning.state)
+    with pytest.raises(LoginRefused) as failed:
+        listener.returning.wait(30)
+    assert failed.value.summary == "the sign-in failed"
+
+
+def test_a_long_cause_is_cut(listener: Listener) -> None:
+    listener.visit(error="login-refused", error_description="x" * 5000, state=listener.returning.state)
+    with pytest.raises(LoginRefused) as refused:
+        listener.returning.wait(30)
+    assert len(refused.value.cause or "") == 500
+
+
+def test_a_failed_step_up_does_not_say_that_nobody_is_signed_in() -> None:
+    def redeem(code: str) -> None:
+        raise CredentialError("the gateway did not accept the step-up")
+
+    listener = Listener()
+    listener.returning.close()
+    listener.returning = Return(redeem, "https://gateway.test", STEP_UP)  # type: ignore[arg-type]
+    try:
+        _, page = listener.visit(code="c", state=listener.returning.state)
+        assert "You are still signed in" in page
+        assert "You are not signed in" not in page
+        with pytest.raises(CredentialError):
+            listener.returning.wait(30)
+    finally:
+        listener.returning.close()
+
+
+def test_a_refused_step_up_has_its_own_words(listener: Listener) -> None:
+    stepping_up = Return(listener.redeem, "https://gateway.test", STEP_UP)
+    try:
+        listener.returning, before = stepping_up, listener.returning
+        before.close()
+        listener.visit(error="login-refused", error_description="not confirmed", state=stepping_up.state)
+        with pytest.raises(LoginRefused, match="the step-up failed") as refused:
+            stepping_up.wait(30)
+        assert refused.value.cause == "not confirmed"
+    finally:
+        stepping_up.close()
 
 
 def test_a_gateway_that_did_not_answer_is_not_asked_for_a_page(listener: Listener) -> None:

@@ -23,6 +23,7 @@ from ostiary.cli.signin.platforms.exchange import exchange_proof
 from ostiary.cli.signin.platforms.proof import PlatformChoice
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.testing import FakeClock
+from tests.support.http_server import Response
 from tests.support.platform_tokens import CANARY, unsigned_token
 from tests.support.signin_server import SigninServer
 
@@ -177,7 +178,7 @@ def test_a_token_that_the_gateway_no_longer_knows_is_exchanged_again(turn: Turn,
 def test_no_differs_from_could_not_ask_and_nothing_is_cached(
     turn: Turn, server: SigninServer, status: int, fields: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
-    server.exchange_refusal = (status, fields)
+    server.exchange_refusal = Response(status, fields)
     with pytest.raises(kind) as raised:
         turn().token()
     assert says in str(raised.value)
@@ -186,7 +187,7 @@ def test_no_differs_from_could_not_ask_and_nothing_is_cached(
 
 
 def test_a_token_that_was_not_limited_to_the_scope_is_not_used(turn: Turn, server: SigninServer) -> None:
-    server.exchange_refusal = (200, {"access_token": "t", "token_type": "Bearer", "expires_in": 300})
+    server.exchange_refusal = Response(200, {"access_token": "t", "token_type": "Bearer", "expires_in": 300})
     with pytest.raises(ProviderError, match="scope"):
         turn(can=("get pods -n shop",)).token()
     assert [path for path in cached_files() if path.suffix == ".token"] == []
@@ -252,7 +253,7 @@ def test_login_of_a_job_leaves_no_session_for_others(server: SigninServer, token
 def test_a_refusal_is_an_error_with_its_hint_and_no_output(
     server: SigninServer, token_file: Path, authority: str, command: str
 ) -> None:
-    server.exchange_refusal = (400, {"error": "invalid_grant"})
+    server.exchange_refusal = Response(400, {"error": "invalid_grant"})
     done = run(command, server, token_file, authority)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the gateway refused the platform's token" in done.stderr

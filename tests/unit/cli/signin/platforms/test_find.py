@@ -12,6 +12,7 @@ from ostiary.cli.signin.platforms import github
 from ostiary.cli.signin.platforms.find import find_proof
 from ostiary.cli.signin.platforms.proof import PlatformChoice, unverified_claims
 from ostiary.errors import CredentialError, OstiaryError, ProviderError
+from tests.support.http_server import Response
 from tests.support.platform_tokens import CANARY, REQUEST_CANARY, GitHubActions, unsigned_token
 
 SERVER = "https://gateway.example"
@@ -66,8 +67,11 @@ def test_a_job_without_the_permission_is_told_which_one(monkeypatch: pytest.Monk
     assert "id-token: write" in (error.hint or "")
 
 
-@pytest.mark.parametrize("answer", [(403, b"{}"), (500, b""), (200, b"no JSON"), (200, b"{}"), (200, b'{"value": 5}')])
-def test_an_answer_of_github_without_a_token_is_told(actions: GitHubActions, answer: tuple[int, bytes]) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [Response(403, {}), Response(500), Response(200, b"no JSON"), Response(200, {}), Response(200, {"value": 5})],
+)
+def test_an_answer_of_github_without_a_token_is_told(actions: GitHubActions, answer: Response) -> None:
     actions.refusal = answer
     assert "GitHub gave no ID token" in (refusal(choice("github")).cause or "")
 

@@ -20,14 +20,16 @@ def is_in(visitor: Visitor, host: str = "wiki.test") -> bool:
     return any(name.startswith("__Host-ostiary-app-") for name in visitor.cookies.get(host, {}))
 
 
-@pytest.mark.parametrize(
-    "target", ["/", "/a/b?x=1&y=%2F", "/a?", "/a?next=https://evil.test/", "/a%20b", "/%C3%A4?q=1"]
-)
-async def test_the_browser_is_back_where_it_wanted_to_go(tmp_path: Path, target: str) -> None:
-    async with applications(tmp_path) as site:
-        visitor = await site.signed_in(f"{WIKI}{target}")
-        assert site.application.requests[-1].target.decode() == target.removesuffix("?")
-        assert visitor.url == f"{WIKI}{target.removesuffix('?')}"
+async def test_the_browser_is_back_where_it_wanted_to_go(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for target in ["/", "/a/b?x=1&y=%2F", "/a?", "/a?next=https://evil.test/", "/a%20b", "/%C3%A4?q=1"]:
+        with subtests.test(target=target):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path) as site:
+                visitor = await site.signed_in(f"{WIKI}{target}")
+                assert site.application.requests[-1].target.decode() == target.removesuffix("?")
+                assert visitor.url == f"{WIKI}{target.removesuffix('?')}"
 
 
 async def test_several_tabs_sign_in_at_once(tmp_path: Path) -> None:
@@ -52,29 +54,37 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("target", HOSTILE)
-async def test_no_target_leads_to_another_host(tmp_path: Path, target: str) -> None:
-    async with applications(tmp_path) as site:
-        answer = await site.visitor().ask(f"{WIKI}/", *PAGE)
-        assert answer.status == 303
-        visitor = site.visitor()
-        # As bytes: a URL library would tidy it up.
-        answer = await visitor.ask_raw(target, "wiki.test", *PAGE)
-        location = answer.one("Location")
-        if location is None:
-            assert answer.status in (400, 401)
-            return
-        await visitor.open(location.decode())
-        assert urlsplit(visitor.url).netloc == "wiki.test"
+async def test_no_target_leads_to_another_host(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for target in HOSTILE:
+        with subtests.test(target=target):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path) as site:
+                answer = await site.visitor().ask(f"{WIKI}/", *PAGE)
+                assert answer.status == 303
+                visitor = site.visitor()
+                # As bytes: a URL library would tidy it up.
+                answer = await visitor.ask_raw(target, "wiki.test", *PAGE)
+                location = answer.one("Location")
+                if location is None:
+                    assert answer.status in (400, 401)
+                    continue
+                await visitor.open(location.decode())
+                assert urlsplit(visitor.url).netloc == "wiki.test"
 
 
-@pytest.mark.parametrize("name", ["rd", "redirect", "next", "target", "return_to", "url"])
-async def test_no_parameter_says_where_to_go(tmp_path: Path, name: str) -> None:
-    async with applications(tmp_path) as site:
-        visitor = site.visitor()
-        way = await visitor.way_to(f"{WIKI}/wanted", "request=")
-        await visitor.open(f"{way}&{name}=https://evil.test/")
-        assert visitor.url == f"{WIKI}/wanted"
+async def test_no_parameter_says_where_to_go(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for name in ["rd", "redirect", "next", "target", "return_to", "url"]:
+        with subtests.test(name=name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path) as site:
+                visitor = site.visitor()
+                way = await visitor.way_to(f"{WIKI}/wanted", "request=")
+                await visitor.open(f"{way}&{name}=https://evil.test/")
+                assert visitor.url == f"{WIKI}/wanted"
 
 
 async def test_a_target_that_is_too_long_leads_to_the_front_of_the_application(tmp_path: Path) -> None:

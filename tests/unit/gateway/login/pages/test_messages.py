@@ -54,10 +54,10 @@ def test_a_value_that_is_a_sentence_of_ours_is_translated_too() -> None:
 def test_a_sentence_of_a_foreign_plugin_stays_as_it_is() -> None:
     with speaking("de"):
         assert translated("your badge has no photograph") == "your badge has no photograph"
-        long = "X" * LONGEST_SENTENCE + " did not sign you in"
+        long = "X" * LONGEST_SENTENCE + " did not sign you in: x"
         assert translated(long) == long
 
 
 def test_what_comes_from_outside_is_no_placeholder() -> None:
     with speaking("de"):
-        assert translated("{system} did not sign you in") == "{system} hat Sie nicht angemeldet"
+        assert translated("{system} did not sign you in: {error}") == "{system} hat Sie nicht angemeldet: {error}"

@@ -15,9 +15,8 @@ from ostiary.interfaces.identity import LoginRequest
 READERS = Readers(secure=True)
 
 
-@pytest.mark.parametrize(
-    ("accepted", "language"),
-    [
+def test_the_browser_asks_for_a_language(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "en"),
         ("de", "de"),
         ("de-AT,de;q=0.9,en;q=0.8", "de"),
@@ -32,10 +31,10 @@ READERS = Readers(secure=True)
         (" DE ; Q=0.7 ", "de"),
         (";;;,,,=", "en"),
         ("fr," * LONGEST_ACCEPT + "de", "en"),
-    ],
-)
-def test_the_browser_asks_for_a_language(accepted: str, language: str) -> None:
-    assert preferred(accepted, ("en", "de")) == language
+    ]
+    for accepted, language in cases:
+        with subtests.test(accepted=accepted, language=language):
+            assert preferred(accepted, ("en", "de")) == language
 
 
 def test_the_first_that_is_offered_is_for_everybody_else() -> None:

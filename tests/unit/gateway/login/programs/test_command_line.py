@@ -176,19 +176,58 @@ async def test_what_is_not_understood_sends_nobody_anywhere(make: Make, changes:
 
 
 async def test_a_refusal_is_told_to_the_command_line(make: Make) -> None:
-    for error, code in (
-        (LoginRefused("no"), "login-refused"),
-        (ProviderError("down"), "provider-failed"),
-        (RuntimeError("x"), "provider-failed"),
+    """With the cause, as far as the person may know it, and the id by which the operator finds the rest."""
+    outage, reported = "the identity provider is unavailable", 'invalid_client ("expired")'
+    for error, code, cause in (
+        (LoginRefused("no", cause="for the operator"), "login-refused", "no"),
+        (ProviderError("down", cause="for the operator"), "provider-failed", outage),
+        (ProviderError("down", reported=reported), "provider-failed", f"{outage}: it reported {reported}"),
+        (RuntimeError("x"), "provider-failed", outage),
     ):
         gateway = make(Says(error))
         told = callback(await Browser(gateway).get(address()))
-        assert told == {"error": code, "page": "1", "state": "s+/="}
+        assert told.pop("failure")
+        parts = {"error_description": cause, "request_id": "request-1"}
+        assert told == {"error": code, **parts, "page": "1", "state": "s+/="}
         gateway = make(Says(Redirect("https://idp.test/"), error))
         browser = Browser(gateway)
         await browser.get(address())
         assert callback(await browser.get("/auth/provider"))["error"] == code
         assert await gateway.tokens_kept() == 0
+
+
+async def test_the_last_page_of_a_failed_sign_in_says_why(make: Make) -> None:
+    gateway = make(Says(LoginRefused("no <b>membership</b>")))
+    browser = Browser(gateway)
+    told = callback(await browser.get(address()))
+    ended = f"/auth/cli/ended?error=login-refused&failure={told['failure']}"
+    for _ in range(2):
+        page = text_of(await browser.get(ended))
+        assert all(text in page for text in ("You are not signed in", "No &lt;b&gt;membership&lt;/b&gt;.", "request-1"))
+        assert "refused this user" not in page
+
+
+async def test_no_link_puts_words_of_others_on_the_last_page(make: Make) -> None:
+    browser = Browser(make(Says(LoginRefused("no"))))
+    page = text_of(
+        await browser.get("/auth/cli/ended?error=x&error_description=call+0800&request_id=call&failure=guessed")
+    )
+    assert "The sign-in failed." in page
+    assert "call" not in page.partition("<main")[2].partition("</main>")[0]
+
+
+async def test_a_failure_is_told_also_when_the_store_keeps_nothing(make: Make, clock: FakeClock) -> None:
+    class Full(MemoryTokenStore):
+        async def put_record(self, digest: bytes, sealed: bytes, expires_at: datetime) -> bool:
+            raise ProviderError("the store is full")
+
+    told = callback(await Browser(make(Says(LoginRefused("no")), store=Full(clock=clock))).get(address()))
+    assert (told["error_description"], told["request_id"], "failure" in told) == ("no", "request-1", False)
+
+
+async def test_an_unknown_provider_is_told_to_the_command_line(make: Make) -> None:
+    told = callback(await Browser(make(Says(UserInfo("alice")))).get(address(provider="nobody")))
+    assert (told["error"], told["error_description"]) == ("login-refused", "unknown identity provider")
 
 
 async def test_with_several_providers_the_person_chooses(make: Make) -> None:

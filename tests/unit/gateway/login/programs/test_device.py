@@ -212,9 +212,8 @@ async def test_what_a_device_calls_itself_is_short_and_harmless(make: Make) -> N
     assert (await gateway.get("/auth/device/token")).status == 405
 
 
-@pytest.mark.parametrize(
-    ("typed", "code"),
-    [
+def test_a_code_is_read_as_people_type_it(subtests: pytest.Subtests) -> None:
+    cases = [
         ("bcdf-ghjk", "BCDFGHJK"),
         (" BCDF GHJK ", "BCDFGHJK"),
         ("BCDF\u2011GHJK", "BCDFGHJK"),
@@ -223,7 +222,7 @@ async def test_what_a_device_calls_itself_is_short_and_harmless(make: Make) -> N
         ("ABCDFGHJ", ""),
         ("", ""),
         ("1BCDFGHJ", ""),
-    ],
-)
-def test_a_code_is_read_as_people_type_it(typed: str, code: str) -> None:
-    assert normal_code(typed) == code
+    ]
+    for typed, code in cases:
+        with subtests.test(typed=typed, code=code):
+            assert normal_code(typed) == code

@@ -18,6 +18,7 @@ from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.gateway.config.settings import Groups
 from ostiary.gateway.login.answers import LoginAnswer
+from ostiary.gateway.login.programs import used_tokens
 from ostiary.gateway.login.programs.jwt_requests import ACCESS_TOKEN, GRANT
 from ostiary.gateway.login.programs.token_exchange import MINTS_PER_MINUTE, REFUSALS_PER_MINUTE
 from ostiary.gateway.login.programs.used_tokens import SWEPT_AT_ONCE, USED
@@ -317,6 +318,56 @@ async def test_a_token_that_could_not_be_used_is_not_used_up(make: Make, clock: 
     assert await error_of(gateway, "mine") == "invalid_request"
 
 
+async def test_one_user_cannot_fill_the_store_with_used_tokens(
+    make: Make, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(used_tokens, "USED_PER_USER", 5)
+    gateway = make(read(f"{MAIN}\nonce: true", clock, tmp_path))
+    token = job_token(clock, jti="0")
+    assert await exchanged(gateway, token)
+    clock.advance(seconds=60)
+    for number in range(1, 5):
+        assert await exchanged(gateway, job_token(clock, jti=str(number)))
+    for number in range(5, 8):
+        answer = await exchange(gateway, job_token(clock, jti=str(number)))
+        assert answer.status == 429
+        # The first one is remembered for as long as clocks may differ.
+        assert answer.header("Retry-After") == "270"
+    objects = ability(gateway.store, ObjectStore)
+    assert objects is not None
+    assert len(await objects.list_objects(USED)) == 5
+    assert await error_of(gateway, token) == "invalid_request", "a used token is refused as before"
+    other = verified(clock, "other", once_until=clock.now() + timedelta(minutes=5))
+    assert await exchanged(make(Verifies(other), store=gateway.store), "of another user")
+    clock.advance(seconds=270)
+    assert await exchanged(gateway, job_token(clock, jti="late"))
+
+
+async def test_a_token_used_before_the_upgrade_stays_used(make: Make, clock: FakeClock, tmp_path: Path) -> None:
+    gateway, token = make(read(f"{MAIN}\nonce: true", clock, tmp_path)), job_token(clock)
+    assert await exchanged(gateway, token)
+    objects = ability(gateway.store, ObjectStore)
+    assert objects is not None
+    (mark,) = await objects.list_objects(USED)
+    assert await objects.delete_object(USED, mark.name)
+    assert await objects.put_object(USED, mark.name.partition(".")[2], mark.data, version=0)
+    assert await error_of(gateway, token) == "invalid_request"
+
+
+async def test_a_token_is_not_used_up_by_a_user_who_has_too_many_tokens(
+    make: Make, clock: FakeClock, tmp_path: Path
+) -> None:
+    gateway = make(read(f"{MAIN}\nonce: true", clock, tmp_path), tokens_per_user=1)
+    first = await exchanged(gateway, job_token(clock, jti="first"))
+    second = job_token(clock, jti="second")
+    assert await error_of(gateway, second) == "invalid_request"
+    objects = ability(gateway.store, ObjectStore)
+    assert objects is not None
+    assert len(await objects.list_objects(USED)) == 1
+    await gateway.tokens.revoke(RevocationKind.SESSION, first["session"])
+    assert await exchanged(gateway, second)
+
+
 async def test_a_token_without_once_may_come_again_until_it_expires(
     make: Make, provider: WorkloadIdentity, clock: FakeClock
 ) -> None:
@@ -500,14 +551,17 @@ async def test_renewal_tokens_and_cookies_are_not_exchanged(make: Make) -> None:
     assert await error_of(gateway, renewal, scope="get pods -n shop") == "invalid_request"
 
 
-async def test_one_session_makes_only_so_many_tokens_a_minute(make: Make, clock: FakeClock) -> None:
+async def test_one_user_makes_only_so_many_narrower_tokens_a_minute_from_all_sessions(
+    make: Make, clock: FakeClock
+) -> None:
     gateway = make(Revalidating(UserInfo("alice")))
-    token = await own_token(gateway)
-    for _ in range(int(MINTS_PER_MINUTE)):
-        await exchanged(gateway, token, scope="get pods -n shop")
-    assert (await exchange(gateway, token, scope="get pods -n shop")).status == 429
+    sessions = [await own_token(gateway) for _ in range(3)]
+    for number in range(int(MINTS_PER_MINUTE)):
+        await exchanged(gateway, sessions[number % 3], scope="get pods -n shop")
+    for token in (*sessions, await own_token(gateway)):
+        assert (await exchange(gateway, token, scope="get pods -n shop")).status == 429
     clock.advance(seconds=1)
-    assert await exchanged(gateway, token, scope="get pods -n shop")
+    assert await exchanged(gateway, sessions[0], scope="get pods -n shop")
 
 
 async def test_a_workload_may_ask_for_less_at_once(make: Make, provider: WorkloadIdentity, clock: FakeClock) -> None:
@@ -537,11 +591,21 @@ async def test_people_are_not_offered_the_providers_of_programs(
     assert (await exchanged(gateway, job_token(clock)))["user"] == "idp2:ci:acme/shop"
 
 
+async def test_a_program_cannot_have_the_name_of_another_providers_user(
+    make: Make, provider: WorkloadIdentity, clock: FakeClock
+) -> None:
+    gateway = make(provider, Says(UserInfo("acme/shop")), prefixes=("", "ci:"))
+    answer = await exchange(gateway, job_token(clock))
+    assert answer.status == 400
+    assert await gateway.tokens_kept() == 0
+    assert "begins with the prefix of another identity provider" in gateway.events[-1].reason
+
+
 async def test_the_way_back_from_an_identity_system_stays_what_it_was(make: Make, provider: WorkloadIdentity) -> None:
     person = Says(Redirect("https://sso.example/login"))
     gateway = make(person, provider)
     await gateway.get("/auth")
-    assert person.asked[0][1].callback_url == f"{URL}/auth/provider"
+    assert person.asked[0][1].callback_url == f"{URL}/auth/idp1/provider"
 
 
 async def test_a_refused_sign_in_for_programs_does_not_show_a_page_to_a_person(

@@ -31,7 +31,7 @@ async def test_groups_are_asked_right_after_identity_and_about_relevant_ones_onl
     assert body(await gateway.get())["groups"] == ["developers"]
     ((user, relevant, request),) = asked.asked
     assert (user.username, relevant) == ("alice", {"developers", "operators"})
-    assert request.callback_url == f"{URL}/auth/groups/provider"
+    assert request.callback_url == f"{URL}/auth/idp1/groups/provider"
 
 
 async def test_what_is_not_relevant_is_in_no_token(make: Make) -> None:

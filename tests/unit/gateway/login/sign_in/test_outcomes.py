@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import html
 
-from ostiary.errors import LoginRefused
+from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.audit.sign_ins import LoginEventKind
 from ostiary.interfaces.identity import Challenge, LoginRequest, Redirect
 from ostiary.model import UserInfo
@@ -53,6 +54,22 @@ async def test_whatever_is_not_a_finished_login_puts_nothing_into_the_store(make
         gateway = make(Says(said, said), groups=[SaysGroups(members("developers"))])
         for path in ("/auth", "/auth/provider", "/auth/groups/provider"):
             await nobody_came_in(gateway, await gateway.get(path))
+
+
+async def test_what_an_issuer_reports_reaches_the_person_and_the_log(make: Make) -> None:
+    """Nobody else knows that a redirect URI is not registered, or that a client secret has expired."""
+    reported = 'invalid_client ("the secret has expired")'
+    outage = ProviderError("the issuer is unavailable", cause=f"status 401 and {reported}", reported=reported)
+    gateway = make(Says(outage))
+    answer = await gateway.get()
+    assert answer.status == 503
+    assert body(answer)["message"] == f"the identity provider is unavailable: it reported {reported}"
+    assert reported in gateway.events[-1].reason
+    page = await gateway.get(headers=(("accept", "text/html"), ("accept-language", "de")))
+    assert "invalid_client (&quot;the secret has expired&quot;)" in html.unescape(page.body.decode()).replace(
+        '"', "&quot;"
+    )
+    assert b"the identity provider is unavailable" not in page.body, "in the language of the page"
 
 
 async def test_a_challenge_goes_into_a_401(make: Make) -> None:

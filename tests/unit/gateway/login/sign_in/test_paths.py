@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from contextlib import suppress
+from itertools import permutations
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ostiary.errors import LoginRefused
+from ostiary.gateway.config.settings import Identity
+from ostiary.gateway.login.sign_in.checked_answers import provider_user_of
 from ostiary.interfaces.identity import Redirect
 from ostiary.model import UserInfo
 from ostiary.plugins.single_user.identity import SingleUserIdentity
@@ -11,6 +19,7 @@ from ostiary.testing import FakeClock
 from tests.unit.gateway.signing_in import (
     URL,
     Make,
+    Revalidating,
     Says,
     SaysGroups,
     body,
@@ -86,6 +95,57 @@ async def test_users_of_different_providers_are_never_the_same(make: Make) -> No
     assert body(await gateway.get("/auth/idp2"))["user"] == "idp2:alice"
 
 
+PREFIXES = ("", "corp:", "gh/", "g")
+
+
+@given(data=st.data())
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_providers_say_no_two_of_their_users_have_one_name(data: st.DataObject) -> None:
+    """S31. Prefixes as the configuration accepts them: none begins with another one, except that one may be empty."""
+    prefixes = data.draw(st.lists(st.sampled_from(PREFIXES), min_size=2, unique=True).filter(are_accepted))
+    names = st.text(st.sampled_from("corp:gh/x"), min_size=1, max_size=8)
+    owners: dict[str, str] = {}
+    for prefix in prefixes:
+        provider = Identity(prefix or "none", "test", Says(), prefix=prefix)
+        for name in data.draw(st.lists(names, max_size=8)) + [f"{other}x" for other in prefixes]:
+            with suppress(LoginRefused):
+                username = provider_user_of(provider, UserInfo(name), prefixes).user.username
+                assert owners.setdefault(username, provider.name) == provider.name
+
+
+def are_accepted(prefixes: list[str]) -> bool:
+    return not any(first and second.startswith(first) for first, second in permutations(prefixes, 2))
+
+
+async def test_a_name_that_begins_with_the_prefix_of_another_provider_is_refused(make: Make) -> None:
+    """Wherever a provider names a user: at a sign-in of either kind, at a renewal, when a token is exchanged."""
+    plain = Says(UserInfo("corp:eve"), UserInfo("corp:eve"))
+    gateway = make(plain, Says(UserInfo("eve")), prefixes=("", "corp:"))
+    refused = await gateway.get("/auth/idp1")
+    assert refused.status == 403
+    await nobody_came_in(gateway, refused)
+    assert "begins with the prefix of another identity provider" in gateway.events[-1].reason
+    plain.client = Redirect("https://idp.test/?state=s")
+    away = await gateway.get("/auth/idp1")
+    back = await gateway.get("/auth/idp1/provider?state=s", cookie=cookie_of(away))
+    assert back.status == 403
+    await nobody_came_in(gateway, back)
+    assert body(await gateway.get("/auth/idp2"))["user"] == "corp:eve"
+    plain.client = UserInfo("alice")
+    assert body(await gateway.get("/auth/idp1"))["user"] == "alice", "usernames stay as they were"
+
+
+async def test_a_session_with_the_name_of_another_providers_user_ends_at_its_renewal(make: Make) -> None:
+    """The other provider was added after this user had signed in."""
+    plain = Revalidating(UserInfo("corp:eve"))
+    before = make(plain)
+    tokens = body(await before.get())
+    after = make(plain, Says(UserInfo("eve")), prefixes=("", "corp:"), store=before.store)
+    answer = await after.post("/auth/renew", renewal_token=tokens["renewal_token"])
+    assert answer.status == 401
+    assert "begins with the prefix of another identity provider" in after.events[-1].reason
+
+
 async def test_each_provider_has_its_own_way_back(make: Make) -> None:
     """S31."""
     one, two = (Says(Redirect(f"https://idp{n}.test/?state=s"), UserInfo("alice")) for n in (1, 2))
@@ -97,6 +157,45 @@ async def test_each_provider_has_its_own_way_back(make: Make) -> None:
     await nobody_came_in(gateway, wrong)
     away = await gateway.get("/auth/idp2")
     assert body(await gateway.get("/auth/idp2/provider?state=s", cookie=cookie_of(away)))["user"] == "idp2:alice"
+
+
+async def test_adding_a_provider_changes_no_redirect_uri(make: Make) -> None:
+    """Issuers know it by heart: what is registered there for the only provider is good for the first of several."""
+    sent: list[list[str]] = []
+    for others in ([], [Says(UserInfo("bob"))]):
+        provider = Says(Redirect("https://idp.test/?state=i"), UserInfo("alice"))
+        groups = SaysGroups(Redirect("https://groups.test/?state=g"))
+        gateway = make(provider, *others, groups=[groups])
+        away = await gateway.get("/auth/idp1")
+        await gateway.get("/auth/idp1/provider?state=i", cookie=cookie_of(away))
+        urls = [request.callback_url for _, request in provider.asked]
+        sent.append([*urls, *(request.callback_url for _, _, request in groups.asked)])
+    named = f"{URL}/auth/idp1/provider"
+    assert sent == [[named, named, f"{URL}/auth/idp1/groups/provider"]] * 2
+
+
+async def test_the_only_provider_takes_returns_to_the_path_without_its_name(make: Make) -> None:
+    """An issuer that was given this one, by an older gateway or for good, wants it again with the code."""
+    provider = Says(Redirect("https://idp.test/?state=i"), UserInfo("alice"))
+    groups = SaysGroups(Redirect("https://groups.test/?state=g"), members("developers"))
+    gateway = make(provider, groups=[groups])
+    away = await gateway.get()
+    groups_away = await gateway.get("/auth/provider?state=i", cookie=cookie_of(away))
+    assert provider.asked[1][1].callback_url == f"{URL}/auth/provider"
+    back = await gateway.get("/auth/groups/provider?state=g", cookie=cookie_of(groups_away))
+    assert groups.asked[1][2].callback_url == f"{URL}/auth/groups/provider"
+    assert body(back)["user"] == "alice"
+
+
+async def test_several_providers_take_no_return_to_the_path_without_a_name(make: Make) -> None:
+    """One redirect URI for two issuers lets one of them have the other's codes (RFC 9700, 4.4)."""
+    one, two = (Says(Redirect(f"https://idp{n}.test/?state=s"), UserInfo("alice")) for n in (1, 2))
+    gateway = make(one, two)
+    away = await gateway.get("/auth/idp1")
+    answer = await gateway.get("/auth/provider?state=s", cookie=cookie_of(away))
+    assert answer.status == 404
+    assert [which for which, _ in one.asked] == ["client"]
+    await nobody_came_in(gateway, answer)
 
 
 async def test_with_one_provider_its_name_may_be_used_or_left_out(make: Make) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused
 from ostiary.gateway.audit.sign_ins import LoginEventKind
+from ostiary.gateway.login.programs import used_tokens
 from ostiary.interfaces.identity import Challenge, Identified, LoginRequest, Redirect, SignIn
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
@@ -37,13 +38,13 @@ async def test_the_provider_sees_every_request_and_where_to_return_to(make: Make
     gateway = make(provider)
     for method in ("GET", "POST", "HEAD", "PUT"):
         await gateway.get("/auth?a=b", method=method, headers=(("x-proof", "1"),))
-        await gateway.get("/auth/provider?c=d", method=method)
+        await gateway.get("/auth/idp1/provider?c=d", method=method)
     assert [(which, request.method) for which, request in provider.asked] == [
         (which, method) for method in ("GET", "POST", "HEAD", "PUT") for which in ("client", "provider")
     ]
     seen = provider.asked[0][1]
     assert (seen.query, seen.headers, seen.remote_address) == ((("a", "b"),), (("x-proof", "1"),), "192.0.2.1")
-    assert {request.callback_url for _, request in provider.asked} == {f"{URL}/auth/provider"}
+    assert {request.callback_url for _, request in provider.asked} == {f"{URL}/auth/idp1/provider"}
 
 
 NOTHING: Any = None
@@ -104,6 +105,22 @@ async def test_a_proof_that_is_good_once_signs_in_once(make: Make, clock: FakeCl
     assert "used before" in next(answer.message for answer in answers if answer.status == 403)
     clock.advance(minutes=10)
     assert (await gateway.get()).status == 200, "from then on the provider itself refuses it"
+
+
+async def test_one_user_has_only_so_many_proofs_that_are_good_once(
+    make: Make, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S30."""
+    monkeypatch.setattr(used_tokens, "USED_PER_USER", 3)
+    until = clock.now() + timedelta(minutes=10)
+    answers: list[int] = []
+    store = None
+    for number, username in enumerate(["alice"] * 4 + ["bob"]):
+        identified = Identified(UserInfo(username), token_id=f"proof {number}", once_until=until)
+        gateway = make(Says(identified)) if store is None else make(Says(identified), store=store)
+        store = gateway.store
+        answers.append((await gateway.get()).status)
+    assert answers == [200, 200, 200, 429, 200]
 
 
 async def test_the_gateway_proves_itself_with_the_answer_to_a_sign_in(make: Make) -> None:
@@ -213,7 +230,9 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=CONT
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(username=NAMES, groups=st.lists(NAMES, unique=True, max_size=4))
 async def test_names_come_through_as_they_are(make: Make, username: str, groups: list[str]) -> None:
     """S14."""

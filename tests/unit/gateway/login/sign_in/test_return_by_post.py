@@ -241,7 +241,7 @@ async def test_a_provider_may_publish_a_document(make: Make, clock: FakeClock) -
     gateway = make(ByForm(clock))
     answer = await gateway.get("/auth/idp1/metadata")
     assert (answer.status, answer.header("Content-Type")) == (200, "application/samlmetadata+xml")
-    assert answer.body == f"<x>{URL}/auth/provider</x>".encode()
+    assert answer.body == f"<x>{URL}/auth/idp1/provider</x>".encode()
     assert (await gateway.get("/auth/metadata")).body == answer.body
     assert (await gateway.get("/auth/idp1/metadata", method="PUT")).status == 405
     assert (await make(FormPost()).get("/auth/idp1/metadata")).status == 404

@@ -198,7 +198,8 @@ async def test_who_refuses_ends_the_waiting(gateway: Gateway) -> None:
     assert (await ask(gateway, pair, ticket=ticket, refused="true")).status == 204
     assert await demands.state(demand) is DemandState.REFUSED
     assert body(await ask(gateway, pair)) == {"needed": False}
-    assert (await Browser(gateway).get(confirm_address(ticket))).status == 400, "the ticket is spent"
+    spent = (await Browser(gateway).get(confirm_address(ticket))).header("Location") or ""
+    assert "error_description=this+step-up+has+expired" in spent
 
 
 async def test_nobody_refuses_for_another(gateway: Gateway, provider: Asks) -> None:
@@ -254,7 +255,8 @@ async def test_another_user_cannot_prove_it(gateway: Gateway, provider: Asks) ->
     ticket = body(await ask(gateway, pair, rule="mfa"))["ticket"]
     provider.user, provider.amr = UserInfo("mallory"), ("mfa",)
     back = await confirm(Browser(gateway), ticket)
-    assert back["error"] == "login-refused"
+    assert (back["error"], back["request_id"]) == ("login-refused", "request-1")
+    assert back["error_description"] == "you signed in as mallory, and the command is run by alice"
     assert context_of((await session_of(gateway, pair)).user).amr == ("pwd",)
 
 
@@ -267,6 +269,28 @@ async def test_what_is_not_enough_is_refused_once_with_a_plain_sentence(gateway:
     refused = [event for event in gateway.events if event.kind is LoginEventKind.REFUSED]
     assert "did not confirm the sign-in that this needs" in refused[-1].reason
     assert "amr pwd" in refused[-1].reason
+
+
+async def test_a_failed_step_up_says_why_on_its_last_page_and_to_the_command_line(gateway: Gateway) -> None:
+    """The person is signed in, and stays so."""
+    pair = await signed_in(gateway)
+    browser = Browser(gateway)
+    back = await confirm(browser, body(await ask(gateway, pair, rule="mfa"))["ticket"])
+    assert back["error_description"] == "your identity provider did not confirm the sign-in that this needs"
+    page = text_of(await browser.get(f"/auth/cli/ended?error=login-refused&failure={back['failure']}"))
+    assert "The sign-in was not confirmed" in page
+    assert "Your identity provider did not confirm the sign-in that this needs." in page
+    assert "You are still signed in." in page
+    assert "request-1" in page
+    assert "You are not signed in" not in page
+    assert await gateway.tokens.find(pair["token"]) is not None
+
+
+async def test_a_step_up_that_has_expired_is_told_to_the_command_line_too(gateway: Gateway) -> None:
+    """It would wait for minutes."""
+    answer = await Browser(gateway).get(confirm_address("x" * 43))
+    query = parse_qs(urlsplit(answer.header("Location") or "").query)
+    assert query["error_description"] == ["this step-up has expired: start again"]
 
 
 async def test_a_session_that_ended_meanwhile_stays_so(gateway: Gateway, provider: Asks) -> None:
@@ -292,7 +316,6 @@ async def test_an_unknown_rule_and_an_unknown_ticket_lead_nowhere(gateway: Gatew
     pair = await signed_in(gateway)
     unknown = await ask(gateway, pair, rule="gone")
     assert (unknown.status, body(unknown)["message"]) == (400, "there is no step-up rule of this name")
-    assert (await Browser(gateway).get(confirm_address("x" * 43))).status == 400
 
 
 async def test_the_first_rule_that_is_not_met_is_asked_for(gateway: Gateway, provider: Asks) -> None:

@@ -35,7 +35,7 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
         heading=heading,
         text=sentence(answer.message),
         what_to_do=_advice(answer.status),
-        reference=_reference(request_id),
+        reference=reference(request_id),
     )
     # A challenge for a password would make the browser ask with a window of its own.
     headers = [
@@ -61,7 +61,7 @@ def application_error(answer: LoginAnswer, request_id: str, *, front: str = "/",
         what_to_do=translated(advice) if advice else _advice(answer.status),
         front=front,
         sign_out=fill("application_sign_out.html") if may_sign_out else NOTHING,
-        reference=_reference(request_id),
+        reference=reference(request_id),
     )
     headers = [(name, value) for name, value in answer.headers if name == "Retry-After"]
     return page(heading, body, status=answer.status, headers=headers)
@@ -83,5 +83,5 @@ def _advice(code: int) -> Markup:
     return say(f"error.advice_{code}") if code in _ADVICE else say("error.advice")
 
 
-def _reference(request_id: str) -> Markup:
+def reference(request_id: str) -> Markup:
     return fill("reference.html", id=request_id) if request_id else NOTHING

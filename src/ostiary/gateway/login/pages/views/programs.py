@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from ostiary.core.text import printable
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
-from ostiary.gateway.login.pages.messages import say
+from ostiary.gateway.login.pages.messages import say, sentence
 from ostiary.gateway.login.pages.page import page
 from ostiary.gateway.login.pages.pieces import DESCRIBED, form_title, navigation, problem_note, shown_time, span_text
 from ostiary.gateway.login.pages.templates import fill
-from ostiary.gateway.login.pages.views.errors import message
+from ostiary.gateway.login.pages.views.errors import message, reference
 from ostiary.gateway.login.pages.views.sign_in import leads_to
+from ostiary.gateway.login.programs.command_line import FailedSignIn
 from ostiary.gateway.login.programs.device import DeviceRequest, shown_code
 from ostiary.gateway.login.sessions.browser import Visitor
 from ostiary.gateway.login.sign_in.flows import CliGoal
@@ -59,8 +60,24 @@ def device_confirm(visitor: Visitor, device: DeviceRequest, ticket: Ticket | Non
     return page(title, body)
 
 
-def cli_ended(error: str) -> LoginAnswer:
-    """The last page of a sign-in that a command line began, which leads here. *error* is a code of ours, or empty."""
+def cli_ended(error: str, failed: FailedSignIn | None = None) -> LoginAnswer:
+    """The last page of a sign-in that a command line began, which leads here. *error* is a code of ours, or empty.
+
+    *failed* is what is known of the failure.
+    """
+    if error and failed is not None:
+        heading, close = say("command_line.failed_title"), say("command_line.close")
+        if failed.step_up:
+            heading = say("command_line.not_confirmed_title")
+            close = Markup(f"{say('command_line.not_confirmed')} {close}")
+        body = fill(
+            "cli_failed.html",
+            heading=heading,
+            text=sentence(failed.cause),
+            what_to_do=close,
+            reference=reference(failed.request_id),
+        )
+        return page(heading, body)
     if not error:
         return message(say("command_line.ended_title"), say("command_line.ended"))
     reason = _ENDED.get(error)
