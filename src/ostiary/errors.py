@@ -348,9 +348,17 @@ class AccessRefused(OstiaryError):
 
 
 class ProviderError(OstiaryError):
-    """Nobody could be asked, so nothing is known: the door stays shut, and the caller may try again later."""
+    """Nobody could be asked, so nothing is known: the door stays shut, and the caller may try again later.
+
+    `reported` is what the outside system itself said went wrong, if it did. A person who signs in may read it: it must
+    be short, and hold no secret.
+    """
 
     default_code = "provider-failed"
+
+    def __init__(self, summary: str, *, reported: str = "", **parts: object) -> None:
+        self.reported = reported
+        super().__init__(summary, **parts)  # type: ignore[arg-type]
 
 
 class AuditUnavailable(ProviderError):

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 class Secret:
     """Text that must not be shown.
 
-    It prints as ``Secret(***)``, compares in constant time and refuses to be pickled; only `reveal()`
+    It prints as ``Secret(***)``, compares in constant time, and refuses to be formatted or pickled; only `reveal()`
     gives the text, so every use of it can be found by searching for that name.
     """
 
@@ -29,6 +29,10 @@ class Secret:
 
     def __repr__(self) -> str:
         return "Secret(***)"
+
+    def __format__(self, spec: str) -> NoReturn:
+        # The mask would end up in what is formatted: a file, a header, a command line.
+        raise TypeError("a Secret cannot be formatted: use reveal() for its text, or !r to print it masked")
 
     def __bool__(self) -> bool:
         return bool(self._text)
@@ -227,8 +231,9 @@ class Verdict(Enum):
 class Decision:
     """A provider's answer. `reason` is for the operator.
 
-    `hidden` goes with a refusal: the user may know nothing of what is there, so the answer is the one that a
-    missing object gets (404), and not "forbidden" (403).
+    `hidden` goes with a refusal: the user may know nothing of what is there. If the operator has set
+    ``authorization.hideDenied``, the answer to a read is then the one that a missing object gets (404); otherwise, and
+    for everything that changes, watches or connects, it is "forbidden" (403).
     """
 
     verdict: Verdict

@@ -5,9 +5,9 @@ switch files: the machine's, which root writes and everybody obeys, and this use
 
     <provider, or * for all> <since> <reason, if one was given>
 
-`ostiary registry disable` writes them. Called by the keyring, the docker helper, the providers that the kubelet runs,
-and the daemon. A file that cannot be read or that others may write stops all providers with an error: it may say that
-they are off.
+`ostiary registry disable` writes them. Called by the keyring, the docker helper, the daemon, and every provider that is
+made with `ostiary.plugin` or the SDK. A file that cannot be read or that others may write stops all providers with an
+error: it may say that they are off.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def own_file() -> str:
 
 
 def switch_files() -> tuple[str, ...]:
-    """Those that are obeyed."""
+    """Those that are obeyed: none on Windows, where files have no owner and mode to trust them by."""
+    if not hasattr(os, "geteuid"):
+        return ()
     return tuple(dict.fromkeys((MACHINE_FILE, own_file())))
 
 

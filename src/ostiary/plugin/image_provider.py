@@ -2,6 +2,8 @@
 
 stdin -> ImageRequest -> the function -> ImageCredentials -> Response -> judge our own answer -> print it, at once
 
+A provider that is switched off (`ostiary.core.provider_switches`) has no credentials, and its function is not called.
+
 What may be kept for which other images follows from what the credential is for, so that the one mistake that
 hides for hours cannot be made: an answer kept for a whole registry whose key is for a part of it.
 """
@@ -19,6 +21,7 @@ from datetime import UTC, timedelta
 from typing import TypeAlias
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.provider_switches import PROVIDERS_VARIABLE, Switches
 from ostiary.core.text import printable
 from ostiary.errors import AnswerInvalid
 from ostiary.model import Secret
@@ -173,7 +176,12 @@ class ImageProgram(PluginProgram):
             wire_request.service_account_annotations,
             wire_request.api_version,
         )
-        response = _credentials(await_result(self._provide(request))).response(request)
+        variables = os.environ if environ is None else environ
+        if _is_switched_off(variables.get(PROVIDERS_VARIABLE, "")):
+            credentials = ImageCredentials.none()
+        else:
+            credentials = _credentials(await_result(self._provide(request)))
+        response = credentials.response(request)
         data = _encode(response, wire_request, clock)
         try:
             # We take nothing on trust that the kubelet would refuse, least of all from ourselves.
@@ -181,6 +189,14 @@ class ImageProgram(PluginProgram):
         except ResponseRefused as refused:
             raise _unusable(refused.cause, hint=refused.hint) from None
         return data.decode()
+
+
+def _is_switched_off(variable: str) -> bool:
+    """Whether this program is switched off, by the name that the kubelet runs it under, and say so on stderr."""
+    switched_off = Switches(variable=variable).disabled(os.path.basename(sys.argv[0]))
+    if switched_off is not None and sys.stderr is not None:
+        print(switched_off, file=sys.stderr)  # noqa: T201
+    return switched_off is not None
 
 
 def _read_stdin() -> bytes:

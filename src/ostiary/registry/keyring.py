@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from base64 import b64encode
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -23,9 +24,10 @@ from ostiary.core.caching.flight import in_thread, landing
 from ostiary.core.caching.waiting import wait, wait_async
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.process import DEFAULT_LIMITS, RunLimits
-from ostiary.errors import OstiaryError
+from ostiary.errors import ConfigurationError, OstiaryError
 from ostiary.registry.cache import CachedProvider, ProviderAnswer, Target
-from ostiary.registry.credentials import Credentials, ImageCredential, unite
+from ostiary.registry.credentials import Credentials, ImageCredential, is_default_registry, unite
+from ostiary.registry.docker.helper_protocol import HUB_SERVER
 from ostiary.registry.kubelet.model import ProviderConfig, ProvidersConfig
 from ostiary.registry.kubelet.provider import CredentialProvider
 from ostiary.registry.kubelet.service_account import (
@@ -87,11 +89,35 @@ class Lookup:
     def __len__(self) -> int:
         return len(self.found)
 
+    def docker_config(self) -> dict[str, dict[str, dict[str, str]]]:
+        """The first credential as docker, podman and others read it from a ``config.json``. The secrets are revealed.
+
+        The entry is for the whole registry, since docker knows neither paths nor patterns. Without a credential
+        ``auths`` is empty. Raises `ConfigurationError` for a username that such a file cannot hold.
+        """
+        auths: dict[str, dict[str, str]] = {}
+        for credential in self.found[:1]:
+            host = self.repository.partition("/")[0]
+            auths[HUB_SERVER if is_default_registry(self.repository) else host] = _docker_entry(credential)
+        return {"auths": auths}
+
     @property
     def verdict(self) -> LookupVerdict:
         if self.found:
             return LookupVerdict.FOUND
         return LookupVerdict.FAILED if self.failures else LookupVerdict.NONE
+
+
+def _docker_entry(credential: ImageCredential) -> dict[str, str]:
+    entry: dict[str, str] = {}
+    if credential.username or credential.password:
+        if ":" in credential.username:
+            summary = "this credential cannot be written into a docker configuration"
+            raise ConfigurationError(summary, cause="its username contains a colon", where=str(credential.source))
+        pair = f"{credential.username}:{credential.password.reveal()}"
+        entry["auth"] = b64encode(pair.encode()).decode()
+    tokens = {"identitytoken": credential.identity_token, "registrytoken": credential.registry_token}
+    return entry | {name: token.reveal() for name, token in tokens.items() if token}
 
 
 class Keyring:

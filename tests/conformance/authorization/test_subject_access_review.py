@@ -12,7 +12,8 @@ import trustme
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.plugins.subject_access_review.authorization import ReviewTls, SubjectAccessReviewAuthorization
 from ostiary.testing.authorization import AuthorizationContract
-from tests.support.review_server import Reply, ReviewServer, status
+from tests.support.http_server import Response
+from tests.support.review_server import ReviewServer, status
 
 POD = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", True, "", "", "v1", "dev", "pods", "", "web")
 
@@ -22,7 +23,7 @@ class TestSubjectAccessReview(AuthorizationContract):
 
     @pytest.fixture
     def remote(self, ca: trustme.CA) -> Iterator[ReviewServer]:
-        def answer(review: dict[str, Any]) -> Reply:
+        def answer(review: dict[str, Any]) -> Response:
             return status(review, allowed="dev" in review["spec"].get("groups", ()))
 
         with ReviewServer(ca).running() as server:

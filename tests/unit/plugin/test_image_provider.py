@@ -43,14 +43,20 @@ if __name__ == "__main__":
 
 
 def run(
-    folder: Path, body: str, *, stdin: bytes | None = None, define: str = "def", **request: Any
+    folder: Path,
+    body: str,
+    *,
+    stdin: bytes | None = None,
+    define: str = "def",
+    variables: dict[str, str] | None = None,
+    **request: Any,
 ) -> subprocess.CompletedProcess[bytes]:
     path = folder / "acme-provider"
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     path.write_text(TEMPLATE.format(python=sys.executable, define=define, body=lines))
     path.chmod(0o755)
     asked = encode_request(Request(**{"image": IMAGE, **request})) if stdin is None else stdin
-    environ = {**os.environ, "PYTHONUNBUFFERED": ""}
+    environ = {**os.environ, "PYTHONUNBUFFERED": "", **(variables or {})}
     return subprocess.run([path, "get-credentials"], input=asked, env=environ, capture_output=True, timeout=100)
 
 
@@ -171,9 +177,8 @@ def response_of(credentials: ImageCredentials, image: str = IMAGE) -> tuple[str,
     return response.cache_key_type.value, list(response.auth)
 
 
-@pytest.mark.parametrize(
-    ("credentials", "kept_for", "key"),
-    [
+def test_what_is_kept_follows_from_what_the_key_is_for(subtests: pytest.Subtests) -> None:
+    cases = [
         (ImageCredentials.for_registry("u", "p"), "Registry", "registry.example.com:5000"),
         (ImageCredentials.for_image("u", "p"), "Image", IMAGE),
         (ImageCredentials.for_key("*.example.com", "u", "p"), "Registry", "*.example.com"),
@@ -185,10 +190,10 @@ def response_of(credentials: ImageCredentials, image: str = IMAGE) -> tuple[str,
             "Image",
             "x.example.com",
         ),
-    ],
-)
-def test_what_is_kept_follows_from_what_the_key_is_for(credentials: ImageCredentials, kept_for: str, key: str) -> None:
-    assert response_of(credentials) == (kept_for, [key])
+    ]
+    for credentials, kept_for, key in cases:
+        with subtests.test(credentials=credentials, kept_for=kept_for, key=key):
+            assert response_of(credentials) == (kept_for, [key])
 
 
 @pytest.mark.parametrize(
@@ -233,3 +238,38 @@ def test_the_decorator_has_its_name_whichever_module_was_imported_first() -> Non
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ})
     assert done.stdout == "<lambda>\n", done.stderr
+
+
+# --- switched off ---
+
+
+def test_a_provider_that_is_switched_off_has_no_credentials_and_its_function_is_not_called(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    body = 'print("called")\nreturn ImageCredentials.for_registry("robot", "s3cret")'
+    switches = tmp_path / "switches"
+    file = {"OSTIARY_REGISTRY_SWITCHES": str(switches)}
+    for case, line, variables in [
+        ("by the variable", "", {"OSTIARY_REGISTRY_PROVIDERS": "off"}),
+        ("by its name", "acme-provider 2026-11-15T10:00:00Z slow", file),
+        ("with all others", "* 2026-11-15T10:00:00Z", file),
+    ]:
+        with subtests.test(case):
+            switches.write_text(f"{line}\n")
+            done = run(tmp_path, body, variables=variables)
+            assert done.returncode == 0
+            answer = json.loads(done.stdout)
+            assert "auth" not in answer or not answer["auth"]
+            assert answer["cacheDuration"] in ("0s", "0")
+            assert b"called" not in done.stderr
+            assert b"disabled by" in done.stderr
+    with subtests.test("another provider is off"):
+        switches.write_text("another-provider 2026-11-15T10:00:00Z\n")
+        done = run(tmp_path, body, variables=file)
+        assert b"called" in done.stderr
+        assert b"s3cret" in done.stdout
+    with subtests.test("nobody can tell"):
+        done = run(tmp_path, body, variables={"OSTIARY_REGISTRY_PROVIDERS": "maybe"})
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert b"unknown value" in done.stderr
+        assert b"called" not in done.stderr

@@ -18,8 +18,8 @@ import trio
 
 from ostiary.errors import ConfigurationError, ImageNameError
 from ostiary.model import Secret
-from ostiary.registry.credentials import RegistryLogin, SourceKind
-from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret
+from ostiary.registry.credentials import ImageCredential, Provenance, RegistryLogin, SourceKind
+from ostiary.registry.docker.config import DockerConfig, NodeDockerConfig, PullSecret, parse_config_json
 from ostiary.registry.docker.store import DockerStore
 from ostiary.registry.explain import explain
 from ostiary.registry.keyring import Keyring, Lookup
@@ -49,9 +49,9 @@ def names(lookup: Lookup) -> list[str]:
 # --- providers ---
 
 
-@pytest.mark.parametrize(
-    ("pattern", "image", "key", "key_type"),
-    [
+def test_a_provider_that_matches_is_asked(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    """I10, I12, I13."""
+    cases = [
         ("test.registry.io", "test.registry.io/foo/bar", "test.registry.io", "Registry"),
         ("test.registry.io/foo/bar", "test.registry.io/foo/bar", "test.registry.io/foo/bar", "Registry"),
         ("test.registry.io", "test.registry.io/foo/bar", "test.registry.io", "Image"),
@@ -59,16 +59,16 @@ def names(lookup: Lookup) -> list[str]:
         ("*.registry.io:8080", "test.registry.io:8080/foo", "*.registry.io:8080", "Registry"),
         ("*.*.registry.io", "foo.bar.registry.io/foo/bar", "*.*.registry.io", "Image"),
         ("*.registry.io", "test.registry.io/x", "*.registry.io", "Global"),
-    ],
-)
-def test_a_provider_that_matches_is_asked(tmp_path: Path, pattern: str, image: str, key: str, key_type: str) -> None:
-    """I10, I12, I13."""
-    script = provider(tmp_path, key=key, key_type=key_type)
-    (found,) = keyring(script.config(pattern), tmp_path=tmp_path).lookup(image)
-    assert (found.username, found.password, found.key) == ("provider", Secret("password"), key)
-    assert (found.source.kind, found.source.name) == (SourceKind.PROVIDER, "provider")
-    assert found.service_account is None
-    assert script.requests[0]["image"] == image
+    ]
+    for pattern, image, key, key_type in cases:
+        with subtests.test(pattern=pattern, image=image, key=key, key_type=key_type):
+            tmp_path = tmp_path_factory.mktemp("case")
+            script = provider(tmp_path, key=key, key_type=key_type)
+            (found,) = keyring(script.config(pattern), tmp_path=tmp_path).lookup(image)
+            assert (found.username, found.password, found.key) == ("provider", Secret("password"), key)
+            assert (found.source.kind, found.source.name) == (SourceKind.PROVIDER, "provider")
+            assert found.service_account is None
+            assert script.requests[0]["image"] == image
 
 
 @pytest.mark.parametrize("image", ["test.registry.io:5000/foo", "test.registry.io/foo"])
@@ -555,3 +555,40 @@ def test_a_broken_auth_file_is_a_failure_beside_what_was_found(tmp_path: Path) -
     lookup = keyring(config, tmp_path=tmp_path, docker_store=DockerStore(tmp_path / "none")).lookup(IMAGE)
     assert names(lookup) == ["provider"]
     assert [failure.error.code for failure in lookup.failures] == ["config-unreadable"]
+
+
+# --- as a docker configuration ---
+
+
+def credential(username: str = "robot", password: str = "open-sesame", **tokens: str) -> ImageCredential:
+    given = {name: Secret(text) for name, text in tokens.items()}
+    return ImageCredential(username, Secret(password), "*.example.com", Provenance(SourceKind.PROVIDER, "p"), **given)  # type: ignore[arg-type]
+
+
+def test_a_lookup_is_written_as_a_docker_configuration_that_docker_reads_again() -> None:
+    lookup = Lookup("a.example.com/team/app", (credential(), credential("second", "s")))
+    config = lookup.docker_config()
+    assert list(config["auths"]) == ["a.example.com"], "docker knows no patterns, and no paths"
+    (login,) = parse_config_json(json.dumps(config).encode()).logins.values()
+    assert (login.username, login.password.reveal()) == ("robot", "open-sesame"), "the first is tried first"
+    assert "Secret" not in json.dumps(config)
+
+
+def test_images_of_docker_hub_are_under_the_address_that_docker_writes() -> None:
+    lookup = Lookup("docker.io/library/nginx", (credential(),))
+    assert list(lookup.docker_config()["auths"]) == ["https://index.docker.io/v1/"]
+
+
+def test_tokens_of_a_login_are_in_the_docker_configuration() -> None:
+    lookup = Lookup("a.example.com/app", (credential("", "", identity_token="id", registry_token="reg"),))
+    assert lookup.docker_config() == {"auths": {"a.example.com": {"identitytoken": "id", "registrytoken": "reg"}}}
+
+
+def test_a_colon_in_a_username_has_no_place_in_a_docker_configuration() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Lookup("a.example.com/app", (credential("a:b"),)).docker_config()
+    assert "colon" in str(refused.value.cause)
+
+
+def test_without_a_credential_the_docker_configuration_is_empty() -> None:
+    assert Lookup("a.example.com/app").docker_config() == {"auths": {}}

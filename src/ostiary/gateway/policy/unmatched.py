@@ -3,8 +3,8 @@
     the subjects that a policy names, with their places  ->  can the configured providers produce them?  ->  findings
 
 Called by ``ostiary serve --check`` and ``ostiary policy lint``. To a provider such a line looks correct. Only the whole
-configuration shows that nobody can have this name, as when adding a second identity provider put a prefix before the
-names of the first.
+configuration shows that nobody can have this name, as when a provider was given a prefix after the policy was
+written.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def _why_nobody(subject: Subject, possible: PossibleSubjects) -> str:
     if subject.kind == "ServiceAccount" or (_is_system(name) and name != AUTHENTICATED):
         return "nobody signs in as a system user; only users who may impersonate it can act as it"
     if subject.kind == "Group":
-        return "" if possible.can_be_group(name) else _why("group", name, possible.groups)
-    return "" if possible.can_be_user(name) else _why("identity", name, possible.users)
+        fitting = [source for source in possible.groups if name.startswith(source.prefix)]
+        return "" if possible.can_be_group(name) else _why("group", possible.groups, fitting)
+    return "" if possible.can_be_user(name) else _why("identity", possible.users, possible.owners(name))
 
 
-def _why(kind: str, name: str, sources: tuple[NameSource, ...]) -> str:
+def _why(kind: str, sources: tuple[NameSource, ...], fitting: list[NameSource]) -> str:
     if not sources:
         return f"there is no {kind} provider"
-    fitting = [source for source in sources if name.startswith(source.prefix)]
     if fitting:
         return f"{_names_of(fitting)} {'does' if len(fitting) == 1 else 'do'} not know it"
     prefixes = ", ".join(f'"{source.prefix}"' for source in sources)

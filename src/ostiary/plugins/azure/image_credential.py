@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from ostiary.core.text import printable
 from ostiary.model import Secret
 from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
-from ostiary.plugins.common.image_credential import is_switched_off, signing_in, unavailable
+from ostiary.plugins.common.image_credential import signing_in, unavailable
 from ostiary.wire.www_authenticate import ChallengeError, find_challenge
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def main(request: ImageRequest) -> ImageCredentials | None:
     --registry-mirror=SOURCE:TARGET,...   images of SOURCE are pulled from the registry TARGET
     Needs azure-identity: pip install 'ostiary[azure]'
     """
-    return None if is_switched_off() else AzureProvider(mirrors=mirrors_of(sys.argv[1:])).credentials(request)
+    return AzureProvider(mirrors=mirrors_of(sys.argv[1:])).credentials(request)
 
 
 if __name__ == "__main__":

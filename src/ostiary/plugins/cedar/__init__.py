@@ -27,7 +27,8 @@ Should a ``forbid`` still fail while it is evaluated, nothing is allowed.
 
 The engine looks at every policy it is given, so it is given those only that can concern the user, found by what they
 say of the principal. Whether a user has any permission in a namespace cannot be known from conditions, so a refusal
-is hidden only when no permit can concern the user, or if the setting ``hide`` is true.
+is hidden only when no permit can concern the user, or if the setting ``hide`` is true; and
+a hidden refusal is a 404 only where ``authorization.hideDenied`` is set.
 """
 
 from __future__ import annotations

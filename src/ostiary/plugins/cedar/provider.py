@@ -50,7 +50,7 @@ class CedarAuthorization:
     def __init__(
         self, paths: Iterable[str | os.PathLike[str]], *, hide: bool = False, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        self._hide = hide
+        self.hides_denied = hide
         self._files = PolicyFiles(paths, ending=".cedar", parse=parse, clock=clock)
 
     @classmethod
@@ -72,7 +72,7 @@ class CedarAuthorization:
             return Decision(verdict, f"Cedar: allowed by {_join_ids(ids)}")
         if verdict is Verdict.DENY:
             return Decision(verdict, f"Cedar: forbidden by {_join_ids(ids)}")
-        is_hidden = bool(attributes.request.namespace) and (self._hide or not concerned.has_permit)
+        is_hidden = bool(attributes.request.namespace) and (self.hides_denied or not concerned.has_permit)
         return Decision(verdict, "Cedar: no policy applies", is_hidden)
 
     async def authorize(self, attributes: Attributes) -> Decision:

@@ -19,4 +19,6 @@ class CedarSettings:
             missing="cedar needs the files or directories of its policy",
         ),
     ]
-    hide: Annotated[bool, Flag("whether a refusal within a namespace is a 404")] = False
+    hide: Annotated[
+        bool, Flag("answer refused reads within a namespace with 404; requires `authorization.hideDenied`")
+    ] = False

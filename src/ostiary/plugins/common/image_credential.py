@@ -6,29 +6,14 @@ when a request needs it. What those libraries raise becomes one error here, with
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from ostiary.core.provider_switches import Switches
 from ostiary.core.secrets.redact import redact
 from ostiary.core.text import printable
 from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 from ostiary.model import Secret
 from ostiary.plugin import ImageRequest
-
-
-def is_switched_off() -> bool:
-    """Whether ``ostiary registry disable`` has switched this program off, by the name that the kubelet runs it under.
-
-    Raises `ConfigurationError` if that cannot be known.
-    """
-    switched_off = Switches().disabled(os.path.basename(sys.argv[0]))
-    if switched_off is not None:
-        # The program's stdout is for the answer; what is printed goes to stderr.
-        print(switched_off)  # noqa: T201
-    return switched_off is not None
 
 
 @contextmanager

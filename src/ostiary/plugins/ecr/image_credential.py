@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.model import Secret
 from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
-from ostiary.plugins.common.image_credential import is_switched_off, signing_in, unavailable
+from ostiary.plugins.common.image_credential import signing_in, unavailable
 
 if TYPE_CHECKING:
     from botocore.client import BaseClient
@@ -176,7 +176,7 @@ def main(request: ImageRequest) -> ImageCredentials | None:
     $AWS_ECR_ROLE_ARN.
     Needs botocore: pip install 'ostiary[ecr]'
     """
-    return None if is_switched_off() else EcrProvider().credentials(request)
+    return EcrProvider().credentials(request)
 
 
 if __name__ == "__main__":

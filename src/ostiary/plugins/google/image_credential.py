@@ -17,7 +17,7 @@ from typing import Any
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.model import Secret
 from ostiary.plugin import ImageCredentials, ImageRequest, image_provider
-from ostiary.plugins.common.image_credential import is_switched_off, signing_in, unavailable
+from ostiary.plugins.common.image_credential import signing_in, unavailable
 
 USERNAME = "_token"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -101,7 +101,7 @@ def main(request: ImageRequest) -> ImageCredentials | None:
 
     Needs google-auth: pip install 'ostiary[google]'
     """
-    return None if is_switched_off() else GoogleProvider().credentials(request)
+    return GoogleProvider().credentials(request)
 
 
 if __name__ == "__main__":

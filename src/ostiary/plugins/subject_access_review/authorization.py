@@ -8,7 +8,8 @@ A review changes nothing on the other side, so it is safe to ask again: that hap
 pause that grows, when the connection fails or the server says that it cannot answer now.
 
 Which groups matter to the other side nobody can tell from here, so ``groups`` lists them. Nor can it say that a
-refusal should look like a missing object; ``hide: true`` says so for all refusals without an opinion.
+refusal should look like a missing object; ``hide: true`` says so for all refusals without an opinion, where
+``authorization.hideDenied`` is set.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class SubjectAccessReviewAuthorization:
         self._api_version = API_VERSIONS[version]
         self._tls = tls
         self._token_file = None if token_file is None else Path(token_file)
-        self._timeout, self._hide = timeout, hide
+        self._timeout, self.hides_denied = timeout, hide
         self._groups = frozenset(groups)
         self._clock, self._pause = clock, pause
         self._channel: _ReviewClient | None = None
@@ -171,7 +172,7 @@ class SubjectAccessReviewAuthorization:
             await channel.retire()
 
     def _hides(self, decision: Decision, attributes: Attributes) -> bool:
-        return self._hide and decision.verdict is Verdict.NO_OPINION and bool(attributes.request.namespace)
+        return self.hides_denied and decision.verdict is Verdict.NO_OPINION and bool(attributes.request.namespace)
 
     # --- asking ---
 

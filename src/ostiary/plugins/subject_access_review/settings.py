@@ -29,7 +29,9 @@ class SubjectAccessReviewSettings:
     groups: Annotated[
         tuple[str, ...], Texts("the groups that its policy mentions: the server cannot list them", unique=True)
     ] = ()
-    hide: Annotated[bool, Flag("whether a refusal within a namespace is a 404")] = False
+    hide: Annotated[
+        bool, Flag("answer refused reads within a namespace with 404; requires `authorization.hideDenied`")
+    ] = False
     timeout: Annotated[float, Seconds("for one review", mistake="the timeout must be greater than zero")] = (
         TIMEOUT_SECONDS
     )

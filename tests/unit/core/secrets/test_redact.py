@@ -27,9 +27,8 @@ def pem(kind: str = "", *, begin: bool = True, end: bool = True) -> str:
 # --- what looks like a secret ---
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_what_looks_like_a_secret_is_taken_out(subtests: pytest.Subtests) -> None:
+    cases = [
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("authorization: basic dXNlcjpw==", "authorization: basic ***"),
         ("sent 'Bearer abc' to", "sent 'Bearer ***' to"),
@@ -69,15 +68,14 @@ def pem(kind: str = "", *, begin: bool = True, end: bool = True) -> str:
         (f"{pem(begin=False)}\nretry", "***\nretry"),
         (f"key: {json.dumps(pem())}, retry", 'key: "***", retry'),
         ('no "-----BEGIN PRIVATE KEY-----" in the file', 'no "***" in the file'),
-    ],
-)
-def test_what_looks_like_a_secret_is_taken_out(text: str, expected: str) -> None:
-    assert redact(text) == expected
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            assert redact(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_ordinary_text_is_left_alone(subtests: pytest.Subtests) -> None:
+    cases = [
         "could not get a token: ",
         "dial tcp 10.0.0.1:6443: connect: connection refused",
         "see /usr/lib/python3/dist-packages/awscli/customizations/eks2/__init__.py",
@@ -91,10 +89,10 @@ def test_what_looks_like_a_secret_is_taken_out(text: str, expected: str) -> None
         "GET https://host.example:6443/api/v1/namespaces?limit=500",
         "monkeyJungle.py",
         "ExecCredentialProviderConfiguration",
-    ],
-)
-def test_ordinary_text_is_left_alone(text: str) -> None:
-    assert redact(text) == text
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            assert redact(text) == text
 
 
 surroundings = st.text(max_size=20)
@@ -240,9 +238,8 @@ def calls_while_reading(text: str) -> int:
 # --- tail ---
 
 
-@pytest.mark.parametrize(
-    ("data", "limit", "expected"),
-    [
+def test_the_tail_begins_with_a_whole_line_or_word(subtests: pytest.Subtests) -> None:
+    cases = [
         (b"", 0, ""),
         (b"", 10, ""),
         (b"one\ntwo\n", 8, "one\ntwo\n"),
@@ -256,10 +253,10 @@ def calls_while_reading(text: str) -> int:
         ("ä\nö\n".encode(), 4, "…\nö\n"),
         ("äö ü".encode(), 4, "… ü"),
         (b"\xff\xfe", 2, "\ufffd\ufffd"),
-    ],
-)
-def test_the_tail_begins_with_a_whole_line_or_word(data: bytes, limit: int, expected: str) -> None:
-    assert tail(data, limit) == expected
+    ]
+    for data, limit, expected in cases:
+        with subtests.test(data=data, limit=limit, expected=expected):
+            assert tail(data, limit) == expected
 
 
 @unhurried
@@ -279,7 +276,8 @@ def test_a_token_inside_a_word_is_taken_out() -> None:
     assert token[8:] not in redact(f"namespace ns{token} not found")
 
 
-@pytest.mark.parametrize("part", ["eyJ", "ost_", "ost", "eyJa.", "o", "eyJost_"])
-def test_no_text_makes_the_search_for_tokens_slow(part: str) -> None:
+def test_no_text_makes_the_search_for_tokens_slow(subtests: pytest.Subtests) -> None:
     """Linear: a hundred thousand beginnings of tokens end within the time that pytest gives a test."""
-    without_tokens(part * 100_000, "***")
+    for part in ["eyJ", "ost_", "ost", "eyJa.", "o", "eyJost_"]:
+        with subtests.test(part=part):
+            without_tokens(part * 100_000, "***")

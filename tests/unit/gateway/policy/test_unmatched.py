@@ -14,13 +14,13 @@ from ostiary.gateway.config import load
 from ostiary.gateway.policy.possible_subjects import NameSource, PossibleSubjects
 from ostiary.gateway.policy.unmatched import find_unmatched
 from ostiary.interfaces.authorization import Level
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
 STAFF = {"name": "staff", "type": "htpasswd", "path": "users"}
 PARTNERS = {"name": "partners", "type": "oidc", "issuer": "https://sso.example.test"}
-PARTNERS |= {"clientID": "gateway", "clientSecretFile": "token"}
+PARTNERS |= {"clientID": "gateway", "clientSecretFile": "token", "prefix": "partners:"}
 TEAMS = {"name": "teams", "type": "file", "path": "groups.yaml"}
 
 
@@ -36,8 +36,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayFolder:
 
 def nobody(site: GatewayFolder, **sections: Any) -> dict[str, str]:
     """What is told, by the name that matches nobody: the hint."""
-    site.write(**sections)
-    found = [one for one in find_unmatched(load(site.config)) if one.level is Level.WARNING]
+    site.write_config(**sections)
+    found = [one for one in find_unmatched(load(site.path)) if one.level is Level.WARNING]
     assert all(one.problem.place.file and one.problem.place.line for one in found)
     return {one.problem.message.split('"')[1]: one.problem.hint or "" for one in found}
 
@@ -46,19 +46,33 @@ def test_one_identity_provider_and_its_groups_match(site: GatewayFolder) -> None
     assert nobody(site, identity=[STAFF], groups=[TEAMS]) == {}
 
 
-def test_a_second_identity_provider_makes_the_old_names_match_nobody(site: GatewayFolder) -> None:
+def test_a_prefix_makes_the_old_names_match_nobody(site: GatewayFolder) -> None:
     """Both the line of the policy and the line of the groups file are told, and what was meant."""
-    told = nobody(site, identity=[STAFF, PARTNERS], groups=[TEAMS])
+    told = nobody(site, identity=[{**STAFF, "prefix": "staff:"}, PARTNERS], groups=[TEAMS])
     assert told == {"alice": 'did you mean "staff:alice"?'}
-    assert len([one for one in find_unmatched(load(site.config)) if one.rule == "matches-nobody"]) == 2
+    assert len([one for one in find_unmatched(load(site.path)) if one.rule == "matches-nobody"]) == 2
+
+
+def test_beside_a_second_identity_provider_the_names_of_the_first_still_match(site: GatewayFolder) -> None:
+    assert nobody(site, identity=[{**STAFF, "prefix": ""}, PARTNERS], groups=[TEAMS]) == {}
+
+
+def test_a_name_with_a_prefix_is_that_of_its_provider_alone(site: GatewayFolder) -> None:
+    """Users of the provider without one who have such a name are refused when they sign in."""
+    staff, partners = {**PARTNERS, "name": "staff", "prefix": ""}, {**STAFF, "name": "partners", "prefix": "partners:"}
+    site.policy(role("team", READ, User="partners:bob"), role("team", READ, User="bob"))
+    assert nobody(site, identity=[staff, partners]) == {"partners:bob": ""}
+    (finding,) = find_unmatched(load(site.path))
+    assert '"partners" does not know it' in finding.problem.message
 
 
 def test_names_with_the_prefix_match(site: GatewayFolder) -> None:
     (site.folder / "groups.yaml").write_text("dev: ['staff:alice', 'partners:carol']\n")
     site.policy(role("team", READ, User="staff:alice"), role("team", READ, User="partners:bob"))
-    assert nobody(site, identity=[STAFF, PARTNERS], groups=[TEAMS]) == {}
+    both = [{**STAFF, "prefix": "staff:"}, PARTNERS]
+    assert nobody(site, identity=both, groups=[TEAMS]) == {}
     site.policy(role("team", READ, User="staff:bob"))
-    assert list(nobody(site, identity=[STAFF, PARTNERS], groups=[TEAMS])) == ["staff:bob"]
+    assert list(nobody(site, identity=both, groups=[TEAMS])) == ["staff:bob"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +112,8 @@ def test_other_policies_are_looked_at_too(site: GatewayFolder, file: str, text: 
 def test_names_of_the_system_are_told_softly(site: GatewayFolder) -> None:
     """A cluster's own policy is full of them."""
     site.policy(role("", READ, User="system:kube-scheduler"), role("", READ, Group="system:authenticated"))
-    site.write(identity=[STAFF])
-    (finding,) = find_unmatched(load(site.config))
+    site.write_config(identity=[STAFF])
+    (finding,) = find_unmatched(load(site.path))
     assert (finding.level, "system:kube-scheduler" in finding.problem.message) == (Level.INFO, True)
 
 
@@ -110,7 +124,7 @@ def test_a_user_that_depends_on_who_runs_the_gateway_can_be_anybody(site: Gatewa
 
 
 def test_check_and_lint_tell_it(site: GatewayFolder, capsys: Captured) -> None:
-    site.write(identity=[STAFF, PARTNERS], groups=[TEAMS])
+    site.write_config(identity=[{**STAFF, "prefix": "staff:"}, PARTNERS], groups=[TEAMS])
     assert main(["serve", "--check"]) == 0
     err = capsys.readouterr().err
     assert "policy.yaml:" in err
@@ -126,7 +140,7 @@ def test_check_and_lint_tell_it(site: GatewayFolder, capsys: Captured) -> None:
 def test_a_configuration_that_cannot_be_used_is_told_and_asked_for_is_an_error(
     site: GatewayFolder, capsys: Captured
 ) -> None:
-    site.config.write_text("apiVersion: ostiary.dev/v1\n")
+    site.path.write_text("apiVersion: ostiary.dev/v1\n")
     assert main(["policy", "lint", "policy"]) == 0
     assert "it is not known who can sign in" in capsys.readouterr().err
     assert main(["policy", "lint", "policy", "--config", "gateway.yaml"]) == 1

@@ -18,6 +18,7 @@ from ostiary.model import Secret
 from ostiary.plugin import ImageRequest
 from ostiary.plugins.azure.image_credential import USERNAME, AzureProvider, mirrors_of
 from ostiary.wire.credential_provider import Request, encode_request
+from tests.support.http_server import Response
 from tests.unit.plugins.common.cloud import CloudServer
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -31,12 +32,12 @@ class Azure:
     def __init__(self, identity: CloudServer, registry: CloudServer, authority: Path) -> None:
         self.identity, self.registry = identity, registry
         self.host = f"localhost:{registry.port}"
-        identity.answers = {
-            "/msi/token": (200, {}, {"access_token": ACCESS, "expires_on": "4102444800", "resource": "r"}),
+        identity.responses = {
+            "/msi/token": Response(200, {"access_token": ACCESS, "expires_on": "4102444800", "resource": "r"}),
         }
         realm = f"https://{self.host}/oauth2/token"
         self.challenge(f'Bearer realm="{realm}",service="{self.host}"')
-        registry.answers["/oauth2/exchange"] = (200, {}, {"refresh_token": CANARY})
+        registry.responses["/oauth2/exchange"] = Response(200, {"refresh_token": CANARY})
         self.env = {
             "IDENTITY_ENDPOINT": f"http://127.0.0.1:{identity.port}/msi/token",
             "IDENTITY_HEADER": "header",
@@ -45,7 +46,7 @@ class Azure:
         }
 
     def challenge(self, header: str) -> None:
-        self.registry.answers["/v2/"] = (401, {"WWW-Authenticate": header}, {})
+        self.registry.responses["/v2/"] = Response(401, {}, {"WWW-Authenticate": header})
 
     def run(self, *words: str, **request: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
@@ -71,11 +72,11 @@ def test_the_nodes_identity_becomes_a_login_of_the_registry(azure: Azure) -> Non
     answer = json.loads(done.stdout)
     assert answer["auth"] == {azure.host: {"username": USERNAME, "password": CANARY}}
     assert (answer["cacheKeyType"], answer["cacheDuration"]) == ("Registry", "1h0m0s")
-    assert azure.identity.asked[0].form["resource"] == "https://containerregistry.azure.net"
-    challenged, exchanged = azure.registry.asked
+    assert azure.identity.requests[0].query["resource"] == "https://containerregistry.azure.net"
+    challenged, exchanged = azure.registry.requests
     assert (challenged.method, challenged.path) == ("GET", "/v2/")
     assert (exchanged.method, exchanged.path) == ("POST", "/oauth2/exchange")
-    assert exchanged.form == {"grant_type": "access_token", "service": azure.host, "access_token": ACCESS}
+    assert dict(exchanged.form) == {"grant_type": "access_token", "service": azure.host, "access_token": ACCESS}
 
 
 def test_a_mirror_is_answered_for_under_the_name_of_the_image(azure: Azure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,13 +110,13 @@ def test_a_challenge_that_leads_elsewhere_gets_no_token(azure: Azure, header: st
     done = azure.run()
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"cloud-credential-unavailable" in done.stderr
-    assert [asked.path for asked in azure.registry.asked] == ["/v2/"]
+    assert [request.path for request in azure.registry.requests] == ["/v2/"]
     assert ACCESS.encode() not in done.stderr
 
 
-@pytest.mark.parametrize("answer", [(401, {}, {"errors": [ACCESS]}), (200, {}, {}), (200, {}, [CANARY])])
-def test_a_refused_exchange_is_told_and_never_quoted(azure: Azure, answer: tuple[int, dict[str, str], Any]) -> None:
-    azure.registry.answers["/oauth2/exchange"] = answer
+@pytest.mark.parametrize("answer", [Response(401, {"errors": [ACCESS]}), Response(200, {}), Response(200, [CANARY])])
+def test_a_refused_exchange_is_told_and_never_quoted(azure: Azure, answer: Response) -> None:
+    azure.registry.responses["/oauth2/exchange"] = answer
     done = azure.run()
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"the registry" in done.stderr
@@ -124,16 +125,16 @@ def test_a_refused_exchange_is_told_and_never_quoted(azure: Azure, answer: tuple
 
 
 def test_the_token_does_not_follow_a_redirect(azure: Azure) -> None:
-    azure.registry.answers["/oauth2/exchange"] = (307, {"Location": f"https://{azure.host}/elsewhere"}, {})
+    azure.registry.responses["/oauth2/exchange"] = Response(307, {}, {"Location": f"https://{azure.host}/elsewhere"})
     assert b"status 307" in azure.run().stderr
-    assert [asked.path for asked in azure.registry.asked] == ["/v2/", "/oauth2/exchange"]
+    assert [request.path for request in azure.registry.requests] == ["/v2/", "/oauth2/exchange"]
 
 
 def test_a_pod_that_does_not_say_who_it_is_does_not_fall_back_to_the_node(azure: Azure) -> None:
     done = azure.run(service_account_token=Secret(CANARY))
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"kubernetes.azure.com/acr-client-id" in done.stderr
-    assert azure.identity.asked == []
+    assert azure.identity.requests == []
     assert CANARY.encode() not in done.stderr
 
 
@@ -147,7 +148,7 @@ def test_a_pod_signs_in_as_the_application_of_its_annotations() -> None:
 def test_another_registry_is_answered_with_nothing_and_asks_nobody(azure: Azure) -> None:
     done = azure.run(image="azurecr.io.example.com/app")
     assert "auth" not in json.loads(done.stdout)
-    assert azure.identity.asked == azure.registry.asked == []
+    assert azure.identity.requests == azure.registry.requests == []
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,11 @@ def decide(tmp_path: Path, text: str, who: UserInfo = ALICE, what: RequestInfo =
 # --- deciding ---
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict"),
-    [
+def test_permit_allows_forbid_denies_and_nothing_is_no_opinion(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """S2, S12, S50, S52."""
+    cases = [
         ("permit(principal, action, resource);", Verdict.ALLOW),
         ('permit(principal == User::"alice", action == Action::"get", resource);', Verdict.ALLOW),
         ('permit(principal == User::"Alice", action, resource);', Verdict.NO_OPINION),
@@ -77,11 +79,11 @@ def decide(tmp_path: Path, text: str, who: UserInfo = ALICE, what: RequestInfo =
         ("permit(principal, action, resource); forbid(principal, action, resource);", Verdict.DENY),
         ('permit(principal, action, resource); forbid(principal in Group::"dev", action, resource);', Verdict.DENY),
         ("", Verdict.NO_OPINION),
-    ],
-)
-def test_permit_allows_forbid_denies_and_nothing_is_no_opinion(text: str, verdict: Verdict, tmp_path: Path) -> None:
-    """S2, S12, S50, S52."""
-    assert decide(tmp_path, text).verdict is verdict
+    ]
+    for text, verdict in cases:
+        with subtests.test(text=text, verdict=verdict):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert decide(tmp_path, text).verdict is verdict
 
 
 def test_a_path_is_its_own_kind_of_resource(tmp_path: Path) -> None:
@@ -97,13 +99,17 @@ def test_whoever_is_not_known_is_not_authenticated(tmp_path: Path) -> None:
     assert not decide(tmp_path, text, anonymous).allowed
 
 
-@pytest.mark.parametrize("name", ['a"b', "a\\", "a\nb", "*", "", "système:🔑", 'x") || true //'])
-def test_names_are_opaque(name: str, tmp_path: Path) -> None:
+def test_names_are_opaque(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
     """S14: no text of a user can become part of a policy."""
-    text = 'permit(principal == User::"alice", action, resource);'
-    assert not decide(tmp_path, text, UserInfo(name)).allowed
-    everybody = 'permit(principal, action, resource) when { principal.name != "x" };'
-    assert decide(tmp_path, everybody, UserInfo(name, groups=(name,)), replace(POD, name=name, namespace=name)).allowed
+    for name in ['a"b', "a\\", "a\nb", "*", "", "système:🔑", 'x") || true //']:
+        with subtests.test(name=name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            text = 'permit(principal == User::"alice", action, resource);'
+            assert not decide(tmp_path, text, UserInfo(name)).allowed
+            everybody = 'permit(principal, action, resource) when { principal.name != "x" };'
+            assert decide(
+                tmp_path, everybody, UserInfo(name, groups=(name,)), replace(POD, name=name, namespace=name)
+            ).allowed
 
 
 def test_two_policies_on_a_line_have_two_names(tmp_path: Path) -> None:
@@ -228,9 +234,9 @@ def test_the_slice_decides_as_the_whole_does(texts: list[str], asked: list[Attri
 # --- reading ---
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
+def test_a_mistake_is_told_when_the_policy_is_read(subtests: pytest.Subtests) -> None:
+    """T7: a restriction that would never apply is a mistake, and not a surprise later."""
+    cases = [
         ("permit(principal, action", "not a Cedar policy"),
         ('permit(principal == User::"a, action, resource);', "not a Cedar policy"),
         ("nonsense;", "not a Cedar policy"),
@@ -244,14 +250,13 @@ def test_the_slice_decides_as_the_whole_does(texts: list[str], asked: list[Attri
         ("forbid(principal, action, resource) when { resource.name == 1 };", "compatible"),
         ('permit(principal, action, resource) when { context.verb == "get" };', "verb"),
         ('@id("x") permit(principal,action,resource); @id("x") forbid(principal,action,resource);', "another policy"),
-    ],
-)
-def test_a_mistake_is_told_when_the_policy_is_read(text: str, word: str) -> None:
-    """T7: a restriction that would never apply is a mistake, and not a surprise later."""
-    with pytest.raises(ConfigurationError) as caught:
-        policies(f"permit(principal, action, resource);\n\n{text}")
-    assert word in str(caught.value)
-    assert {problem.place.line for problem in caught.value.problems} == {3}
+    ]
+    for text, word in cases:
+        with subtests.test(text=text, word=word):
+            with pytest.raises(ConfigurationError) as caught:
+                policies(f"permit(principal, action, resource);\n\n{text}")
+            assert word in str(caught.value)
+            assert {problem.place.line for problem in caught.value.problems} == {3}
 
 
 def test_verbs_are_anybodys_to_invent(tmp_path: Path) -> None:
@@ -332,13 +337,17 @@ def test_an_explanation_names_the_closest_permit_and_the_part_that_failed(
     assert (explained.closest, explained.failed) == ("it", failed)
 
 
-@pytest.mark.parametrize("what", [POD, SECRET, HEALTH, replace(POD, namespace="", resource="nodes")])
-@pytest.mark.parametrize("name", ["alice", 'a"\\\nb', "é🔑"])
-def test_the_remedy_is_a_policy_that_would_allow_it(what: RequestInfo, name: str, tmp_path: Path) -> None:
-    question = Attributes(UserInfo(name), what)
-    explained = provider(tmp_path, "").explain(question)
-    assert (explained.closest, explained.failed) == ("", "there is no permit")
-    assert provider(tmp_path, explained.remedy).decide(question).allowed
+def test_the_remedy_is_a_policy_that_would_allow_it(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for what in [POD, SECRET, HEALTH, replace(POD, namespace="", resource="nodes")]:
+        for name in ["alice", 'a"\\\nb', "é🔑"]:
+            with subtests.test(what=what, name=name):
+                tmp_path = tmp_path_factory.mktemp("case")
+                question = Attributes(UserInfo(name), what)
+                explained = provider(tmp_path, "").explain(question)
+                assert (explained.closest, explained.failed) == ("", "there is no permit")
+                assert provider(tmp_path, explained.remedy).decide(question).allowed
 
 
 # --- in force ---

@@ -17,15 +17,18 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("option", ["--help", "-h"])
-@pytest.mark.parametrize(("module", "about"), MODULES.items())
-def test_help_is_printed_and_stdin_is_not_read(module: str, about: str, option: str) -> None:
-    command = [sys.executable, "-m", module, option]
-    # A stdin that never ends: whoever reads it does not come back.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        out = process.stdout.read().decode()
-        assert process.wait(timeout=100) == 0
-    assert out.startswith("usage: ")
-    assert about in out
-    assert "ostiary registry" in out
+def test_help_is_printed_and_stdin_is_not_read(subtests: pytest.Subtests) -> None:
+    for option in ["--help", "-h"]:
+        for module, about in MODULES.items():
+            with subtests.test(option=option, module=module, about=about):
+                command = [sys.executable, "-m", module, option]
+                # A stdin that never ends: whoever reads it does not come back.
+                with subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                ) as process:
+                    assert process.stdout is not None
+                    out = process.stdout.read().decode()
+                    assert process.wait(timeout=100) == 0
+                assert out.startswith("usage: ")
+                assert about in out
+                assert "ostiary registry" in out

@@ -103,9 +103,8 @@ def test_another_registry_is_answered_with_nothing_and_asks_nobody(environ: dict
     assert "auth" not in json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(
-    ("host", "registry"),
-    [
+def test_a_host_says_whose_registry_it_is(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, EcrRegistry | None]] = [
         (HOST, EcrRegistry("123456789012", "eu-west-1")),
         (f"{HOST}:443", EcrRegistry("123456789012", "eu-west-1")),
         ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", EcrRegistry("123456789012", "cn-north-1")),
@@ -119,10 +118,10 @@ def test_another_registry_is_answered_with_nothing_and_asks_nobody(environ: dict
         ("123456789012.dkr.ecr.eu-west-1.amazonaws.com.example.com", None),
         ("x123456789012.dkr.ecr.eu-west-1.amazonaws.com", None),
         ("docker.io", None),
-    ],
-)
-def test_a_host_says_whose_registry_it_is(host: str, registry: EcrRegistry | None) -> None:
-    assert parse_host(host) == registry
+    ]
+    for host, registry in cases:
+        with subtests.test(host=host, registry=registry):
+            assert parse_host(host) == registry
 
 
 # --- what others can build on ---

@@ -18,6 +18,7 @@ from ostiary.model import Secret
 from ostiary.plugin import ImageRequest
 from ostiary.plugins.google.image_credential import GoogleProvider, is_google
 from ostiary.wire.credential_provider import Request, encode_request
+from tests.support.http_server import Response
 from tests.unit.plugins.common.cloud import CloudServer
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
@@ -32,14 +33,14 @@ def cloud() -> Iterator[CloudServer]:
     with CloudServer().running() as server:
         flavor = {"Metadata-Flavor": "Google"}
         token = {"access_token": CANARY, "expires_in": 1800, "token_type": "Bearer"}
-        server.answers = {
-            "/": (200, flavor, {}),
-            "/computeMetadata/v1/project/project-id": (200, flavor, "project"),
-            "/computeMetadata/v1/universe/universe-domain": (200, flavor, "googleapis.com"),
-            ACCOUNT: (200, flavor, {"email": "node@example.com", "scopes": [], "aliases": ["default"]}),
-            f"{ACCOUNT}token": (200, flavor, token),
-            "/computeMetadata/v1/instance/service-accounts/node@example.com/token": (200, flavor, token),
-            "/v1/token": (200, {}, {**token, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}),
+        server.responses = {
+            "/": Response(200, {}, flavor),
+            "/computeMetadata/v1/project/project-id": Response(200, "project", flavor),
+            "/computeMetadata/v1/universe/universe-domain": Response(200, "googleapis.com", flavor),
+            ACCOUNT: Response(200, {"email": "node@example.com", "scopes": [], "aliases": ["default"]}, flavor),
+            f"{ACCOUNT}token": Response(200, token, flavor),
+            "/computeMetadata/v1/instance/service-accounts/node@example.com/token": Response(200, token, flavor),
+            "/v1/token": Response(200, {**token, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}),
         }
         yield server
 
@@ -65,7 +66,7 @@ def test_the_node_presents_the_token_of_its_metadata_server(cloud: CloudServer) 
     assert answer["cacheKeyType"] == "Registry"
     # A minute less than the token holds, and never more.
     assert timedelta(0) < parse_duration(answer["cacheDuration"]) <= timedelta(minutes=29)
-    assert all(asked.headers.get("metadata-flavor", "Google") == "Google" for asked in cloud.asked)
+    assert all(request.headers.get("metadata-flavor", "Google") == "Google" for request in cloud.requests)
 
 
 def test_an_annotated_pod_exchanges_its_own_token_and_never_uses_the_nodes(cloud: CloudServer) -> None:
@@ -74,25 +75,25 @@ def test_an_annotated_pod_exchanges_its_own_token_and_never_uses_the_nodes(cloud
     done = run(cloud, env, service_account_token=Secret(TOKEN), service_account_annotations=ANNOTATED)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["cacheDuration"] == "29m0s"
-    (asked,) = cloud.asked
-    assert (asked.path, asked.form["subject_token"], asked.form["audience"]) == ("/v1/token", TOKEN, audience)
-    assert asked.form["grant_type"] == "urn:ietf:params:oauth:grant-type:token-exchange"
+    (request,) = cloud.requests
+    assert (request.path, request.form["subject_token"], request.form["audience"]) == ("/v1/token", TOKEN, audience)
+    assert request.form["grant_type"] == "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
 @pytest.mark.parametrize("env", [{}, {"OSTIARY_GOOGLE_STS_AUDIENCE": "a"}])
 def test_a_pod_that_cannot_be_signed_in_does_not_fall_back_to_the_node(cloud: CloudServer, env: dict[str, str]) -> None:
-    cloud.answers["/v1/token"] = (400, {}, {"error": "invalid_grant", "error_description": f"bad token {TOKEN}"})
+    cloud.responses["/v1/token"] = Response(400, {"error": "invalid_grant", "error_description": f"bad token {TOKEN}"})
     done = run(cloud, env, service_account_token=Secret(TOKEN), service_account_annotations=ANNOTATED)
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"cloud-credential-unavailable" in done.stderr
     assert TOKEN.encode() not in done.stderr
-    assert not [asked for asked in cloud.asked if asked.path.startswith("/computeMetadata")]
+    assert not [request for request in cloud.requests if request.path.startswith("/computeMetadata")]
 
 
 def test_a_refusing_metadata_server_is_told(cloud: CloudServer) -> None:
-    for path in list(cloud.answers):
+    for path in list(cloud.responses):
         if path.endswith("/token"):
-            cloud.answers[path] = (404, {"Metadata-Flavor": "Google"}, {"error": "not here"})
+            cloud.responses[path] = Response(404, {"error": "not here"}, {"Metadata-Flavor": "Google"})
     done = run(cloud)
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"cloud-credential-unavailable" in done.stderr
@@ -100,12 +101,11 @@ def test_a_refusing_metadata_server_is_told(cloud: CloudServer) -> None:
 
 def test_another_registry_is_answered_with_nothing_and_asks_nobody(cloud: CloudServer) -> None:
     assert "auth" not in json.loads(run(cloud, image="pkg.dev.example.com/app").stdout)
-    assert cloud.asked == []
+    assert cloud.requests == []
 
 
-@pytest.mark.parametrize(
-    ("registry", "verdict"),
-    [
+def test_a_token_is_given_to_registries_of_google_alone(subtests: pytest.Subtests) -> None:
+    cases = [
         ("gcr.io", True),
         ("eu.gcr.io", True),
         ("us-central1-docker.pkg.dev", True),
@@ -115,10 +115,10 @@ def test_another_registry_is_answered_with_nothing_and_asks_nobody(cloud: CloudS
         ("pkg.dev", False),
         ("gcr.io:5000", False),
         ("gcr.io.example.com", False),
-    ],
-)
-def test_a_token_is_given_to_registries_of_google_alone(registry: str, verdict: bool) -> None:
-    assert is_google(registry) is verdict
+    ]
+    for registry, verdict in cases:
+        with subtests.test(registry=registry, verdict=verdict):
+            assert is_google(registry) is verdict
 
 
 def test_a_missing_library_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from ostiary.plugins.subject_access_review.authorization import (
 )
 from ostiary.testing import FakeClock
 from ostiary.wire.authorization import MAX_BYTES
-from tests.support.review_server import Reply, ReviewServer, status
+from tests.support.http_server import Response
+from tests.support.review_server import ReviewServer, status
 
 CANARY = "ost_canary-token-0123456789"
 ALICE = UserInfo("alice", "u1", ("dev",), (("scopes", ("a",)),))
@@ -51,7 +53,7 @@ def one_server(ca: trustme.CA) -> Iterator[ReviewServer]:
 
 @pytest.fixture
 def server(one_server: ReviewServer) -> ReviewServer:
-    one_server.asked.clear()
+    one_server.requests.clear()
     one_server.answer = lambda review: status(review, allowed=True)
     return one_server
 
@@ -87,10 +89,10 @@ async def make(server: ReviewServer, ca: trustme.CA, tmp_path: Path, pauses: lis
 async def test_it_asks_what_kubernetes_would_ask(server: ReviewServer, make: Make, version: str, groups: str) -> None:
     """2.4, S12: the path of an API server, the version's spelling, and everything that matters (T1)."""
     assert (await make(version=version).authorize(QUESTION)).allowed
-    (asked,) = server.asked
-    assert asked.path == f"/apis/authorization.k8s.io/{version}/subjectaccessreviews"
-    assert asked.review["apiVersion"] == f"authorization.k8s.io/{version}"
-    assert asked.review["spec"] == {
+    (request,) = server.requests
+    assert request.path == f"/apis/authorization.k8s.io/{version}/subjectaccessreviews"
+    assert request.json["apiVersion"] == f"authorization.k8s.io/{version}"
+    assert request.json["spec"] == {
         "resourceAttributes": {
             "namespace": "dev",
             "verb": "list",
@@ -133,7 +135,7 @@ async def test_refusals_without_an_opinion_are_hidden_if_told_so(server: ReviewS
 
 async def test_a_url_with_a_path_is_used_as_it_is(server: ReviewServer, make: Make) -> None:
     await make(server=f"{server.url}/webhooks/authorize?x=1").authorize(QUESTION)
-    assert server.asked[0].path == "/webhooks/authorize?x=1"
+    assert server.requests[0].target == "/webhooks/authorize?x=1"
 
 
 async def test_the_settings_say_which_groups_are_relevant(make: Make) -> None:
@@ -151,7 +153,7 @@ async def test_the_token_is_read_anew_for_every_question(server: ReviewServer, m
     for text in ("first", "second\n"):
         token.write_text(text)
         await provider.authorize(QUESTION)
-    assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer first", "Bearer second"]
+    assert [request.headers["authorization"] for request in server.requests] == ["Bearer first", "Bearer second"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"a b", b"a\nb", b"\xff"])
@@ -163,7 +165,7 @@ async def test_without_a_usable_token_nothing_is_asked(
     with pytest.raises(ProviderError) as caught:
         await make(token_file=tmp_path / "token").authorize(QUESTION)
     assert caught.value.code == "token-file-unreadable"
-    assert server.asked == []
+    assert server.requests == []
 
 
 async def test_a_rotated_client_certificate_is_presented(
@@ -176,7 +178,7 @@ async def test_a_rotated_client_certificate_is_presented(
             (tmp_path / f"{file}.new").write_text(pem)
             os.replace(tmp_path / f"{file}.new", tmp_path / file)
 
-    with ReviewServer(ca, client_certificates=True).running() as strict:
+    with ReviewServer(ca, client_certificates=ssl.CERT_REQUIRED).running() as strict:
         write("first")
         provider = make(server=strict.url, tls=files, clock=clock)
         await provider.authorize(QUESTION)
@@ -186,7 +188,7 @@ async def test_a_rotated_client_certificate_is_presented(
         (tmp_path / "tls.key").write_text("half a file")
         clock.advance(1)
         await provider.authorize(QUESTION)
-    assert [asked.certificate for asked in strict.asked] == ["first", "second", "second"]
+    assert [request.certificate for request in strict.requests] == ["first", "second", "second"]
 
 
 # --- when there is no answer ---
@@ -198,7 +200,7 @@ async def test_a_server_that_is_not_trusted_is_not_asked(server: ReviewServer, m
     with pytest.raises(ProviderError, match="is unavailable") as caught:
         await make(tls=ReviewTls(ca=tmp_path / "other.pem")).authorize(QUESTION)
     assert "not trusted" in str(caught.value)
-    assert server.asked == []
+    assert server.requests == []
 
 
 async def test_the_name_in_the_certificate_counts(server: ReviewServer, make: Make, tmp_path: Path) -> None:
@@ -209,10 +211,10 @@ async def test_the_name_in_the_certificate_counts(server: ReviewServer, make: Ma
 
 
 @pytest.mark.parametrize(
-    "reply", [Reply(500), Reply(503), Reply(504), Reply(429), Reply(404, headers=(("Retry-After", "2"),))]
+    "reply", [Response(500), Response(503), Response(504), Response(429), Response(404, headers={"Retry-After": "2"})]
 )
 async def test_what_may_pass_is_tried_again_and_pauses_grow(
-    server: ReviewServer, make: Make, pauses: list[float], reply: Reply
+    server: ReviewServer, make: Make, pauses: list[float], reply: Response
 ) -> None:
     """2.3, 2.4: five attempts from 500 ms, each pause half as long again."""
     replies = [reply, reply, reply, reply]
@@ -232,18 +234,18 @@ async def test_a_dropped_connection_is_tried_again(server: ReviewServer, make: M
 
 async def test_it_gives_up_in_the_end(server: ReviewServer, make: Make, pauses: list[float]) -> None:
     """S53, T5."""
-    server.answer = lambda review: Reply(503, CANARY.encode())
+    server.answer = lambda review: Response(503, CANARY.encode())
     with pytest.raises(ProviderError) as caught:
         await make().authorize(QUESTION)
     assert "status 503" in str(caught.value)
     assert CANARY not in str(caught.value)
-    assert (len(server.asked), len(pauses)) == (ATTEMPTS, ATTEMPTS - 1)
+    assert (len(server.requests), len(pauses)) == (ATTEMPTS, ATTEMPTS - 1)
 
 
 async def test_a_server_that_wants_a_long_pause_is_not_waited_for(
     server: ReviewServer, make: Make, pauses: list[float]
 ) -> None:
-    server.answer = lambda review: Reply(429, headers=(("Retry-After", "3600"),))
+    server.answer = lambda review: Response(429, headers={"Retry-After": "3600"})
     with pytest.raises(ProviderError, match="is unavailable"):
         await make().authorize(QUESTION)
     assert pauses == []
@@ -252,11 +254,11 @@ async def test_a_server_that_wants_a_long_pause_is_not_waited_for(
 @pytest.mark.parametrize("code", [301, 307, 400, 401, 403, 404])
 async def test_a_refused_review_is_no_refusal_of_the_user(server: ReviewServer, make: Make, code: int) -> None:
     """S53: 401 and 403 are about the gateway. Redirects are not followed."""
-    server.answer = lambda review: Reply(code, headers=(("Location", f"{server.url}/elsewhere"),))
+    server.answer = lambda review: Response(code, headers={"Location": f"{server.url}/elsewhere"})
     with pytest.raises(ProviderError) as caught:
         await make().authorize(QUESTION)
     assert f"status {code}" in str(caught.value)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -264,15 +266,15 @@ async def test_a_refused_review_is_no_refusal_of_the_user(server: ReviewServer, 
     [
         lambda review: status(review, allowed=True, denied=True),
         status,
-        lambda review: Reply(200, b"{}"),
-        lambda review: Reply(200, f"<html>{CANARY}".encode()),
-        lambda review: Reply(200, b" " * (MAX_BYTES + 1)),
+        lambda review: Response(200, b"{}"),
+        lambda review: Response(200, f"<html>{CANARY}".encode()),
+        lambda review: Response(200, b" " * (MAX_BYTES + 1)),
         lambda review: status({**review, "apiVersion": "authorization.k8s.io/v1beta1"}, allowed=True),
         lambda review: status({**review, "kind": "Status"}, allowed=True),
     ],
 )
 async def test_an_unclear_answer_is_no_decision(
-    server: ReviewServer, make: Make, answer: Callable[[dict[str, Any]], Reply]
+    server: ReviewServer, make: Make, answer: Callable[[dict[str, Any]], Response]
 ) -> None:
     """2.4, T5: both allowed and denied is an error, and so is anything that is no answer."""
     server.answer = answer
@@ -287,7 +289,7 @@ async def test_a_server_that_is_away_is_an_error(make: Make) -> None:
 
 
 async def test_the_time_is_bounded(server: ReviewServer, ca: trustme.CA, tmp_path: Path, make: Make) -> None:
-    server.answer = lambda review: Reply(503)
+    server.answer = lambda review: Response(503)
     (tmp_path / "ca.pem").write_bytes(ca.cert_pem.bytes())
     provider = SubjectAccessReviewAuthorization(server.url, tls=ReviewTls(ca=tmp_path / "ca.pem"), timeout=0.3)
     with pytest.raises(ProviderError, match="is unavailable") as caught:
@@ -298,7 +300,7 @@ async def test_the_time_is_bounded(server: ReviewServer, ca: trustme.CA, tmp_pat
 
 async def test_the_token_is_in_no_error(server: ReviewServer, make: Make, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(CANARY)
-    server.answer = lambda review: Reply(403, CANARY.encode())
+    server.answer = lambda review: Response(403, CANARY.encode())
     provider = make(token_file=tmp_path / "token")
     with pytest.raises(ProviderError) as caught:
         await provider.authorize(QUESTION)
@@ -310,15 +312,14 @@ async def test_in_a_chain_many_questions_are_one(server: ReviewServer, make: Mak
     authorizer = Authorizer([Link("cluster", make())])
     for _ in range(20):
         assert (await authorizer.authorize(QUESTION)).allowed
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 # --- settings ---
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_only_a_plain_https_url_will_do(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "http://h",
         "h:443",
@@ -328,12 +329,12 @@ async def test_in_a_chain_many_questions_are_one(server: ReviewServer, make: Mak
         "ftp://h",
         "https://h/#x",
         "https://[x",
-    ],
-)
-def test_only_a_plain_https_url_will_do(url: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        review_url(url, "v1")
-    assert "secret" not in str(caught.value)
+    ]
+    for url in cases:
+        with subtests.test(url=url):
+            with pytest.raises(ConfigurationError) as caught:
+                review_url(url, "v1")
+            assert "secret" not in str(caught.value)
 
 
 def from_yaml(text: str, directory: Path) -> list[str]:
@@ -348,9 +349,10 @@ def test_settings_are_read(tmp_path: Path, ca: trustme.CA) -> None:
     assert from_yaml(good, tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
+def test_wrong_settings_are_told_where_they_stand(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases = [
         ("{}", "server: "),
         ("{server: http://h}", "server: "),
         ("{server: https://h, version: v2}", "version: "),
@@ -360,9 +362,10 @@ def test_settings_are_read(tmp_path: Path, ca: trustme.CA) -> None:
         ("{server: https://h, ca: bad}", "ca: "),
         ("{server: https://h, certificate: bad}", "certificate: "),
         ("{server: https://h, certificate: bad, key: bad}", "certificate: "),
-    ],
-)
-def test_wrong_settings_are_told_where_they_stand(text: str, where: str, tmp_path: Path) -> None:
-    (tmp_path / "bad").write_text("not pem")
-    (problem,) = from_yaml(text, tmp_path)
-    assert problem.startswith(where)
+    ]
+    for text, where in cases:
+        with subtests.test(text=text, where=where):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "bad").write_text("not pem")
+            (problem,) = from_yaml(text, tmp_path)
+            assert problem.startswith(where)

@@ -36,7 +36,9 @@ _IN_USE = (
     *("x-ms-client-principal-id", "x-ms-client-principal-name", "x-ms-client-principal-idp", "x-amzn-oidc-data"),
     *("x-amzn-oidc-identity", "x-amzn-oidc-accesstoken", "x-pomerium-jwt-assertion", "x-pomerium-claim-email"),
     *("cf-access-jwt-assertion", "cf-access-authenticated-user-email", "client-cert", "client-cert-chain"),
-    *("x-client-certificate",),
+    *("x-client-certificate", "x-authentik-username", "x-authentik-groups", "x-authentik-email", "x-authentik-name"),
+    *("x-authentik-uid", "x-authentik-jwt", "x-authentik-entitlements"),
+    *("tailscale-user-login", "tailscale-user-name", "tailscale-user-profile-pic"),
 )
 # Set by the proxy itself, to what it knows.
 OVERWRITTEN = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")

@@ -1,6 +1,7 @@
 """OTLP: spans as the messages that OpenTelemetry defines for them. The only module that needs the extra ``otel``.
 
-Called by the exporter. https://opentelemetry.io/docs/specs/otlp/
+Tokens are taken out of every text, as in logs and audit events: clients put them into paths, names and headers. Called
+by the exporter. https://opentelemetry.io/docs/specs/otlp/
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
+from ostiary.core.secrets.redact import without_tokens
 from ostiary.gateway.observe.tracing.spans import AttributeValue, Span, SpanAttributes
+from ostiary.wire.audit.redaction import REDACTED
 
 _NANOSECONDS = 1_000_000_000
 
@@ -49,7 +52,7 @@ def _message(span: Span) -> SpanMessage:
     return SpanMessage(
         trace_id=bytes.fromhex(context.trace_id),
         span_id=bytes.fromhex(context.span_id),
-        trace_state=context.state,
+        trace_state=_without_tokens(context.state),
         parent_span_id=bytes.fromhex(span.parent_id),
         name=span.name,
         kind=span.kind.value,  # type: ignore[arg-type]
@@ -58,7 +61,9 @@ def _message(span: Span) -> SpanMessage:
         attributes=_pairs(span.attributes),
         links=[
             SpanMessage.Link(
-                trace_id=bytes.fromhex(link.trace_id), span_id=bytes.fromhex(link.span_id), trace_state=link.state
+                trace_id=bytes.fromhex(link.trace_id),
+                span_id=bytes.fromhex(link.span_id),
+                trace_state=_without_tokens(link.state),
             )
             for link in span.links
         ],
@@ -73,4 +78,8 @@ def _pairs(attributes: SpanAttributes) -> list[KeyValue]:
 def _value(value: AttributeValue) -> AnyValue:
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
-    return AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=value)
+    return AnyValue(int_value=value) if isinstance(value, int) else AnyValue(string_value=_without_tokens(value))
+
+
+def _without_tokens(text: str) -> str:
+    return without_tokens(text, REDACTED)

@@ -135,22 +135,23 @@ class BrowserGate:
     ) -> None:
         address = passage.exchange.connection.remote_address
         try:
-            self._limits.failures.check(address)
-            token = await self._authenticator.find_application(cookie)
+            async with self._limits.lookup(address):
+                token = await self._authenticator.find_application(cookie)
+            if passage.exchange.gone:
+                return
+            if token is None:
+                # Not looked up again, so the next request with it is not charged.
+                self._ended.put(cookie.digest, True)
+                self._limits.failures.charge(address)
         except TooManyRequests as error:
             self._answers.send_too_many(passage, error, "failures")
-            return
         except ProviderError as error:
             self._answers.send_store_unavailable(passage, error, upstream)
-            return
-        if passage.exchange.gone:
-            return
-        if token is not None:
-            self._ask(passage, token)
-            return
-        self._limits.failures.record_failure(address)
-        self._ended.put(cookie.digest, True)
-        self._require_sign_in(passage, upstream, browser, target, attempted=True)
+        else:
+            if token is not None:
+                self._ask(passage, token)
+            else:
+                self._require_sign_in(passage, upstream, browser, target, attempted=True)
 
     # --- answers ---
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from ostiary.core.secrets.redact import without_tokens
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.http1.exchange import Exchange
 from ostiary.gateway.observe.tracing.spans import AttributeValue, SpanAttributes, SpanKind
 from ostiary.gateway.observe.tracing.trace import Trace
 from ostiary.gateway.observe.tracing.tracer import Tracer
 from ostiary.gateway.request.stages import NO_PLAN, Passage, RequestPlan
+from ostiary.wire.audit.redaction import REDACTED, redacted_uri
 
 FORWARD = "forward"
 # The methods that the conventions name; any other could be invented by a caller.
@@ -85,7 +87,7 @@ class RequestTraces:
         attributes: dict[str, AttributeValue] = {
             "http.request.method": method,
             "url.scheme": "https" if connection.transport.is_tls else "http",
-            "url.path": _text(request.target.partition(b"?")[0]),
+            "url.path": redacted_uri(request.target.partition(b"?")[0].decode("latin-1"))[:LONGEST_TEXT],
             "network.protocol.version": "1.0" if request.http10 else "1.1",
             "network.peer.address": connection.remote_address,
             "client.address": client,
@@ -155,4 +157,5 @@ def _host(host: bytes) -> dict[str, AttributeValue]:
 
 
 def _text(value: bytes) -> str:
-    return value[:LONGEST_TEXT].decode("latin-1")
+    # Cut at last: the rest of a token would not look like one.
+    return without_tokens(value.decode("latin-1"), REDACTED)[:LONGEST_TEXT]

@@ -109,9 +109,10 @@ async def test_envoy_gets_the_answer_as_it_is_and_asks_with_the_path_itself(tmp_
     assert (policy.asked[-1].request.verb, policy.asked[-1].request.path) == ("delete", "/a/b")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+async def test_whatever_is_no_question_of_the_proxy_gets_the_same_503_and_is_told_the_operator(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests, caplog: pytest.LogCaptureFixture
+) -> None:
+    cases: list[dict[str, str]] = [
         {"X_Ostiary_Door": ""},
         {"X_Ostiary_Door": "wrong"},
         {"path": "/doors/unknown/shop"},
@@ -120,24 +121,24 @@ async def test_envoy_gets_the_answer_as_it_is_and_asks_with_the_path_itself(tmp_
         {"path": "/doors/"},
         {"X_Original_URI": ""},
         {"X_Forwarded_For": "rubbish"},
-    ],
-)
-async def test_whatever_is_no_question_of_the_proxy_gets_the_same_503_and_is_told_the_operator(
-    tmp_path: Path, change: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    policy = ImmediatePolicy()
-    async with doors(tmp_path, policy) as site:
-        with caplog.at_level(logging.WARNING, "ostiary.gateway"):
-            answer = await ask(site, **change)
-            await ask(site, **change)
-        counted = site.worker.app.shared.metrics.door_questions.values
-    assert answer.status == 503
-    assert json.loads(answer.body)["message"] == "the permission cannot be asked for here"
-    assert policy.asked == []
-    (record,) = [record for record in caplog.records if record.message == "a door was asked in vain"]
-    assert SECRET not in str(record.__dict__)
-    assert sum(counted.values()) == 2
-    assert ("nginx", "asked") not in counted
+    ]
+    for change in cases:
+        with subtests.test(change=change):
+            tmp_path = tmp_path_factory.mktemp("case")
+            caplog.clear()
+            policy = ImmediatePolicy()
+            async with doors(tmp_path, policy) as site:
+                with caplog.at_level(logging.WARNING, "ostiary.gateway"):
+                    answer = await ask(site, **change)
+                    await ask(site, **change)
+                counted = site.worker.app.shared.metrics.door_questions.values
+            assert answer.status == 503
+            assert json.loads(answer.body)["message"] == "the permission cannot be asked for here"
+            assert policy.asked == []
+            (record,) = [record for record in caplog.records if record.message == "a door was asked in vain"]
+            assert SECRET not in str(record.__dict__)
+            assert sum(counted.values()) == 2
+            assert ("nginx", "asked") not in counted
 
 
 async def test_a_host_of_another_upstream_has_no_route_though_the_proxy_would_forward_it(tmp_path: Path) -> None:

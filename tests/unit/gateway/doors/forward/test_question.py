@@ -55,18 +55,20 @@ def test_envoy_and_the_gateway_api_send_the_request_line_itself(kind: ProxyKind)
     assert (carried.head.method, carried.head.target, carried.head.host) == (b"PUT", b"/a?q=1", b"shop.example")
 
 
-@pytest.mark.parametrize("kind", [ProxyKind.ENVOY, ProxyKind.GATEWAY_API])
-@pytest.mark.parametrize("name", ["Impersonate-User", "impersonate-group", "Impersonate-Extra-Scope"])
-def test_where_a_proxy_joins_lines_nobody_can_be_two_in_one(kind: ProxyKind, name: str) -> None:
-    def asked(value: str) -> CarriedRequest:
+def test_where_a_proxy_joins_lines_nobody_can_be_two_in_one(subtests: pytest.Subtests) -> None:
+
+    def asked(kind: ProxyKind, name: str, value: str) -> CarriedRequest:
         headers = [("X-Original-Address", "192.0.2.1"), ("Impersonate-User", "bob"), (name, value)]
         return carried_request(DIALECTS[kind], head("GET", "shop.example", headers), b"/a")
 
-    assert (name.encode(), b"one") in asked("one").head.headers
-    for joined in ("one,two", "one, two", ","):
-        with pytest.raises(RequestRefused) as refused:
-            asked(joined)
-        assert refused.value.status == 400
+    for kind in [ProxyKind.ENVOY, ProxyKind.GATEWAY_API]:
+        for name in ["Impersonate-User", "impersonate-group", "Impersonate-Extra-Scope"]:
+            with subtests.test(kind=kind, name=name):
+                assert (name.encode(), b"one") in asked(kind, name, "one").head.headers
+                for joined in ("one,two", "one, two", ","):
+                    with pytest.raises(RequestRefused) as refused:
+                        asked(kind, name, joined)
+                    assert refused.value.status == 400
 
 
 def test_where_lines_stay_apart_a_group_may_have_a_comma() -> None:
@@ -74,16 +76,21 @@ def test_where_lines_stay_apart_a_group_may_have_a_comma() -> None:
     assert (b"Impersonate-Group", b"cn=dev,dc=example") in carried.head.headers
 
 
-@pytest.mark.parametrize("kind", list(QUESTIONS))
-@pytest.mark.parametrize("name", ["method", "uri", "address"])
-def test_a_source_that_is_missing_or_empty_or_there_twice_is_a_bad_question(kind: ProxyKind, name: str) -> None:
-    source = getattr(DIALECTS[kind], name).decode()
-    (spelled,) = [key for key in QUESTIONS[kind] if key.lower() == source]
-    rest = {key: value for key, value in QUESTIONS[kind].items() if key != spelled}
-    for headers, more in ((rest, ()), ({**rest, spelled: ""}, ()), (QUESTIONS[kind], ((source.upper(), "GET"),))):
-        with pytest.raises(BadQuestion) as caught:
-            ask(kind, headers, *more)
-        assert source in str(caught.value)
+def test_a_source_that_is_missing_or_empty_or_there_twice_is_a_bad_question(subtests: pytest.Subtests) -> None:
+    for kind in list(QUESTIONS):
+        for name in ["method", "uri", "address"]:
+            with subtests.test(kind=kind, name=name):
+                source = getattr(DIALECTS[kind], name).decode()
+                (spelled,) = [key for key in QUESTIONS[kind] if key.lower() == source]
+                rest = {key: value for key, value in QUESTIONS[kind].items() if key != spelled}
+                for headers, more in (
+                    (rest, ()),
+                    ({**rest, spelled: ""}, ()),
+                    (QUESTIONS[kind], ((source.upper(), "GET"),)),
+                ):
+                    with pytest.raises(BadQuestion) as caught:
+                        ask(kind, headers, *more)
+                    assert source in str(caught.value)
 
 
 def test_the_sources_of_another_proxy_are_headers_of_the_client() -> None:
@@ -105,9 +112,8 @@ def test_an_address_that_is_none_is_a_bad_question(text: str) -> None:
         ask(ProxyKind.NGINX, {**NGINX, "X-Forwarded-For": text})
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
+def test_what_our_own_listener_would_refuse_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], int]] = [
         ({"X-Original-Method": "FOO"}, 400),
         ({"X-Original-Method": "get"}, 400),
         ({"X-Original-Method": "TRACE"}, 405),
@@ -116,12 +122,12 @@ def test_an_address_that_is_none_is_a_bad_question(text: str) -> None:
         ({"X-Original-Upgrade": "h2c"}, 400),
         ({"X-Original-Content-Length": "-1"}, 400),
         ({"X-Original-Content-Length": "9" * 30}, 400),
-    ],
-)
-def test_what_our_own_listener_would_refuse_is_refused(change: dict[str, str], status: int) -> None:
-    with pytest.raises(RequestRefused) as caught:
-        ask(ProxyKind.NGINX, {**NGINX, **change})
-    assert caught.value.status == status
+    ]
+    for change, status in cases:
+        with subtests.test(change=change, status=status):
+            with pytest.raises(RequestRefused) as caught:
+                ask(ProxyKind.NGINX, {**NGINX, **change})
+            assert caught.value.status == status
 
 
 def test_an_upgrade_is_told_by_the_proxy() -> None:

@@ -26,10 +26,12 @@ async def test_a_public_path_needs_no_sign_in_and_asks_no_policy(tmp_path: Path,
         assert not {name for name in names if name.startswith((b"x-remote", b"x_remote", b"x-ostiary", b"impersonate"))}
 
 
-@pytest.mark.parametrize("path", ["/healthz/", "/healthzz", "/static", "/staticx/", "/Static/a", "/", "/x/static/a"])
-async def test_nothing_beside_it_is_public(tmp_path: Path, path: str) -> None:
-    async with applications(tmp_path, public=PUBLIC) as site:
-        assert (await site.visitor().ask(f"{WIKI}{path}", *SCRIPT)).status == 401
+async def test_nothing_beside_it_is_public(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    for path in ["/healthz/", "/healthzz", "/static", "/staticx/", "/Static/a", "/", "/x/static/a"]:
+        with subtests.test(path=path):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path, public=PUBLIC) as site:
+                assert (await site.visitor().ask(f"{WIKI}{path}", *SCRIPT)).status == 401
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,14 @@ async def test_somebody_with_a_session_or_a_token_has_no_user_there_either(tmp_p
             assert site.application.requests[-1].all("Cookie") == []
         event = (await site.gateway.events())[-1]
         assert event["user"]["username"] == "system:anonymous"
+
+
+async def test_authorization_of_the_application_passes_only_where_that_is_configured(tmp_path: Path) -> None:
+    for number, configured in enumerate((False, True)):
+        (tmp_path / str(number)).mkdir()
+        async with applications(tmp_path / str(number), public=PUBLIC, passAuthorization=configured) as site:
+            assert (await site.visitor().ask(f"{WIKI}/healthz", "Authorization: Basic YTpi", *SCRIPT)).status == 200
+            assert site.application.requests[-1].all("Authorization") == [b"Basic YTpi"] * configured
 
 
 async def test_a_revocation_of_everything_does_not_close_public_paths(tmp_path: Path) -> None:

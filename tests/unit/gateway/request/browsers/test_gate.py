@@ -36,26 +36,26 @@ async def test_a_page_load_is_led_to_the_sign_in_and_the_target_is_in_no_address
         assert site.application.requests == []
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        pytest.param(("Accept: application/json",), id="a program"),
-        pytest.param(("Accept: */*",), id="curl"),
-        pytest.param(SCRIPT, id="a script"),
-        pytest.param(("Accept: text/html", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty"), id="a script for HTML"),
-        pytest.param(("Accept: text/html", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: object"), id="an object"),
-        pytest.param(("Accept: image/*", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image"), id="an image"),
-    ],
-)
 async def test_everything_else_gets_a_401_that_says_that_sign_in_is_required(
-    tmp_path: Path, lines: tuple[str, ...]
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
-    async with applications(tmp_path) as site:
-        answer = await site.visitor().ask(f"{WIKI}/data", *lines)
-        assert answer.status == 401
-        assert answer.one("X-Ostiary-Sign-In") == b"required"
-        assert (answer.one("WWW-Authenticate") or b"").startswith(b"Bearer")
-        assert json.loads(answer.body)["message"].startswith("sign-in required")
+    cases: list[tuple[str, tuple[str, ...]]] = [
+        ("a program", ("Accept: application/json",)),
+        ("curl", ("Accept: */*",)),
+        ("a script", SCRIPT),
+        ("a script for HTML", ("Accept: text/html", "Sec-Fetch-Mode: cors", "Sec-Fetch-Dest: empty")),
+        ("an object", ("Accept: text/html", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: object")),
+        ("an image", ("Accept: image/*", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: image")),
+    ]
+    for case, lines in cases:
+        with subtests.test(case):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path) as site:
+                answer = await site.visitor().ask(f"{WIKI}/data", *lines)
+                assert answer.status == 401
+                assert answer.one("X-Ostiary-Sign-In") == b"required"
+                assert (answer.one("WWW-Authenticate") or b"").startswith(b"Bearer")
+                assert json.loads(answer.body)["message"].startswith("sign-in required")
 
 
 async def test_a_program_with_a_token_is_served_as_everywhere(tmp_path: Path) -> None:
@@ -192,6 +192,11 @@ async def test_a_refusal_is_a_page_for_people_and_a_status_for_programs(tmp_path
         assert (page.one("Audit-Id") or b"none") in page.body
         script = await visitor.ask(f"{WIKI}/denied", *SCRIPT)
         assert json.loads(script.body)["reason"] == "Forbidden"
+    (tmp_path / "api").mkdir()
+    async with applications(tmp_path / "api", auth="token") as site:
+        site.policy.rule = DENY
+        refusal = await site.visitor().ask(f"{WIKI}/denied", f"Authorization: Bearer {site.gateway.token}", *PAGE)
+        assert json.loads(refusal.body)["reason"] == "Forbidden", "an API has no pages"
 
 
 # --- other sites ---
@@ -199,17 +204,21 @@ async def test_a_refusal_is_a_page_for_people_and_a_status_for_programs(tmp_path
 FOREIGN = ("https://evil.test", "https://board.test", "http://wiki.test", "https://wiki.test:444", "null", "")
 
 
-@pytest.mark.parametrize("origin", FOREIGN)
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-async def test_what_another_site_sends_is_refused(tmp_path: Path, origin: str, method: str) -> None:
-    async with applications(tmp_path) as site:
-        visitor = await site.signed_in()
-        before = len(site.application.requests)
-        lines = (*SCRIPT, f"Origin: {origin}") if origin else SCRIPT
-        answer = await visitor.ask(f"{WIKI}/delete", *lines, method=method, body=b"x")
-        assert answer.status == 403
-        assert json.loads(answer.body)["message"] == "the request was sent by a page of another site"
-        assert len(site.application.requests) == before
+async def test_what_another_site_sends_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for origin in FOREIGN:
+        for method in ["POST", "PUT", "DELETE", "PATCH"]:
+            with subtests.test(origin=origin, method=method):
+                tmp_path = tmp_path_factory.mktemp("case")
+                async with applications(tmp_path) as site:
+                    visitor = await site.signed_in()
+                    before = len(site.application.requests)
+                    lines = (*SCRIPT, f"Origin: {origin}") if origin else SCRIPT
+                    answer = await visitor.ask(f"{WIKI}/delete", *lines, method=method, body=b"x")
+                    assert answer.status == 403
+                    assert json.loads(answer.body)["message"] == "the request was sent by a page of another site"
+                    assert len(site.application.requests) == before
 
 
 @pytest.mark.parametrize("fetch_site", ["cross-site", "same-site"])
@@ -226,14 +235,18 @@ async def test_the_site_that_the_browser_tells_counts_too(tmp_path: Path, fetch_
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
 
 
-@pytest.mark.parametrize("origin", FOREIGN)
-async def test_a_websocket_of_another_site_is_refused(tmp_path: Path, origin: str) -> None:
-    async with applications(tmp_path) as site:
-        visitor = await site.signed_in()
-        before = len(site.application.requests)
-        lines = (*UPGRADE, f"Origin: {origin}") if origin else UPGRADE
-        assert (await visitor.ask(f"{WIKI}/chat", *lines)).status == 403
-        assert len(site.application.requests) == before
+async def test_a_websocket_of_another_site_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for origin in FOREIGN:
+        with subtests.test(origin=origin):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with applications(tmp_path) as site:
+                visitor = await site.signed_in()
+                before = len(site.application.requests)
+                lines = (*UPGRADE, f"Origin: {origin}") if origin else UPGRADE
+                assert (await visitor.ask(f"{WIKI}/chat", *lines)).status == 403
+                assert len(site.application.requests) == before
 
 
 async def switching(connection: Upstreamed) -> None:
@@ -305,8 +318,10 @@ async def test_a_running_page_sees_nothing_of_a_renewal_and_learns_of_the_sessio
         visitor = await site.signed_in()
         for _ in range(3):
             site.gateway.clock.advance(minutes=16)
-            answer = await visitor.ask(f"{WIKI}/data", *SCRIPT)
-            assert (answer.status, answer.all("Set-Cookie")) == (200, [])
+            for _ in range(4):
+                answer = await visitor.ask(f"{WIKI}/data", *SCRIPT)
+                assert (answer.status, answer.all("Set-Cookie")) == (200, [])
+                assert (await visitor.ask(f"{WIKI}/data", *PAGE)).status == 200
         site.gateway.clock.advance(hours=24)
         assert (await visitor.ask(f"{WIKI}/data", *SCRIPT)).one("X-Ostiary-Sign-In") == b"required"
         assert (await visitor.ask(f"{WIKI}/data", *PAGE)).status == 303

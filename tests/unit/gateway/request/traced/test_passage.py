@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ostiary.core.tokens import new_token
 from tests.support.collector import CLIENT, SERVER, collecting, plain
-from tests.support.http1 import Upstreamed, until, upstream
-from tests.unit.gateway.request.gateways import at, configured, serving
+from tests.support.http1 import Upstreamed, get, until, upstream
+from tests.unit.gateway.request.gateways import at, configured, kubernetes, serving
 from tests.unit.gateway.request.traced.test_engine import only_request, traced
 
 NOWHERE = "http://127.0.0.1:1"
@@ -41,9 +43,10 @@ async def test_an_error_of_the_client_is_a_failure_for_who_asks_and_none_for_who
             assert span.status.code == (2 if failed else 0)
 
 
-@pytest.mark.parametrize(
-    ("host", "address", "port"),
-    [
+async def test_the_server_is_what_the_client_calls_it(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("gateway.test", "gateway.test", None),
         ("gateway.test:8443", "gateway.test", 8443),
         ("127.0.0.1", "127.0.0.1", None),
@@ -51,16 +54,15 @@ async def test_an_error_of_the_client_is_a_failure_for_who_asks_and_none_for_who
         ("[::1]:8443", "[::1]", 8443),
         ("gateway.test:", "gateway.test:", None),
         ("gateway.test:x", "gateway.test:x", None),
-    ],
-)
-async def test_the_server_is_what_the_client_calls_it(
-    tmp_path: Path, host: str, address: str, port: int | None
-) -> None:
-    with collecting() as collector:
-        async with serving(configured(tmp_path, NOWHERE, tracing=traced(collector))) as site:
-            await site.client.ask(site.request().replace(b"gateway.test", host.encode()))
-            attributes, _ = await only_request(collector)
-    assert (attributes["server.address"], attributes.get("server.port")) == (address, port)
+    ]
+    for host, address, port in cases:
+        with subtests.test(host=host, address=address, port=port):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with collecting() as collector:
+                async with serving(configured(tmp_path, NOWHERE, tracing=traced(collector))) as site:
+                    await site.client.ask(site.request().replace(b"gateway.test", host.encode()))
+                    attributes, _ = await only_request(collector)
+            assert (attributes["server.address"], attributes.get("server.port")) == (address, port)
 
 
 async def test_long_texts_are_cut(tmp_path: Path) -> None:
@@ -70,6 +72,46 @@ async def test_long_texts_are_cut(tmp_path: Path) -> None:
             attributes, _ = await only_request(collector)
     assert attributes["url.path"] == "/" + "x" * 1023
     assert attributes["user_agent.original"] == "y" * 1024
+
+
+async def test_tokens_wherever_a_client_puts_them_are_not_exported(tmp_path: Path) -> None:
+    """As in the log and in audit events."""
+    opaque, signed = new_token().reveal(), f"eyJ{'hbGci' * 5}.{'eyJzdWIi' * 4}.{'c2lnbmF0' * 4}"
+    encoded = "".join(f"%{ord(character):02x}" for character in opaque)
+    # Cut at the longest text that is exported, it would no longer look like a token.
+    late = "x" * 1013 + "/" + opaque
+    with collecting() as collector:
+
+        def arrived(most: int) -> bool:
+            return len(collector.of_kind(SERVER)) == most
+
+        config = configured(tmp_path, NOWHERE, tracing=traced(collector), upstreams=kubernetes(NOWHERE))
+        async with serving(config) as site:
+            for number, (path, *headers) in enumerate(
+                [
+                    (f"/api/v1/namespaces/{opaque}/pods/{signed}",),
+                    (f"/apis/{opaque}/v1/{opaque}/{opaque}/{opaque}",),
+                    (f"/{encoded}/x",),
+                    (f"/{late}",),
+                    ("/x", f"User-Agent: curl {opaque} {signed}"),
+                    ("/x", f"User-Agent: {late}"),
+                    ("/x", f"traceparent: 00-{'a' * 32}-{'b' * 16}-01", f"tracestate: vendor={opaque}"),
+                    (f"/x?token={opaque}",),
+                ]
+            ):
+                await site.ask(path, *headers)
+                await until(partial(arrived, number + 1))
+            # Presented in the place of the Host, and as the token of nobody.
+            request = get("/x", f"Authorization: Bearer {opaque}").replace(b"gateway.test", opaque.encode())
+            await site.client.ask(request)
+            await until(partial(arrived, number + 2))
+        exported = str(collector.spans)
+        for secret in (opaque, signed, encoded, opaque[:8], signed[:20]):
+            assert secret not in exported
+        paths = [plain(span.attributes)["url.path"] for span in collector.of_kind(SERVER)]
+    assert paths[0] == "/api/v1/namespaces/REDACTED/pods/REDACTED"
+    assert paths[2] == "/REDACTED/x"
+    assert "ostiary.namespace" in exported
 
 
 async def test_without_a_user_agent_none_is_said(tmp_path: Path) -> None:
