@@ -7,8 +7,9 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ from tests.support.door_suite.judge import Judge
 from tests.support.door_suite.policy import ADMIN, ATTRIBUTES, EXTRA, USERS, Rules
 from tests.support.doors import HOST, Client, EchoUpstream, printed_haproxy, running
 from tests.support.gateway import SECONDS, InProcessGateway, Site
-from tests.support.haproxy import FakeAgent, runtime, wait_for
 from tests.support.ports import free_port
+from tests.support.socket_server import SocketServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.needs("haproxy"), pytest.mark.timeout(120)]
 
@@ -39,6 +41,55 @@ DOOR = "edge"
 # There is no admission here: with it, each request is asked about.
 REPEATED_CASES = [case for case in CASES if case.target not in ("/limited", "/full") and ADMIN not in case.target]
 ALICE = Case("carried", "/carried")
+
+
+def runtime(path: Path, command: str) -> str:
+    """What HAProxy says to a command on its runtime socket."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(SECONDS)
+        connection.connect(str(path))
+        connection.sendall(command.encode() + b"\n")
+        output = b""
+        while data := connection.recv(65536):
+            output += data
+    return output.decode()
+
+
+class FakeAgent(SocketServer):
+    """An agent of HAProxy that greets as it should, and then does to every question what *answer* says.
+
+    *answer* gets the numbers of a question, and gives the bytes that are sent; None: nothing is.
+    """
+
+    def __init__(self, answer: Callable[[int, int], bytes | None]) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked = threading.Event()
+
+    def serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as reader, suppress(OSError):
+            while len(head := reader.read(4)) == 4:
+                frame = reader.read(int.from_bytes(head, "big"))
+                if frame[0] == spop.HAPROXY_HELLO:
+                    connection.sendall(_hello())
+                elif frame[0] == spop.NOTIFY:
+                    stream, at = spop.read_number(frame, 5)
+                    number, _ = spop.read_number(frame, at)
+                    self.asked.set()
+                    answer = self.answer(stream, number)
+                    if answer == b"":
+                        return
+                    if answer is not None:
+                        connection.sendall(answer)
+
+
+def _hello() -> bytes:
+    said = {
+        b"version": spop.string(b"2.0"),
+        b"max-frame-size": spop.uint32(16000),
+        b"capabilities": spop.string(b"pipelining"),
+    }
+    return spop.frame(spop.AGENT_HELLO, 0, 0, spop.pairs(said))
 
 
 def _sections(echo: EchoUpstream, **door: Any) -> dict[str, Any]:
@@ -114,7 +165,7 @@ class Carrier:
             assert client.send(case.request(token)).status == 200
             return self.asked() == before
 
-        wait_for("HAProxy uses a decision again", is_carried)
+        until(is_carried, what="HAProxy uses a decision again")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +180,7 @@ def carrier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Carrier]:
         text = _text(site.write_config(**sections), port)
         client = stack.enter_context(running("haproxy", folder / "haproxy", text, port))
         doors = suite.Doors(site, gateway, rules, echo, {"shop": echo}, suite._tokens(gateway), {"haproxy": client})
-        wait_for("there is a lease", lambda: bool(runtime(site.folder / "runtime", "show map /dev/./null").strip()))
+        until(lambda: bool(runtime(site.folder / "runtime", "show map /dev/./null").strip()), what="there is a lease")
         yield Carrier(doors, port, text)
 
 
@@ -146,7 +197,7 @@ def test_with_decisions_every_request_is_answered_as_by_the_built_in_proxy(carri
                 failures.append(f"{case.name}: {mistake}")
         assert not failures, "\n".join(failures)
         questions.append(carrier.asked() - before)
-        wait_for("all passes are in the map", lambda: len(carrier.passes()) >= carrier.pushed())
+        until(lambda: len(carrier.passes()) >= carrier.pushed(), what="all passes are in the map")
     assert questions[1] < questions[0] / 1.5, questions
     assert not any(token in text for text in carrier.passes() for token in doors.tokens.values())
 
@@ -159,7 +210,7 @@ def test_a_revoked_token_is_refused_though_haproxy_had_a_pass(carrier: Carrier) 
     carrier.carry(client, other)
     tokens = carrier.gateway.worker.app.shared.tokens
     carrier.gateway.call(lambda: tokens.revoke(RevocationKind.SESSION, session))
-    wait_for("the token is refused", lambda: client.send(ALICE.request(token)).status == 401)
+    until(lambda: client.send(ALICE.request(token)).status == 401, what="the token is refused")
     before = carrier.asked()
     assert client.send(ALICE.request(other)).status == 200
     assert carrier.asked() == before, "the pass of another token is gone, too"
@@ -408,10 +459,10 @@ def test_a_reload_opens_and_closes_the_addresses_of_doors_and_keeps_the_others(t
             gateway.signal(signal.SIGHUP)
 
         reload(*sections["doors"], second)
-        wait_for("the second address is open", lambda: _connects(new))
+        until(lambda: _connects(new), what="the second address is open")
         assert client.send(request).status == 200
         reload(*sections["doors"])
-        wait_for("the second address is closed", lambda: not _connects(new))
+        until(lambda: not _connects(new), what="the second address is closed")
         assert _connects(old)
         assert client.send(request).status == 200
 
@@ -440,6 +491,7 @@ def _revoke(site: Site, session: str) -> None:
     asyncio.run(revoke())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_passes_end_with_the_lease_of_a_gateway_that_hangs_or_dies(tmp_path: Path, workers: int) -> None:
     site, port = _site(tmp_path), free_port()
@@ -462,21 +514,21 @@ def test_passes_end_with_the_lease_of_a_gateway_that_hangs_or_dies(tmp_path: Pat
             # While a gateway begins again, a question may get no answer.
             return status() == 200 and "|" in runtime(pushed, "show map /dev/null")
 
-        wait_for("HAProxy has a pass", is_carried)
+        until(is_carried, what="HAProxy has a pass")
         processes = gateway.workers() if workers > 1 else {gateway.pid}
         for process in processes:
             os.kill(process, signal.SIGSTOP)
         # Whatever is revoked now, nobody can tell HAProxy. It still has the pass.
-        wait_for("the lease has ended", lambda: status() == 503)
+        until(lambda: status() == 503, what="the lease has ended")
         _revoke(site, login.session)
         for process in processes:
             os.kill(process, signal.SIGCONT)
-        wait_for("the revocation is in force", lambda: status() == 401)
+        until(lambda: status() == 401, what="the revocation is in force")
         request = Case("carried", "/carried").request(gateway.login("alice").token)
-        wait_for("HAProxy has a pass", is_carried)
+        until(is_carried, what="HAProxy has a pass")
         for process in (gateway.pid, *processes):
             os.kill(process, signal.SIGKILL)
-        wait_for("the lease has ended", lambda: status() == 503)
+        until(lambda: status() == 503, what="the lease has ended")
         echo.seen.clear()
         assert status() == 503
         assert not echo.seen

@@ -223,17 +223,17 @@ class Gatekeeper:
         if presented is None:
             raise refusing.unauthorized(request_id, attempted=False)
         try:
-            token = None if len(presented) > LONGEST_TOKEN else await self._find(presented)
+            token = None if len(presented) > LONGEST_TOKEN else await self._find(presented, request.remote)
         except ProviderError as error:
             raise refusing.unavailable(request_id, _cause(error)) from None
         if token is None:
             raise refusing.unauthorized(request_id, attempted=True)
         return token
 
-    async def _find(self, presented: bytes) -> RememberedToken | None:
+    async def _find(self, presented: bytes, address: str) -> RememberedToken | None:
         token_digest = digest(presented)
         token = self._authenticator.recall(token_digest)
-        return await self._authenticator.find(presented, token_digest) if token is None else token
+        return await self._authenticator.find(presented, token_digest, address) if token is None else token
 
     async def _accept_action(self, request: BackendRequest, request_id: str) -> tuple[RememberedToken, BackendPlan]:
         """The plan of a request that the gateway has allowed and redirected here: nothing is asked again."""

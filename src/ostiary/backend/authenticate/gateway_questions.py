@@ -25,8 +25,10 @@ from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decod
 # What errors call it.
 SYSTEM = "the gateway"
 REVOCATIONS = "/webhooks/revoked-credentials"
-# Questions at a time; the list of revocations has a connection of its own.
-CONCURRENCY = 32
+# Tokens that are looked up at a time. The list of revocations does not wait for them: it is followed, and fetched at
+# once where it has become too old.
+LOOK_UPS = 32
+CONCURRENCY = LOOK_UPS + 2
 # How often the files of TLS are looked at: certificates are renewed in place.
 LOOK_SECONDS = 1.0
 T = TypeVar("T")
@@ -52,10 +54,13 @@ class GatewayQuestions:
         self._outbound = self._connect()
         self._retired: Outbound | None = None
 
-    async def describe(self, token: str) -> TokenDescription | None:
-        """What *token* attests; None if nobody is authenticated by it. Raises `ProviderError`."""
+    async def describe(self, token: str, address: str = "") -> TokenDescription | None:
+        """What *token* attests; None if nobody is authenticated by it. Raises `ProviderError`.
+
+        The gateway counts unknown tokens of the client's *address*.
+        """
         url = self._url + INTROSPECTION
-        answer = await self._ask("POST", url, self._seconds, body=question(token))
+        answer = await self._ask("POST", url, self._seconds, body=question(token, address))
         return self._read(url, answer, decode_answer)
 
     async def fetch_revoked(self, after: int | None, wait: int) -> RevokedCredentials:

@@ -115,11 +115,17 @@ class Buckets:
         return (tokens, now), self._seconds_until_full(tokens)
 
 
-class FailedAttempts:
-    """Counts failed authentications by where they come from.
+# One credential may use up half of what its address may: a program whose token has expired can have dozens of requests
+# in flight, and only a 401 makes it refresh.
+_CREDENTIALS_OF_AN_ADDRESS = 2
 
-    Call `check` before the token store is asked about an unknown token, and not for a token that is known to
-    this worker: people behind one address must not lock each other out.
+
+class FailedAttempts:
+    """Counts failed authentications: of each credential, then of the address that they come from.
+
+    Look a credential up first, and `charge` it if it is not valid: people behind one address must not lock each other
+    out. A program that repeats one revoked credential is charged for that, and its address only in part, so that its
+    neighbours still learn from a 401 that their own credential has expired.
     """
 
     def __init__(
@@ -132,23 +138,39 @@ class FailedAttempts:
     ) -> None:
         self._enabled = per_minute > 0
         self._buckets = Buckets(per_minute / 60, per_minute, clock=clock, limit=limit, counts=counts, name="failures")
+        # Of this process: a credential that fails here is looked up by each of the others as often.
+        least = per_minute / _CREDENTIALS_OF_AN_ADDRESS
+        self._credentials = Buckets(least / 60, least, clock=clock, limit=limit)
 
-    def record_failure(self, address: str) -> None:
-        if self._enabled:
-            self._buckets.take(network(address))
+    def check_credential(self, digest: bytes) -> None:
+        """Raise `TooManyRequests` if this credential, of which *digest* is kept, was invalid too often."""
+        retry_after = self._credentials.empty_for(digest.hex()) if self._enabled else 0.0
+        if retry_after:
+            raise _too_many("this credential was not valid", retry_after)
+
+    def charge(self, address: str, digest: bytes = b"") -> None:
+        """Count an invalid credential; raises `TooManyRequests` if there were too many.
+
+        *digest* tells it from others; empty if it is not even well-formed.
+        """
+        if not self._enabled:
+            return
+        if digest:
+            self._credentials.take(digest.hex())
+        retry_after = self._buckets.take(network(address))
+        if retry_after:
+            raise _too_many("too many credentials from this address were not valid", retry_after)
 
     def seconds_blocked(self, address: str) -> float:
-        """How many seconds until this address may try again; zero if it may."""
+        """How many seconds until an invalid credential from this address is no longer too many; zero if it is none."""
         return self._buckets.empty_for(network(address)) if self._enabled else 0.0
-
-    def check(self, address: str) -> None:
-        retry_after = self.seconds_blocked(address)
-        if retry_after:
-            cause = "too many credentials from this address were not valid"
-            raise TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)
 
     def __len__(self) -> int:
         return len(self._buckets)
+
+
+def _too_many(cause: str, retry_after: float) -> TooManyRequests:
+    return TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)
 
 
 def network(address: str) -> str:

@@ -9,6 +9,9 @@ counts what they hold.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
@@ -21,6 +24,9 @@ from ostiary.gateway.admit.unread import UnreadLimit
 from ostiary.gateway.config.limit_settings import LimitSettings
 from ostiary.interfaces.shared_counts import ImmediateCounts
 from ostiary.model import UserInfo
+
+# So many lookups at a time for addresses with too many invalid tokens. A connection has one, so they take turns.
+SUSPECT_LOOKUPS = 8
 
 
 class Limits:
@@ -51,11 +57,25 @@ class Limits:
         )
         self.streams = StreamLimit(settings.streams, settings.streams_in_all)
         self.failures = FailedAttempts(settings.failures_per_minute, clock=clock, counts=counts)
+        self._suspect_lookups = asyncio.Semaphore(SUSPECT_LOOKUPS)
         self._unread = UnreadLimit(settings.unread_per_user, settings.unread_in_all)
         rate, burst = settings.requests_per_second, settings.burst
         self._rate = Buckets(rate, burst, clock=clock, counts=counts, name="requests")
         self._has_rate = rate > 0
         self._shares: WeakValueDictionary[tuple[str, bool], UserShare] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def lookup(self, address: str) -> AsyncIterator[None]:
+        """Held while a token is looked up that is not in memory, which a client at *address* has presented.
+
+        Addresses with too many invalid tokens share a few lookups at a time: a valid token from there waits, but is
+        not rejected.
+        """
+        if self.failures.seconds_blocked(address):
+            async with self._suspect_lookups:
+                yield
+        else:
+            yield
 
     @property
     def unread(self) -> int:

@@ -12,7 +12,7 @@ from ostiary.gateway.admit.share import Leave, UserShare
 class StreamLimit:
     """How many streams may be open: of one user, and of all."""
 
-    def __init__(self, per_user: int, in_all: int = 0) -> None:
+    def __init__(self, per_user: int, in_all: int) -> None:
         self._per_user, self._in_all = per_user, in_all
         self.open_in_all = 0
 

@@ -45,10 +45,11 @@ REBUILT = frozenset((b"host", b"content-length", b"expect", b"audit-id"))
 IDENTITY = frozenset(
     (
         *(b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"),
+        *(b"cf-connecting-ip", b"cf-connecting-ipv6", b"fastly-client-ip", b"x-cluster-client-ip"),
         *(b"x-user", b"x-username", b"x-user-name", b"x-user-id", b"x-userid", b"x-user-email", b"x-email"),
         *(b"x-user-groups", b"x-user-roles", b"x-groups", b"x-roles", b"x-userinfo", b"x-consumer-username"),
         *(b"x-auth-user", b"x-auth-username", b"x-auth-email", b"x-auth-groups", b"x-auth-roles", b"x-jwt-assertion"),
-        *(b"x-client-cert", b"x-client-dn", b"x-client-verify", b"x-id-token"),
+        *(b"x-client-cert", b"x-client-cn", b"x-client-dn", b"x-client-verify", b"x-id-token"),
     )
 )
 IDENTITY_PREFIXES = (
@@ -68,6 +69,8 @@ IDENTITY_PREFIXES = (
     b"x-ms-client-principal",
     b"x-amzn-oidc-",
     b"x-pomerium-",
+    b"x-authentik-",
+    b"tailscale-user-",
     b"cf-access-",
     b"client-cert",
     b"x-client-certificate",

@@ -20,7 +20,10 @@ OVERHEAD_RATIO = 16
 
 
 class IncomingBody:
-    """One request's body on its way. Times are the event loop's; the methods that check raise `RequestRefused`."""
+    """One request's body on its way; `received` bytes of data have come. Times are the event loop's.
+
+    The methods that check raise `RequestRefused`.
+    """
 
     __slots__ = (
         "_allowed",
@@ -31,8 +34,8 @@ class IncomingBody:
         "_limits",
         "_paused_at",
         "_pieces",
-        "_received",
         "_wire",
+        "received",
     )
 
     def __init__(self, limits: ServerLimits, now: float, *, chunked: bool) -> None:
@@ -44,13 +47,13 @@ class IncomingBody:
         self._chunks = 0
         self._by_time = 0
         self._allowed = FREE_CHUNKS
-        self._received = 0
+        self.received = 0
         self._wire = 0
 
     def add(self, piece: bytes) -> None:
         """The next piece of what is being read."""
         self._pieces.append(piece)
-        self._received += len(piece)
+        self.received += len(piece)
         if len(self._pieces) > self._allowed:
             self._check_chunks()
 
@@ -59,7 +62,7 @@ class IncomingBody:
         pieces, self._pieces = self._pieces, []
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._chunks += len(pieces)
-        if self._received > self._limits.body_bytes:
+        if self.received > self._limits.body_bytes:
             raise RequestRefused(413, "the request's body is too large")
         return data
 
@@ -67,14 +70,14 @@ class IncomingBody:
         """One read, of *size* bytes, is over."""
         self._wire += size
         if self._chunked:
-            if self._wire - self._received > FREE_OVERHEAD + OVERHEAD_RATIO * self._received:
+            if self._wire - self.received > FREE_OVERHEAD + OVERHEAD_RATIO * self.received:
                 raise RequestRefused(400, "the request's body has too much beside its data")
             self._by_time = int((now - self._began) * CHUNKS_PER_SECOND)
             self._allowed = self._allowed_chunks()
 
     def _allowed_chunks(self) -> int:
         """How many more there may be, beside those that were taken."""
-        return FREE_CHUNKS + self._received // CHUNK_BYTES + self._by_time - self._chunks
+        return FREE_CHUNKS + self.received // CHUNK_BYTES + self._by_time - self._chunks
 
     def _check_chunks(self) -> None:
         # The data that came with this read counts as well.
@@ -87,7 +90,7 @@ class IncomingBody:
     def deadline(self, now: float) -> float:
         """When the client is too late: with the next piece, on average, or with the whole."""
         limits = self._limits
-        least = limits.body_timeout + (self._received / limits.body_rate if limits.body_rate else float("inf"))
+        least = limits.body_timeout + (self.received / limits.body_rate if limits.body_rate else float("inf"))
         return min(now + limits.body_timeout, self._began + min(least, limits.body_total))
 
     def restart(self, now: float) -> None:

@@ -130,7 +130,9 @@ class OutgoingTransport:
 
     def close(self) -> None:
         self.flush()
-        self._inner.close()
+        # Closed twice, a TLS transport of asyncio (Python before 3.11.5) can no longer be aborted.
+        if not self._inner.is_closing():
+            self._inner.close()
 
     def abort(self) -> None:
         self._parts = []

@@ -6,7 +6,8 @@
     2026-01-01T00:00:00.000Z WARNING a provider failed request_id=... cause="..."                        text
 
 Called once, by the command that serves. Modules log with the standard library and know nothing of this one. Every
-text passes through `core.secrets.redact`, also a traceback and also what other libraries say.
+text passes through `core.secrets.redact`, also a traceback and also what other libraries say. Lines about requests are
+limited for each source (`SourceLimit`); their audit events are not.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
+from ostiary.core.caching.bounded import Bounded
+from ostiary.core.clock import SYSTEM_CLOCK
+from ostiary.core.counting.rates import network
 from ostiary.core.secrets.redact import redact
 from ostiary.errors import ConfigurationError
 
@@ -26,12 +32,18 @@ FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
 # These log every address they call, with its query.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio")
-_OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "source"}
 # An id is random by design, so it looks like a secret; under these names, and in this form, it is none.
 _IDS = frozenset({"request_id", "audit_id", "decision_id", "session_id"})
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[A-Za-z0-9._-]{1,23}")
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 _DEEPEST = 4
+# Of one source; a flood has thousands, and the disk, journald or the collector of the cluster takes them all.
+LINES_PER_SECOND = 10
+# Sources that are told apart. A flood from more of them drops the counts of the oldest.
+MOST_SOURCES = 4096
+
+log = logging.getLogger("ostiary.gateway")
 
 
 def configure_logging(
@@ -46,6 +58,7 @@ def configure_logging(
         raise ConfigurationError("the log cannot be set up", cause=cause)
     handler = _Handler(stream or sys.stderr)
     handler.set_name("ostiary")
+    handler.addFilter(SourceLimit())
     handler.setFormatter(JsonFormatter(secrets) if format == "json" else TextFormatter(secrets))
     root = logging.getLogger()
     for before in [before for before in root.handlers if before.get_name() == "ostiary"]:
@@ -56,6 +69,78 @@ def configure_logging(
         logging.getLogger(name).setLevel(logging.WARNING)
     logging.captureWarnings(True)
     return handler
+
+
+def report_suppressed() -> None:
+    """About once a second: log how many lines of each source were suppressed and not reported yet."""
+    for handler in logging.getLogger().handlers:
+        for limit in handler.filters:
+            if isinstance(limit, SourceLimit):
+                limit.report()
+
+
+@dataclass(slots=True)
+class _Window:
+    """The lines of one source within a second. `client` is as it was in the first of them."""
+
+    client: str
+    ends_at: float
+    lines: int = 0
+    suppressed: int = 0
+
+
+class SourceLimit(logging.Filter):
+    """Limits the lines about requests to `LINES_PER_SECOND` for each source, and says how many were suppressed.
+
+    The source of a record is its `user`, else its `address`, else its `source`, which is not shown because the message
+    has it. Records about requests without any of them share one limit. All other records pass.
+    """
+
+    def __init__(self, *, now: Callable[[], float] = SYSTEM_CLOCK.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        self._lock = threading.Lock()
+        self._windows: Bounded[str, _Window] = Bounded(MOST_SOURCES)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        client = _client(record)
+        if client is None:
+            return True
+        # The user, or the network that one subscriber has.
+        source = client if getattr(record, "user", "") else network(client)
+        now = self._now()
+        with self._lock:
+            window = self._windows.get(source)
+            if window is None or now >= window.ends_at:
+                suppressed = 0 if window is None else window.suppressed
+                self._windows.keep(source, window := _Window(client, now + 1.0))
+                if suppressed:
+                    record.__dict__.setdefault("suppressed", suppressed)
+            if window.lines >= LINES_PER_SECOND:
+                window.suppressed += 1
+                return False
+            window.lines += 1
+        return True
+
+    def report(self) -> None:
+        """Log what was suppressed of sources that have logged nothing since."""
+        now = self._now()
+        with self._lock:
+            ended = [(source, window) for source, window in self._windows.items() if now >= window.ends_at]
+            for source, _ in ended:
+                del self._windows[source]
+        for source, window in ended:
+            if window.suppressed:
+                extra = {"source": source, "client": window.client, "suppressed": window.suppressed}
+                log.warning("log lines were suppressed", extra=extra)
+
+
+def _client(record: logging.LogRecord) -> str | None:
+    fields = vars(record)
+    for name in ("user", "address", "source"):
+        if value := fields.get(name):
+            return str(value)
+    return "" if "request_id" in fields else None
 
 
 class _Handler(logging.StreamHandler[TextIO]):

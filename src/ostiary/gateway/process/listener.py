@@ -13,17 +13,13 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from cryptography.hazmat.primitives.serialization import Encoding
-
 from ostiary.core.clock import Clock
 from ostiary.core.keys.address import KeyAddress, key_file
-from ostiary.core.keys.openssl.contexts import use_key
-from ostiary.core.keys.openssl.session_tickets import turn_off_resumption
 from ostiary.core.settings.outgoing import device_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint, is_settled
 from ostiary.errors import ConfigurationError, TransportError
 from ostiary.gateway.config import settings
-from ostiary.gateway.config.named_files.certificates import certificates
+from ostiary.gateway.config.named_files.certificates import certificate_der, certificates
 from ostiary.gateway.config.values import Address, parse_address
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.http1.server.tls import ListenerContext
@@ -106,6 +102,10 @@ def server_context(
 
     Without *ticket_keys* no session is resumed: proxies that ask us about requests keep their connections.
     """
+    # Imported here: only those need it who speak TLS themselves.
+
+    from ostiary.core.keys.openssl.session_tickets import turn_off_resumption
+
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
@@ -116,12 +116,15 @@ def server_context(
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
         if isinstance(tls.key, KeyAddress):
+            # Imported here: only those need it whose key is kept elsewhere.
+            from ostiary.core.keys.openssl.contexts import use_key
+
             pair = device_certificate(tls.certificate, tls.key)
             assert pair.device_key is not None
             use_key(context, str(tls.certificate), pair.device_key)
         else:
             context.load_cert_chain(tls.certificate, tls.key)
-        context.certificate = next((each.public_bytes(Encoding.DER) for each in certificates(tls.certificate)), None)
+        context.certificate = next(map(certificate_der, certificates(tls.certificate)), None)
         if tls.client_ca is not None:
             # Requested, not required: most clients present a token. A certificate that is presented must be valid.
             context.load_verify_locations(tls.client_ca)

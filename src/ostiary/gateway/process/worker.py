@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING
 from ostiary.core.abilities import ability
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.replicated_counts import ReplicatedCounts
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.errors import ConfigurationError, OstiaryError, ProviderError
-from ostiary.gateway.config.reload import changes_that_need_a_restart
+from ostiary.gateway.config.reload import check_reloadable
 from ostiary.gateway.config.settings import GatewayConfig, ServerTls
 from ostiary.gateway.http1.server.connection import Server, ServerConnection
+from ostiary.gateway.observe.logging import report_suppressed
 from ostiary.gateway.observe.snapshots import Snapshot
 from ostiary.gateway.process import replica_state
 from ostiary.gateway.process.app.app import App
@@ -75,9 +77,13 @@ class Worker:
         self._shortcuts = shortcuts
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised)
+        # Of all listeners: whichever a flood reaches, requests to the others have their turns.
+        self._queue = FairQueue(self._loop, now=clock.monotonic)
+        self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised, queue=self._queue)
         self.app = App(config, self._loop, clock=clock, counts=counts, shortcuts=shortcuts)
-        self._http = Server(self.app.handle, server_limits(config.listen), self._loop, shortcuts=shortcuts)
+        self._http = Server(
+            self.app.handle, server_limits(config.listen), self._loop, shortcuts=shortcuts, queue=self._queue
+        )
         self._http.answer_known, self._http.pass_on = self.app.answer_known, self.app.pass_on
         self._http.on_refused = self.app.engine.record_unreadable
         self._grpc = None if grpc_listener is None else self._open_grpc(grpc_listener)
@@ -126,7 +132,7 @@ class Worker:
         self._http.handle, self._http.answer_known, self._http.pass_on = new.handle, new.answer_known, new.pass_on
         self._http.on_refused = new.engine.record_unreadable
         if self._grpc is not None:
-            self._grpc.reload(new.check, limits)
+            self._grpc.reload(new.doors.check_handler().handle, limits)
         # The next configuration may read the remembered heads differently.
         self._http.heads.clear()
         new.adopt(old)
@@ -261,7 +267,8 @@ class Worker:
         # Most gateways have none, and do not need its library.
         from ostiary.gateway.process.listeners.grpc import GrpcListener
 
-        return GrpcListener(listener, self.app.check, server_limits(self.app.config.listen), self._loop)
+        handle = self.app.doors.check_handler().handle
+        return GrpcListener(listener, handle, server_limits(self.app.config.listen), self._loop, self._queue)
 
     @property
     def _connections(self) -> list[ServerConnection | CheckConnection]:
@@ -331,6 +338,7 @@ class Worker:
             await self._retire()
             await self._take_up_new_certificate()
             self._ticket_keys.renew()
+            report_suppressed()
 
     async def _retire(self) -> None:
         """Close old configurations whose last request has ended."""
@@ -338,9 +346,10 @@ class Worker:
         for app in idle:
             # Closed first: that may drop events, too. What is counted must never become less.
             await app.close(keep_shared=True)
-            self._old.remove(app)
-            self._retired_events += app.auditor.events
-            self._retired_dropped += app.auditor.dropped
+            if app in self._old:
+                self._old.remove(app)
+                self._retired_events += app.auditor.events
+                self._retired_dropped += app.auditor.dropped
 
 
 def _is_unfinished(connection: ServerConnection | CheckConnection) -> bool:
@@ -368,15 +377,3 @@ async def confirm_owner(owner: StoreOwner | None, old: GatewayConfig, new: Gatew
         hint=failure.hint,
         code=failure.code,
     )
-
-
-def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
-    """Raise `ConfigurationError` for a change that needs a restart: addresses, workers, store, tokens, limits."""
-    changed = list(changes_that_need_a_restart(old, new))
-    if changed:
-        raise ConfigurationError(
-            "the configuration was not reloaded",
-            cause=f"changing {', '.join(changed)} needs a restart",
-            hint="restart the gateway, or undo the change",
-            code="config-invalid",
-        )

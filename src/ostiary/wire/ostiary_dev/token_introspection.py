@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from typing import Any
 
 from ostiary.model import UserInfo
@@ -46,22 +47,35 @@ class TokenDescription:
 # --- the question ---
 
 
-def question(token: str) -> dict[str, Any]:
-    """The document that asks about *token*."""
-    return {"apiVersion": API_VERSION, "kind": KIND, "spec": {"token": token}}
+def question(token: str, client_address: str = "") -> dict[str, Any]:
+    """The document that asks about *token*, which a client at *client_address* presents; empty if that is unknown."""
+    spec = {"token": token} | ({"clientAddress": client_address} if client_address else {})
+    return {"apiVersion": API_VERSION, "kind": KIND, "spec": spec}
 
 
-def decode_question(data: bytes) -> str:
-    """The token that is asked about; raises `ValueError`, whose message may be shown to whoever sent it."""
+def decode_question(data: bytes) -> tuple[str, str]:
+    """The token that is asked about, and the address of the client that presents it; empty if that is not known.
+
+    Raises `ValueError`, whose message may be shown to whoever sent it.
+    """
     document = _object(data) if len(data) <= LARGEST_QUESTION else None
     if document is None:
         raise ValueError("it is not a JSON object, or it is too large")
     _check_kind(document)
     spec = document.get("spec")
-    token = spec.get("token") if isinstance(spec, dict) else None
-    if not isinstance(token, str):
+    if not isinstance(spec, dict) or not isinstance(spec.get("token"), str):
         raise ValueError("spec.token is missing")
-    return token
+    return spec["token"], _address(spec.get("clientAddress"))
+
+
+def _address(text: object) -> str:
+    """An IP address; empty for anything else, as of a client at a Unix socket."""
+    if not isinstance(text, str):
+        return ""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return ""
 
 
 # --- the answer ---

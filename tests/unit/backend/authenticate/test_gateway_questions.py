@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,8 @@ from tests.support.scripted_gateway import ScriptedGateway
 async def test_an_authority_that_is_exchanged_counts_from_then_on(tmp_path: Path) -> None:
     """Certificates are renewed in place; an API is not restarted for that."""
     ca, other = trustme.CA(), trustme.CA()
-    gateway = ScriptedGateway()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(context)
-    gateway._http.socket = context.wrap_socket(gateway._http.socket, server_side=True, do_handshake_on_connect=False)
-    gateway.url = gateway.url.replace("http://127.0.0.1", "https://localhost")
     other.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    with gateway.running():
+    with ScriptedGateway(ca).running() as gateway:
         settings = gateway.settings(tmp_path, gateway={"tls": {"ca": "ca.pem"}})
         clock = FakeClock()
         questions = GatewayQuestions(loads(json.dumps(settings), directory=tmp_path).gateway, clock)

@@ -16,6 +16,7 @@ from ostiary.errors import ProviderError
 from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.model import UserInfo
 from ostiary.testing import FakeClock
+from tests.support.http_server import Request, Response
 from tests.support.scripted_gateway import ScriptedGateway
 
 AUDIENCE = "https://shop.example"
@@ -29,11 +30,11 @@ class Issuer:
         self.fetches = 0
         gateway.instead = self._document
 
-    def _document(self, path: str) -> tuple[int, bytes] | None:
-        if path == "/.well-known/openid-configuration":
-            return 200, json.dumps({"issuer": self.gateway.url, "jwks_uri": f"{self.gateway.url}/keys"}).encode()
+    def _document(self, request: Request) -> Response:
+        if request.path == "/.well-known/openid-configuration":
+            return Response(body={"issuer": self.gateway.url, "jwks_uri": f"{self.gateway.url}/keys"})
         self.fetches += 1
-        return 200, json.dumps({"keys": [dict(key.jwk) for key in self.keys]}).encode()
+        return Response(body={"keys": [dict(key.jwk) for key in self.keys]})
 
     def claims(self, **changes: Any) -> dict[str, Any]:
         now = int(self.clock.now().timestamp())
@@ -129,7 +130,7 @@ async def test_a_new_key_is_found_when_the_first_jwt_needs_it(verifier: JwtVerif
 async def test_keys_that_cannot_be_had_are_could_not_ask(verifier: JwtVerifier, issuer: Issuer) -> None:
     """T5."""
     token = issuer.sign()
-    issuer.gateway.instead = lambda path: (500, b"{}")
+    issuer.gateway.instead = lambda request: Response(500, {})
     with pytest.raises(ProviderError):
         await verifier.describe(token)
     issuer.gateway.instead = issuer._document

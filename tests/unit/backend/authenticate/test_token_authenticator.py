@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,18 @@ import pytest
 
 from ostiary.backend.authenticate.bearer import RememberedToken
 from ostiary.backend.authenticate.gateway_questions import GatewayQuestions
-from ostiary.backend.authenticate.token_authenticator import BackendAuthenticator
+from ostiary.backend.authenticate.token_authenticator import UNKNOWN_SECONDS, BackendAuthenticator
 from ostiary.backend.config.loading import loads
-from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.delegation import NOTHING, narrow, parse_scope
 from ostiary.core.tokens import digest, new_token
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
+from ostiary.testing import FakeClock
 from ostiary.wire.ostiary_dev.revoked_credentials import RevokedSubject
+from tests.support.http_server import Response
+from tests.support.retrying import until_it_works
 from tests.support.scripted_gateway import ScriptedGateway, garbage
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -31,37 +33,26 @@ def gateway() -> Iterator[ScriptedGateway]:
         yield served
 
 
-class SteppingClock:
-    """The time of this machine, and what a test has added to it."""
-
-    def __init__(self) -> None:
-        self.added = 0.0
-
-    def now(self) -> datetime:
-        return SYSTEM_CLOCK.now()
-
-    def monotonic(self) -> float:
-        return SYSTEM_CLOCK.monotonic() + self.added
-
-
 class World:
-    def __init__(self, gateway: ScriptedGateway, folder: Path, **settings: Any) -> None:
-        self.gateway, self.clock = gateway, SteppingClock()
-        config = loads(json.dumps(gateway.settings(folder, gateway=settings)), directory=folder)
+    """An authenticator whose clock stands still, with a *timeout* that a busy machine does not reach."""
+
+    def __init__(self, gateway: ScriptedGateway, folder: Path, *, timeout: str = "60s") -> None:
+        self.gateway, self.clock = gateway, FakeClock()
+        config = loads(json.dumps(gateway.settings(folder, gateway={"timeout": timeout})), directory=folder)
         questions = GatewayQuestions(config.gateway, self.clock)
         self.authenticator = BackendAuthenticator(questions, None, max_stale=60.0, clock=self.clock)
 
-    async def find(self, token: str) -> RememberedToken | None:
+    async def find(self, token: str, address: str = "") -> RememberedToken | None:
         data = token.encode()
-        return self.authenticator.recall(digest(data)) or await self.authenticator.find(data, digest(data))
+        return self.authenticator.recall(digest(data)) or await self.authenticator.find(data, digest(data), address)
 
     def introspections(self) -> int:
-        return sum("introspection" in path for path in self.gateway.asked)
+        return sum("introspection" in request.path for request in self.gateway.requests)
 
 
 @pytest.fixture
 async def world(gateway: ScriptedGateway, tmp_path: Path) -> AsyncIterator[World]:
-    world = World(gateway, tmp_path, timeout="2s")
+    world = World(gateway, tmp_path)
     yield world
     await world.authenticator.close()
 
@@ -86,6 +77,34 @@ async def test_unknown_and_malformed_tokens_are_nobodys(world: World) -> None:
     for text in ("", "x", "ost_x", "a.b.c", "\xe4", new_token().reveal()[:-1] + "!"):
         assert await world.find(text) is None
     assert world.introspections() == 1
+
+
+async def test_an_unknown_token_is_not_asked_about_again_for_a_while(world: World) -> None:
+    unknown, known = new_token().reveal(), world.gateway.add("ann")
+    for _ in range(3):
+        assert await world.find(unknown, "192.0.2.1") is None
+        assert await world.find(known, "192.0.2.1") is not None
+    assert world.gateway.asked_about == [(unknown, "192.0.2.1"), (known, "192.0.2.1")]
+    world.clock.advance(seconds=UNKNOWN_SECONDS)
+    assert await world.find(unknown) is None
+    assert world.introspections() == 3
+
+
+async def test_a_flood_of_unknown_tokens_from_one_address_does_not_hold_up_those_from_others(world: World) -> None:
+    """The gateway answers nobody yet, and the token of another client is asked about all the same."""
+    await world.authenticator.follower.ensure_fresh()
+    world.gateway.go_on.clear()
+    flood = [asyncio.create_task(world.find(new_token().reveal(), "192.0.2.1")) for _ in range(200)]
+    neighbour = asyncio.create_task(world.find(world.gateway.add("bob"), "192.0.2.1"))
+    honest = world.gateway.add("ann")
+    finding = asyncio.create_task(world.find(honest, "192.0.2.2"))
+    await asyncio.to_thread(until, lambda: (honest, "192.0.2.2") in list(world.gateway.asked_about))
+    assert len(world.gateway.asked_about) < 40
+    world.gateway.go_on.set()
+    assert await finding is not None
+    # Whoever shares the address has a turn, too.
+    assert await neighbour is not None
+    assert await asyncio.gather(*flood) == [None] * 200
 
 
 async def test_a_revocation_ends_what_is_remembered(world: World) -> None:
@@ -120,10 +139,10 @@ async def test_nothing_remembered_is_used_when_revocations_cannot_be_followed(wo
     """The stated bound, to the second."""
     token = world.gateway.add("ann")
     assert await world.find(token) is not None
-    world.gateway.instead = lambda path: None
-    world.clock.added += 59
+    world.gateway.instead = lambda request: None
+    world.clock.advance(seconds=59)
     assert await world.find(token) is not None
-    world.clock.added += 1
+    world.clock.advance(seconds=1)
     with pytest.raises(ProviderError, match="the gateway is unavailable"):
         await world.find(token)
 
@@ -133,8 +152,8 @@ async def test_an_expired_token_is_not_recalled(world: World) -> None:
     token = world.gateway.add("ann")
     found = await world.find(token)
     assert found is not None
-    found.expires_at = SYSTEM_CLOCK.now()
-    world.gateway.tokens[token] = replace(world.gateway.tokens[token], expires_at=SYSTEM_CLOCK.now())
+    found.expires_at = world.clock.now()
+    world.gateway.tokens[token] = replace(world.gateway.tokens[token], expires_at=world.clock.now())
     assert await world.find(token) is None
 
 
@@ -152,15 +171,15 @@ async def test_a_delegation_comes_along_and_what_cannot_be_read_allows_nothing(w
     ("instead", "cause"),
     [
         (garbage, "its answer cannot be used"),
-        (lambda path: (200, b"<html>"), "not JSON"),
-        (lambda path: (200, b""), "not a JSON object"),
-        (lambda path: (200, b"[" * 100_000), "not JSON"),
-        (lambda path: (200, b"x" * 2_000_000), "too large"),
-        (lambda path: (302, b""), "status 302"),
-        (lambda path: (401, b"{}"), "status 401"),
-        (lambda path: (404, b"{}"), "status 404"),
-        (lambda path: (500, b"{}"), "status 500"),
-        (lambda path: None, "the connection failed"),
+        (lambda request: Response(200, b"<html>"), "not JSON"),
+        (lambda request: Response(200, b""), "not a JSON object"),
+        (lambda request: Response(200, b"[" * 100_000), "not JSON"),
+        (lambda request: Response(200, b"x" * 2_000_000), "too large"),
+        (lambda request: Response(302, b""), "status 302"),
+        (lambda request: Response(401, b"{}"), "status 401"),
+        (lambda request: Response(404, b"{}"), "status 404"),
+        (lambda request: Response(500, b"{}"), "status 500"),
+        (lambda request: None, "the connection failed"),
     ],
 )
 async def test_whatever_is_no_answer_is_could_not_ask(world: World, instead: Any, cause: str) -> None:
@@ -183,7 +202,7 @@ async def test_a_slow_gateway_is_given_up_in_time(gateway: ScriptedGateway, tmp_
     assert caught.value.cause is not None
     assert "did not answer within 0.2 seconds" in caught.value.cause
     gateway.go_on.set()
-    assert await world.find(token) is not None
+    assert await until_it_works(lambda: world.find(token)) is not None
     await world.authenticator.close()
 
 

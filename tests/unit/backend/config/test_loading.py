@@ -62,9 +62,9 @@ def test_the_mapper_has_settings(tmp_path: Path) -> None:
     assert type(config(tmp_path, attributes="kubernetes").mapper).__name__ == "KubernetesAttributes"
 
 
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
+def test_mistakes_are_told(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    """T7."""
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"kind": "Gateway"}, "kind"),
         ({"gateway": {"server": "http://gateway.example"}}, "plain text"),
         ({"gateway": {"server": "gateway"}}, "gateway.server"),
@@ -95,11 +95,11 @@ def test_the_mapper_has_settings(tmp_path: Path) -> None:
         ),
         ({"audit": {"log": {}}}, "audit.log"),
         ({"policy": "x"}, "unknown field"),
-    ],
-)
-def test_mistakes_are_told(tmp_path: Path, sections: dict[str, Any], expected: str) -> None:
-    """T7."""
-    assert expected in mistakes(tmp_path, **sections)
+    ]
+    for sections, expected in cases:
+        with subtests.test(sections=sections, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert expected in mistakes(tmp_path, **sections)
 
 
 def test_all_mistakes_are_told_at_once_and_no_secret(tmp_path: Path) -> None:

@@ -102,26 +102,43 @@ def test_an_address_with_many_failures_must_wait(clock: FakeClock) -> None:
     failures = FailedAttempts(3, clock=clock)
     for _ in range(3):
         assert failures.seconds_blocked("192.0.2.1") == 0
-        failures.record_failure("192.0.2.1")
+        failures.charge("192.0.2.1")
     assert failures.seconds_blocked("192.0.2.1") == pytest.approx(20)
     assert failures.seconds_blocked("192.0.2.2") == 0
     with pytest.raises(TooManyRequests) as caught:
-        failures.check("192.0.2.1")
+        failures.charge("192.0.2.1")
     assert caught.value.retry_after == pytest.approx(20)
     clock.advance(20)
     assert failures.seconds_blocked("192.0.2.1") == 0
-    failures.check("192.0.2.1")
+    failures.charge("192.0.2.1")
+
+
+def test_a_credential_that_fails_again_and_again_must_wait_before_its_address(clock: FakeClock) -> None:
+    failures = FailedAttempts(60, clock=clock)
+    for _ in range(30):
+        failures.check_credential(b"revoked")
+        failures.charge("192.0.2.1", b"revoked")
+    with pytest.raises(TooManyRequests) as caught:
+        failures.check_credential(b"revoked")
+    assert caught.value.retry_after == pytest.approx(2)
+    failures.check_credential(b"another")
+    for _ in range(30):
+        failures.charge("192.0.2.1")
+    with pytest.raises(TooManyRequests):
+        failures.charge("192.0.2.1")
+    clock.advance(2)
+    failures.check_credential(b"revoked")
 
 
 def test_a_subscribers_ipv6_addresses_count_as_one(clock: FakeClock) -> None:
     """T2."""
     failures = FailedAttempts(1, clock=clock)
-    failures.record_failure("2001:db8:1:2:3::4")
+    failures.charge("2001:db8:1:2:3::4")
     assert failures.seconds_blocked("2001:db8:1:2:ffff::") > 0
     assert failures.seconds_blocked("2001:db8:1:3::") == 0
-    failures.record_failure("::ffff:192.0.2.1")
+    failures.charge("::ffff:192.0.2.1")
     assert failures.seconds_blocked("192.0.2.1") > 0
-    failures.record_failure("no:address")
+    failures.charge("no:address")
     assert failures.seconds_blocked("no:address") > 0
 
 
@@ -129,13 +146,13 @@ def test_the_table_of_failures_is_bounded(clock: FakeClock) -> None:
     """T2."""
     failures = FailedAttempts(10, clock=clock, limit=50)
     for number in range(1000):
-        failures.record_failure(f"192.0.{number // 256}.{number % 256}")
+        failures.charge(f"192.0.{number // 256}.{number % 256}")
     assert len(failures) <= 50
 
 
 def test_failures_need_not_be_limited(clock: FakeClock) -> None:
     failures = FailedAttempts(0, clock=clock)
-    failures.record_failure("192.0.2.1")
+    failures.charge("192.0.2.1")
     assert failures.seconds_blocked("192.0.2.1") == 0
 
 
@@ -156,6 +173,22 @@ async def test_a_request_enters_leaves_and_is_counted(clock: FakeClock) -> None:
     assert caught.value.retry_after == pytest.approx(1)
     with pytest.raises(TooManyRequests):
         limits.open_stream(jane)
+
+
+@pytest.mark.parametrize("entry", ["pass_through", "take_seat"])
+def test_what_is_let_in_at_once_counts_only_if_it_is_let_in(clock: FakeClock, entry: str) -> None:
+    limits = Limits(LimitSettings(requests_per_second=1, burst=2, concurrency=1), clock=clock)
+    jane = share(limits, "jane")
+    leave = entered(limits.try_enter(jane))
+    assert not getattr(limits, entry)(jane), "there is no seat"
+    leave()
+    assert getattr(limits, entry)(jane), "it has taken nothing of the rate"
+    jane.seats = limits.seats.in_flight = 0
+    assert not getattr(limits, entry)(jane), "the rate is used up"
+    unlimited = Limits(LimitSettings(requests_per_second=0, concurrency=1), clock=clock)
+    assert getattr(unlimited, entry)(share(unlimited, "jane"))
+    assert unlimited.seats.in_flight == (1 if entry == "take_seat" else 0)
+    assert getattr(limits, entry)(share(limits, "root", "system:masters"))
 
 
 async def test_those_who_are_exempt_are_never_held_up(clock: FakeClock) -> None:

@@ -7,9 +7,8 @@ import pytest
 from ostiary.gateway.http1.accept import prefers_html
 
 
-@pytest.mark.parametrize(
-    ("accept", "html"),
-    [
+def test_a_page_is_for_those_who_name_html_and_prefer_it(subtests: pytest.Subtests) -> None:
+    cases = [
         ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", True),
         ("TEXT/HTML", True),
         ("text/html;q=0.5, application/json;q=0.5", True),
@@ -24,7 +23,7 @@ from ostiary.gateway.http1.accept import prefers_html
         ("", False),
         ("text/html;q=high", True),
         (";;,,=", False),
-    ],
-)
-def test_a_page_is_for_those_who_name_html_and_prefer_it(accept: str, html: bool) -> None:
-    assert prefers_html(accept) is html
+    ]
+    for accept, html in cases:
+        with subtests.test(accept=accept, html=html):
+            assert prefers_html(accept) is html

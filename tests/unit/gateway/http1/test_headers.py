@@ -67,19 +67,21 @@ def forwarded(*headers: tuple[str, str], names: tuple[HeaderNames, ...] = ()) ->
     return HeaderFilter(names).scan([(name.encode(), value.encode()) for name, value in headers]).lines
 
 
-@pytest.mark.parametrize("name", [*CLAIMS, *HOP_BY_HOP, *OURS])
-def test_what_a_client_must_not_say_is_dropped_in_every_spelling(name: str) -> None:
+def test_what_a_client_must_not_say_is_dropped_in_every_spelling(subtests: pytest.Subtests) -> None:
     """H1, H3, H5, H7, H8, P1."""
-    for spelling in spellings(name):
-        assert forwarded((spelling, "root"), ("Accept", "a")) == b"Accept: a\r\n", spelling
+    for name in [*CLAIMS, *HOP_BY_HOP, *OURS]:
+        with subtests.test(name=name):
+            for spelling in spellings(name):
+                assert forwarded((spelling, "root"), ("Accept", "a")) == b"Accept: a\r\n", spelling
 
 
-@pytest.mark.parametrize("name", CLAIMS)
-def test_a_connection_header_that_names_what_we_set_is_refused(name: str) -> None:
+def test_a_connection_header_that_names_what_we_set_is_refused(subtests: pytest.Subtests) -> None:
     """H2."""
-    for spelling in spellings(name):
-        with pytest.raises(BadHeader):
-            forwarded(("Connection", f"close, {spelling}"))
+    for name in CLAIMS:
+        with subtests.test(name=name):
+            for spelling in spellings(name):
+                with pytest.raises(BadHeader):
+                    forwarded(("Connection", f"close, {spelling}"))
 
 
 @pytest.mark.parametrize("name", ["Host", "Content-Length", "Cookie", "Content-Type"])
@@ -161,9 +163,9 @@ def test_no_mixture_of_case_and_underscores_passes(claims: list[tuple[str, int]]
 # --- cookies ---
 
 
-@pytest.mark.parametrize(
-    ("cookie", "left"),
-    [
+def test_only_our_cookies_are_removed(subtests: pytest.Subtests) -> None:
+    """H8."""
+    cases = [
         ("a=b", "a=b"),
         ("__Host-ostiary=secret", ""),
         ("__Host-ostiary-login=secret; a=b", "a=b"),
@@ -173,11 +175,10 @@ def test_no_mixture_of_case_and_underscores_passes(claims: list[tuple[str, int]]
         ("not__Host-ostiary=mine; my-ostiary-x=1", "not__Host-ostiary=mine; my-ostiary-x=1"),
         ("a=__Host-ostiary=x", "a=__Host-ostiary=x"),
         (" ; ", ";"),
-    ],
-)
-def test_only_our_cookies_are_removed(cookie: str, left: str) -> None:
-    """H8."""
-    assert forwarded(("Cookie", cookie)) == (f"Cookie: {left}\r\n".encode() if left else b"")
+    ]
+    for cookie, left in cases:
+        with subtests.test(cookie=cookie, left=left):
+            assert forwarded(("Cookie", cookie)) == (f"Cookie: {left}\r\n".encode() if left else b"")
 
 
 COOKIES = st.tuples(
@@ -240,9 +241,8 @@ def test_two_tokens_or_one_without_a_protocol_are_refused(lines: tuple[str, ...]
     assert b"bearer" not in HeaderFilter().scan(protocols(*lines)).lines
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_whatever_other_proxies_tell_programs_about_a_user_is_dropped(subtests: pytest.Subtests) -> None:
+    cases = [
         *("X-Authenticated-User", "X-Authenticated-Email", "X-User", "X-Auth-User", "X-Goog-Authenticated-User-Email"),
         *(
             "X-Goog-IAP-JWT-Assertion",
@@ -259,11 +259,14 @@ def test_two_tokens_or_one_without_a_protocol_are_refused(lines: tuple[str, ...]
             "X_Auth_User",
         ),
         *("X-User-Email", "X-Groups", "X-Userinfo", "X-Jwt-Assertion", "X-Consumer-Username"),
-    ],
-)
-def test_whatever_other_proxies_tell_programs_about_a_user_is_dropped(name: str) -> None:
-    scanned = HeaderFilter().scan([(name.encode(), b"root"), (b"X-Own", b"1")])
-    assert scanned.lines == b"X-Own: 1\r\n"
+        *("X-Authentik-Username", "X-Authentik-Groups", "X-Authentik-Meta-App", "x_authentik_uid", "X-Client-Cn"),
+        *("Tailscale-User-Login", "Tailscale-User-Name", "Tailscale_User_Login"),
+        *("Cf-Connecting-Ip", "Cf-Connecting-IPv6", "Fastly-Client-IP", "X-Cluster-Client-IP", "x_cluster_client_ip"),
+    ]
+    for name in cases:
+        with subtests.test(name=name):
+            scanned = HeaderFilter().scan([(name.encode(), b"root"), (b"X-Own", b"1")])
+            assert scanned.lines == b"X-Own: 1\r\n"
 
 
 @pytest.mark.parametrize(

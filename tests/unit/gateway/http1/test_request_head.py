@@ -154,13 +154,14 @@ NOT_KEPT = {
 }
 
 
-@pytest.mark.parametrize("data", NOT_KEPT.values(), ids=NOT_KEPT)
-async def test_only_plain_heads_are_kept(data: bytes) -> None:
-    site = Site()
-    connection, _ = site.connect()
-    connection.data_received(data)
-    assert site.exchanges
-    assert len(site.known) == 0
+async def test_only_plain_heads_are_kept(subtests: pytest.Subtests) -> None:
+    for case, data in NOT_KEPT.items():
+        with subtests.test(case):
+            site = Site()
+            connection, _ = site.connect()
+            connection.data_received(data)
+            assert site.exchanges
+            assert len(site.known) == 0
 
 
 async def test_a_head_that_came_in_parts_is_not_kept() -> None:

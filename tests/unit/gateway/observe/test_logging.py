@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.observe.logging import configure_logging
+from ostiary.gateway.audit.sign_ins import LoginEvent, LoginEventKind, log_event
+from ostiary.gateway.observe.logging import LINES_PER_SECOND, SourceLimit, configure_logging, report_suppressed
+from ostiary.testing import FakeClock
 
 # Ours, with a checksum at its end; a signed one; and a password that looks like a word.
 CANARIES = (
@@ -178,3 +180,73 @@ def test_a_log_that_cannot_be_written_says_nothing_of_what_it_would_have_said(
     log.info("asked with %s", CANARIES[0])
     shown = capsys.readouterr()
     assert CANARIES[0] not in shown.out + shown.err
+
+
+# --- floods ---
+
+
+@pytest.fixture
+def limited(stream: io.StringIO) -> FakeClock:
+    """The clock by which the lines to *stream* are limited."""
+    clock = FakeClock()
+    handler = configure_logging("json", "info", stream)
+    handler.filters[:] = [SourceLimit(now=clock.monotonic)]
+    return clock
+
+
+def refuse(times: int, **fields: str) -> None:
+    for number in range(times):
+        log.info("a request was refused", extra={"request_id": f"r-{number}", "status": 401, **fields})
+
+
+def lines_in(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_source_writes_at_most_ten_lines_a_second(stream: io.StringIO, limited: FakeClock) -> None:
+    refuse(1000, address="192.0.2.1")
+    assert len(lines_in(stream)) == LINES_PER_SECOND
+    refuse(3, address="192.0.2.2")
+    refuse(3, user="jane", address="192.0.2.1")
+    assert len(lines_in(stream)) == LINES_PER_SECOND + 6
+
+
+def test_the_next_line_of_a_source_says_how_many_were_suppressed(stream: io.StringIO, limited: FakeClock) -> None:
+    refuse(1000, address="192.0.2.1")
+    limited.advance(seconds=1)
+    refuse(2, address="192.0.2.1")
+    first, second = lines_in(stream)[LINES_PER_SECOND:]
+    assert first["suppressed"] == 990
+    assert "suppressed" not in second
+
+
+def test_what_was_suppressed_is_reported_when_a_source_falls_silent(stream: io.StringIO, limited: FakeClock) -> None:
+    refuse(25, address="2001:db8::1")
+    refuse(25, address="2001:db8::2")
+    report_suppressed()
+    assert len(lines_in(stream)) == LINES_PER_SECOND
+    limited.advance(seconds=1)
+    report_suppressed()
+    report_suppressed()
+    (line,) = lines_in(stream)[LINES_PER_SECOND:]
+    assert (line["event"], line["suppressed"]) == ("log lines were suppressed", 40)
+    # They are of one subscriber's network.
+    assert line["client"] == "2001:db8::1"
+
+
+def test_lines_about_requests_from_nobody_known_share_one_limit_and_other_lines_have_none(
+    stream: io.StringIO, limited: FakeClock
+) -> None:
+    refuse(100)
+    for number in range(100):
+        log.info("line %d of a file is invalid", number)
+    assert len(lines_in(stream)) == LINES_PER_SECOND + 100
+
+
+def test_a_sign_in_counts_for_its_address_which_is_shown_once(stream: io.StringIO, limited: FakeClock) -> None:
+    for number in range(50):
+        log_event(LoginEvent(LoginEventKind.REFUSED, 401, remote_address="192.0.2.1", id=f"r-{number}"))
+    lines = lines_in(stream)
+    assert len(lines) == LINES_PER_SECOND
+    assert "from 192.0.2.1" in str(lines[0]["event"])
+    assert "source" not in lines[0]

@@ -26,7 +26,7 @@ async def test_audit_events_stay_counted_when_the_configuration_that_made_them_i
         worker.app.auditor.accept("{}")
         await worker.reload(default_config())
         assert _audit_events(worker) == number + 1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while worker.retiring:
             assert _audit_events(worker) == 3
             await asyncio.sleep(0)

@@ -52,12 +52,13 @@ def test_nobody_is_no_description() -> None:
 
 @given(TEXTS)
 def test_a_question_is_read(token: str) -> None:
-    assert decode_question(json.dumps(question(token)).encode()) == token
+    assert decode_question(json.dumps(question(token)).encode()) == (token, "")
+    for address, understood in [("192.0.2.1", "192.0.2.1"), ("2001:DB8::1", "2001:db8::1"), ("x", ""), ("", "")]:
+        assert decode_question(json.dumps(question(token, address)).encode()) == (token, understood)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_any_other_question_is_refused_without_quoting_it(subtests: pytest.Subtests) -> None:
+    cases = [
         b"",
         b"[]",
         b"{",
@@ -65,12 +66,12 @@ def test_a_question_is_read(token: str) -> None:
         b'{"kind":"TokenReview"}',
         b"[" * 5000,
         json.dumps({**question("t"), "spec": {}}).encode(),
-    ],
-)
-def test_any_other_question_is_refused_without_quoting_it(data: bytes) -> None:
-    with pytest.raises(ValueError) as caught:
-        decode_question(data)
-    assert "TokenReview" not in str(caught.value)
+    ]
+    for data in cases:
+        with subtests.test(data=data):
+            with pytest.raises(ValueError) as caught:
+                decode_question(data)
+            assert "TokenReview" not in str(caught.value)
 
 
 def test_a_question_that_is_too_large_is_not_read() -> None:
@@ -78,9 +79,9 @@ def test_a_question_that_is_too_large_is_not_read() -> None:
         decode_question(json.dumps(question("x" * 20_000)).encode())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_half_an_answer_is_no_yes(subtests: pytest.Subtests) -> None:
+    """T5."""
+    cases: list[dict[str, Any]] = [
         {"authenticated": "yes"},
         {"authenticated": None},
         {"user": None},
@@ -96,14 +97,13 @@ def test_a_question_that_is_too_large_is_not_read() -> None:
         {"beganAt": True},
         # Without it nobody could say that the token is not a narrowed one.
         {"delegation": None},
-    ],
-)
-def test_half_an_answer_is_no_yes(change: dict[str, Any]) -> None:
-    """T5."""
-    answer = json.loads(encode_answer(ANN))
-    answer["status"] |= change
-    with pytest.raises(ValueError):
-        decode_answer(answer)
+    ]
+    for change in cases:
+        with subtests.test(change=change):
+            answer = json.loads(encode_answer(ANN))
+            answer["status"] |= change
+            with pytest.raises(ValueError):
+                decode_answer(answer)
 
 
 @pytest.mark.parametrize("answer", [{}, {"kind": "TokenReview", "status": {"authenticated": True}}])

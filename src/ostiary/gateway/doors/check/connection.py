@@ -2,7 +2,8 @@
 
 Called by the event loop; calls `handle(call)` when the message of a call is complete. Everything that the other side
 can make us keep is bounded, before it has shown the secret and after: calls at a time, the message of each and of all,
-answers that it does not read, and calls that it begins and takes back.
+answers that it does not read, calls that it begins and takes back, and control frames. A few frames are handled in each
+turn of a connection (`core.net.fair_queue`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
+from ostiary.core.counting.rates import network
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.gateway.doors.check.call import Call, Handle
+from ostiary.gateway.doors.check.frames import Frames
 from ostiary.gateway.doors.check.framing import (
     DEADLINE_EXCEEDED,
     INVALID_ARGUMENT,
@@ -47,6 +51,13 @@ log = logging.getLogger("ostiary.gateway")
 
 # So many more calls may be taken back than were answered. An Envoy takes a call back when its client leaves.
 MOST_TAKEN_BACK = 256
+# So many frames are handled in one turn of a connection; the rest waits for the next one.
+FRAMES_PER_TURN = 8
+# So many control frames, so many more for each call that was answered, and one more for each second: an Envoy measures
+# the round trip with a PING for some messages, gives back room for each answer, and keeps an idle connection alive.
+MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_CALL = 1024, 16
+# Reading pauses above this: one read may bring a quarter of a megabyte.
+UNREAD_HIGH_WATER = 16 * 1024
 # A message holds the path twice, and the addresses of both sides.
 _BESIDE_HEAD = 16 * 1024
 _NEVER = float("inf")
@@ -71,14 +82,20 @@ class CheckConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered",
+        "_began",
         "_blocked",
         "_calls",
+        "_frames",
         "_http",
         "_incoming",
         "_kept",
         "_limits",
+        "_queue",
+        "_queued",
+        "_read_paused",
         "_server",
         "_taken_back",
+        "_write_paused",
         "deadline",
         "draining",
         "loop",
@@ -105,6 +122,10 @@ class CheckConnection(asyncio.Protocol):
         self._blocked: dict[int, bytes] = {}
         self._kept = KeptBytes(server.kept)
         self._answered = self._taken_back = 0
+        self._queue = server.queue
+        self._frames = Frames()
+        self._began = self.loop.time()
+        self._queued = self._read_paused = self._write_paused = False
 
     # --- the event loop calls these ---
 
@@ -123,6 +144,25 @@ class CheckConnection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        self._frames.add(data)
+        self._kept.add(len(data))
+        if self._queued or self._write_paused:
+            self._pause_or_resume()
+        elif not self._queue.may_start():
+            self._wait_for_turn(has_backlog=False)
+        elif self._handle_frames():
+            self._wait_for_turn(has_backlog=True)
+        if self._kept.is_too_much:
+            self._end(ErrorCodes.ENHANCE_YOUR_CALM)
+
+    def _handle_frames(self) -> bool:
+        """Handle some frames; whether there are more."""
+        data = self._frames.take(FRAMES_PER_TURN)
+        self._kept.add(-len(data))
+        self._receive(data)
+        return self._frames.has_more and not self._write_paused and not self.transport.is_closing()
+
+    def _receive(self, data: bytes) -> None:
         try:
             events = self._http.receive_data(data)
             self._kept.note_received(len(data), is_whole=bool(events))
@@ -140,19 +180,55 @@ class CheckConnection(asyncio.Protocol):
             self.transport.abort()
             return
         self._flush()
-        if self._kept.is_too_much:
+        if self._kept.is_too_much or self._frames.control > self._most_control_frames():
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
         elif events:
             self._set_deadline()
 
+    def _most_control_frames(self) -> float:
+        seconds = self.loop.time() - self._began
+        return MOST_CONTROL_FRAMES + CONTROL_FRAMES_PER_CALL * self._answered + seconds
+
     def pause_writing(self) -> None:
         # Whoever does not read its answers gets no further ones.
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        self._write_paused = True
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
-        if not self.transport.is_closing():
+        self._write_paused = False
+        if self._frames.has_more:
+            self._wait_for_turn(has_backlog=True)
+        self._pause_or_resume()
+
+    # --- the queue calls these ---
+
+    def run_turn(self) -> bool:
+        self._queued = False
+        if not self._write_paused and not self.transport.is_closing():
+            self._queued = self._handle_frames()
+        self._pause_or_resume()
+        return self._queued
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def _wait_for_turn(self, *, has_backlog: bool) -> None:
+        if not self._queued and not self.transport.is_closing():
+            self._queued = True
+            self._queue.add(self, network(self.remote_address), has_backlog=has_backlog)
+        self._pause_or_resume()
+
+    def _pause_or_resume(self) -> None:
+        pauses = self._write_paused or (self._queued and self._frames.size > UNREAD_HIGH_WATER)
+        if pauses == self._read_paused or self.transport.is_closing():
+            return
+        self._read_paused = pauses
+        if pauses:
+            self.transport.pause_reading()
+        else:
             self.transport.resume_reading()
+
+    # --- the event loop calls these, too ---
 
     def eof_received(self) -> bool:
         self.transport.flush()
@@ -373,15 +449,23 @@ class CheckConnection(asyncio.Protocol):
 class CheckServer:
     """What the connections of the gRPC listener share. A reload changes `handle`, and `limits` for new connections."""
 
-    __slots__ = ("connections", "handle", "kept", "limits", "loop", "outbox")
+    __slots__ = ("connections", "handle", "kept", "limits", "loop", "outbox", "queue")
 
-    def __init__(self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        limits: ServerLimits,
+        loop: asyncio.AbstractEventLoop,
+        queue: FairQueue | None = None,
+    ) -> None:
         self.handle = handle
         self.limits = limits
         self.loop = loop
         self.connections: set[CheckConnection] = set()
         self.kept = KeptInAll()
         self.outbox = Outbox(loop)
+        # What the listeners of a worker share.
+        self.queue = queue or FairQueue(loop)
 
     def connection(self) -> CheckConnection:
         """The protocol of a new connection."""

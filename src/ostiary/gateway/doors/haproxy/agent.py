@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from ostiary.core.clock import Clock
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.gateway.doors.haproxy.connection import AgentConnection
 from ostiary.gateway.http1.outbox import Outbox
 from ostiary.gateway.observe.repeated_log import RepeatedLog
@@ -26,10 +27,18 @@ MOST_CONNECTIONS = 1024
 class Agent:
     """Those of one address. `handle` is that of the configuration at work."""
 
-    def __init__(self, handle: HandleQuestion, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(
+        self,
+        handle: HandleQuestion,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        queue: FairQueue | None = None,
+    ) -> None:
         self.handle = handle
         self.loop = loop
         self.outbox = Outbox(loop)
+        # What the listeners of a worker share.
+        self.queue = queue or FairQueue(loop)
         self.connections: set[AgentConnection] = set()
         self._log = RepeatedLog(log, clock)
 

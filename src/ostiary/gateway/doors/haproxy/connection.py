@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
+from ostiary.core.counting.rates import network
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.gateway.doors.haproxy import spop
 from ostiary.gateway.doors.haproxy.spop import SpopError
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport
@@ -20,6 +22,12 @@ MOST_FRAME_BYTES = 128 * 1024
 LEAST_FRAME_BYTES = 256
 # HAProxy itself has at most 20 open on a connection, unless it is told otherwise.
 MOST_OPEN = 256
+# So many frames are handled in one turn of a connection; the rest waits for the next one.
+FRAMES_PER_TURN = 8
+# Reading pauses above this: one read may bring a quarter of a megabyte.
+UNREAD_HIGH_WATER = 16 * 1024
+# So many questions in a row whose sender is not the proxy end the connection.
+MOST_UNKNOWN = 16
 GREETING_SECONDS = FRAME_SECONDS = READING_SECONDS = 10.0
 _NEVER = float("inf")
 # Type, flags, and two numbers of a byte each.
@@ -31,6 +39,7 @@ class AgentOfConnections(Protocol):
 
     loop: asyncio.AbstractEventLoop
     outbox: Outbox
+    queue: FairQueue
 
     def admit(self, connection: AgentConnection) -> bool:
         """Whether there is room for one more."""
@@ -54,8 +63,10 @@ class AgentConnection(asyncio.Protocol):
         self.frame_size = MOST_FRAME_BYTES
         self.deadline = _NEVER
         self.draining = False
+        self._queue = agent.queue
         self._rest = bytearray()
-        self._open = 0
+        self._open = self._unknown = 0
+        self._queued = False
         self._greeted = self._ended = self._write_paused = self._read_paused = False
 
     transport: OutgoingTransport
@@ -78,23 +89,13 @@ class AgentConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._ended:
             return
-        try:
-            if self._rest:
-                self._rest += data
-                used = self._read(bytes(self._rest)) if self._has_frame() else 0
-                del self._rest[:used]
-            else:
-                used = self._read(data)
-                self._rest += data[used:]
-        except SpopError as error:
-            self._agent.note_broken(self, str(error))
-            self.disconnect(error.code, "the frame cannot be understood")
-            return
-        if used or not self._rest:
-            # A whole frame came; the next one has its time from now on.
-            self.deadline = self.loop.time() + FRAME_SECONDS if self._rest else self._idle_deadline()
-        elif self.deadline == _NEVER:
-            self.deadline = self.loop.time() + FRAME_SECONDS
+        self._rest += data
+        if self._queued:
+            self._pause_or_resume()
+        elif not self._queue.may_start():
+            self._wait_for_turn(has_backlog=False)
+        elif self._handle_frames():
+            self._wait_for_turn(has_backlog=True)
 
     def eof_received(self) -> bool:
         return False
@@ -107,7 +108,20 @@ class AgentConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         self.deadline = self._idle_deadline()
+        if not self._ended and self._has_frame():
+            self._wait_for_turn(has_backlog=True)
         self._pause_or_resume()
+
+    # --- the queue calls these ---
+
+    def run_turn(self) -> bool:
+        self._queued = False
+        self._queued = not self._ended and self._handle_frames()
+        self._pause_or_resume()
+        return self._queued
+
+    def abort(self) -> None:
+        self.transport.abort()
 
     # --- others call these ---
 
@@ -124,7 +138,16 @@ class AgentConnection(asyncio.Protocol):
         if self.draining and not self._open:
             self.disconnect(spop.NORMAL, "the gateway is stopping")
         elif self._read_paused:
+            if self._has_frame() and not self._is_full:
+                self._wait_for_turn(has_backlog=True)
             self._pause_or_resume()
+
+    def note_caller(self, *, known: bool) -> None:
+        """Whether the proxy has sent the question. Somebody else who asks again and again is not listened to."""
+        self._unknown = 0 if known else self._unknown + 1
+        if self._unknown >= MOST_UNKNOWN:
+            self._agent.note_broken(self, "too many questions had no valid secret")
+            self.disconnect(spop.UNKNOWN, "the secret is not valid")
 
     def drain(self) -> None:
         """Answer what was asked, and end."""
@@ -158,25 +181,53 @@ class AgentConnection(asyncio.Protocol):
     def _idle_deadline(self) -> float:
         return _NEVER if self._greeted else self.deadline
 
+    def _wait_for_turn(self, *, has_backlog: bool) -> None:
+        if not self._queued and not self._is_full:
+            self._queued = True
+            self.deadline = self._idle_deadline()
+            self._queue.add(self, network(self.remote_address), has_backlog=has_backlog)
+        self._pause_or_resume()
+
+    def _handle_frames(self) -> bool:
+        """Handle some whole frames; whether there are more."""
+        handled = 0
+        try:
+            while handled < FRAMES_PER_TURN and not self._ended and not self._is_full and self._has_frame():
+                end = 4 + int.from_bytes(self._rest[:4], "big")
+                frame = bytes(self._rest[4:end])
+                # Amortised: a bytearray does not move what follows.
+                del self._rest[:end]
+                self._handle(frame)
+                handled += 1
+            has_more = not self._ended and self._has_frame()
+        except SpopError as error:
+            self._agent.note_broken(self, str(error))
+            self.disconnect(error.code, "the frame cannot be understood")
+            return False
+        if self._ended:
+            return False
+        if has_more:
+            # The client is not late.
+            self.deadline = self._idle_deadline()
+        elif handled or not self._rest:
+            # A whole frame came; the next one has its time from now on.
+            self.deadline = self.loop.time() + FRAME_SECONDS if self._rest else self._idle_deadline()
+        elif self.deadline == _NEVER:
+            self.deadline = self.loop.time() + FRAME_SECONDS
+        return has_more and not self._is_full
+
     def _has_frame(self) -> bool:
-        """Whether what was kept holds a whole frame by now; a long one is not copied for every part of it."""
+        """Whether a whole frame has come; a long one is not copied for every part of it."""
         return len(self._rest) >= 4 and len(self._rest) - 4 >= self._size(int.from_bytes(self._rest[:4], "big"))
+
+    @property
+    def _is_full(self) -> bool:
+        return self._write_paused or self._open >= MOST_OPEN
 
     def _size(self, size: int) -> int:
         if not _SHORTEST_FRAME <= size <= self.frame_size:
             raise SpopError(spop.TOO_BIG, "a frame has an impossible length")
         return size
-
-    def _read(self, data: bytes) -> int:
-        """Handle the whole frames of *data*; returns where the rest begins."""
-        at, size = 0, len(data)
-        while size - at >= 4 and not self._ended:
-            end = at + 4 + self._size(int.from_bytes(data[at : at + 4], "big"))
-            if end > size:
-                break
-            self._handle(data[at + 4 : end])
-            at = end
-        return size if self._ended else at
 
     def _handle(self, frame: bytes) -> None:
         kind = frame[0]
@@ -220,11 +271,11 @@ class AgentConnection(asyncio.Protocol):
             self._end()
 
     def _pause_or_resume(self) -> None:
-        is_full = self._write_paused or self._open >= MOST_OPEN
-        if is_full == self._read_paused or self._ended:
+        pauses = self._is_full or (self._queued and len(self._rest) > UNREAD_HIGH_WATER)
+        if pauses == self._read_paused or self._ended:
             return
-        self._read_paused = is_full
-        if is_full:
+        self._read_paused = pauses
+        if pauses:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()

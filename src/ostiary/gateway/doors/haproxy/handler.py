@@ -119,6 +119,7 @@ class HaproxyHandler:
     def _is_proxy(self, agent: AgentConnection, stream: int, frame: int, secret: bytes) -> bool:
         """Whether the proxy of the door asks. If it does not, it is answered."""
         cause = self._door.objection_to(agent.peer_certificate, secret)
+        agent.note_caller(known=not cause)
         if cause:
             self._reject(agent, stream, frame, UNKNOWN_CALLER, cause)
         return not cause

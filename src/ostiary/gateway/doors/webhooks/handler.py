@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable
 
 from ostiary.core.clock import Clock
+from ostiary.core.counting.rates import FailedAttempts
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.step_up import StepUpRules
@@ -36,7 +37,8 @@ REVOKED_CREDENTIALS = b"/webhooks/revoked-credentials"
 class WebhookHandler:
     """What is below ``/webhooks``, for the configured callers.
 
-    *deny_revoked* is for clusters that trust our issuer, *revoked_list* for them and for backends.
+    *failures* counts bad tokens by the address of the client. *deny_revoked* is for clusters that trust our issuer,
+    *revoked_list* for them and for backends.
 
     A cluster calls for every request of its own, so an answer that needs no waiting is sent without a task.
     """
@@ -49,6 +51,7 @@ class WebhookHandler:
         clock: Clock,
         *,
         on_refused: OnRefused,
+        failures: FailedAttempts,
         step_up: StepUpRules | None = None,
         deny_revoked: RevokedCredentialReviews | None = None,
         revoked_list: RevokedCredentialList | None = None,
@@ -64,7 +67,7 @@ class WebhookHandler:
                 authorizer, on_refused, step_up=step_up, clock=clock
             )
         if configured.introspection:
-            self._reviews[TOKEN_INTROSPECTION.encode()] = TokenIntrospections(authenticator)
+            self._reviews[TOKEN_INTROSPECTION.encode()] = TokenIntrospections(authenticator, failures)
         if deny_revoked is not None:
             self._reviews[b"/webhooks/deny-revoked"] = deny_revoked
         self._revoked_list = revoked_list

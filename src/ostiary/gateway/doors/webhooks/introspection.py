@@ -3,16 +3,20 @@
     POST /webhooks/token-introspection   a TokenIntrospection, for the configured callers
 
 Called by the webhook handler. Unlike a TokenReview it also answers about narrowed tokens, with their delegation:
-whoever asks by this kind knows that the delegation comes before the policy (decision 0057).
+whoever asks by this kind knows that the delegation comes before the policy (decision 0057). Unknown tokens count
+against the address of the client that presented them to the backend (`limits.failuresPerMinute`); backends are always
+answered.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 
+from ostiary.core.counting.rates import FailedAttempts
 from ostiary.core.tokens import digest, well_formed
-from ostiary.errors import OstiaryError
+from ostiary.errors import OstiaryError, TooManyRequests
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.authenticate.tokens_in_use import TokenInUse
 from ostiary.gateway.issuer.claims import session_digest
@@ -29,26 +33,31 @@ NOBODY = Answer(200, encode_answer(None))
 class TokenIntrospections:
     """Answers for one gateway."""
 
-    def __init__(self, authenticator: TokenAuthenticator) -> None:
+    def __init__(self, authenticator: TokenAuthenticator, failures: FailedAttempts) -> None:
         self._authenticator = authenticator
+        self._failures = failures
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
         try:
-            token = decode_question(body).encode("utf-8", "surrogatepass")
+            text, address = decode_question(body)
+            token = text.encode("utf-8", "surrogatepass")
         except ValueError as error:
             return status.bad_request(str(error))
         if not well_formed(token):
             return NOBODY
         token_digest = digest(token)
         live = self._authenticator.recall(token_digest)
-        return self._look_up(token_digest) if live is None else _describe(live)
+        return self._look_up(token_digest, address) if live is None else _describe(live)
 
-    async def _look_up(self, token_digest: bytes) -> Answer:
+    async def _look_up(self, token_digest: bytes, address: str) -> Answer:
         try:
             live = await self._authenticator.find(token_digest)
         except OstiaryError as error:
             log.error("a token cannot be looked up", extra={"cause": error.cause or error.summary})
             return status.internal()
+        if live is None and address:
+            with suppress(TooManyRequests):  # for the client to see at the gateway; the backend is answered
+                self._failures.charge(address, token_digest)
         return NOBODY if live is None else _describe(live)
 
 

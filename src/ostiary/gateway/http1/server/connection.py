@@ -7,7 +7,9 @@ read. Knows nothing of tokens or upstreams.
     connection --- exchange 1 (active) --- responder: whoever answers it
                `-- exchange 2 (pipelined, waits; its body is kept, and reading pauses)
 
-A client that does not read its answers gets no further ones: the next exchange begins when it has caught up.
+A client that does not read its answers gets no further ones: the next exchange begins when it has caught up. A
+connection starts one request for each read; further ones of the same read, and pipelined ones, start when it is the
+connection's turn (`core.net.fair_queue`), so that no connection keeps the worker from the others.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import cast
 
+from ostiary.core.counting.rates import network
+from ostiary.core.net.fair_queue import FREE_STARTS, MOST_HELD_BYTES, FairQueue
 from ostiary.gateway.http1.exchange import Account, ActiveExchange, Exchange, PassOn, Tunnel, status_line
 from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport
@@ -33,6 +37,10 @@ log = logging.getLogger("ostiary.gateway")
 # So many requests may wait for their turn before reading pauses. Keep at least one pending read: otherwise we never
 # see the peer close.
 READ_AHEAD = 4
+# Of one read, what is parsed in one turn without a request being started: trailers, empty lines.
+PARTS_PER_TURN = 64
+# Reading pauses when a connection holds more than this unparsed; one read may bring a quarter of a megabyte.
+UNPARSED_HIGH_WATER = 16 * 1024
 # Above this, what a client has not read counts for its user, and no more is read for it.
 UNREAD_HIGH_WATER = 32 * 1024
 _NEVER = float("inf")
@@ -49,12 +57,18 @@ class ServerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_active",
+        "_begun",
         "_find_known",
+        "_input_held",
         "_limits",
+        "_parsed",
+        "_queue",
+        "_queued",
         "_reader",
         "_reading_paused",
         "_server",
         "_shortcuts",
+        "_unparsed",
         "_unread",
         "_waiting",
         "_write_paused",
@@ -75,6 +89,7 @@ class ServerConnection(asyncio.Protocol):
         self._limits = server.limits
         self._shortcuts = server.shortcuts
         self._find_known = server.find_known
+        self._queue = server.queue
         self.loop = server.loop
         # Set by the event loop before anything else happens.
         self.transport: OutgoingTransport
@@ -95,6 +110,13 @@ class ServerConnection(asyncio.Protocol):
         self.failed: bool = False
         self._reading_paused = False
         self._write_paused = False
+        # What was read and waits for a turn of this connection, and how much of it was parsed before.
+        self._unparsed = b""
+        self._parsed = 0
+        # Whether it waits for a turn; whether reading pauses for what is unparsed.
+        self._queued = self._input_held = False
+        # Whether a request was started in this turn.
+        self._begun = False
 
     # --- the event loop calls these ---
 
@@ -113,22 +135,61 @@ class ServerConnection(asyncio.Protocol):
         connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._active is None and self._reader.exchange is None and not self.failed and not self._write_paused:
-            if self._shortcuts and self._begin_whole(data):
+        if self._queued or self._unparsed:
+            self._hold(data)
+            return
+        if self._active is None and not self.failed and not self._write_paused:
+            # As `FairQueue.may_start`, which is written out here: every request does it.
+            queue = self._queue
+            queue.starts += 1
+            if queue.starts > FREE_STARTS and not queue.has_time():
+                self._hold(data)
+                self._wait_for_turn(has_backlog=False)
+                return
+            if self._shortcuts and self._reader.exchange is None and self._begin_whole(data):
                 return
         elif self.tunnel is not None:
             self.tunnel.from_client(data)
             return
         if not self.failed:
-            request = self._reader.read(data)
-            if request is not None and request.known is not None and self._shortcuts:
-                self._remember(request, data)
+            self._read(data, 0)
+
+    def _read(self, data: bytes, start: int) -> None:
+        """Parse *data* from *start*, up to a request that was answered at once; the rest waits for the next turn."""
+        reader, at, size = self._reader, start, len(data)
+        self._begun = False
+        for _ in range(PARTS_PER_TURN):
+            end = reader.part_end(data, at)
+            part = data[at:end]
+            request = reader.read(part)
+            if request is not None and request.known is not None and self._shortcuts and len(part) == size:
+                self._remember(request, part)
+            at = end
+            if self.failed or at == size:
+                break
+            if self.tunnel is not None:
+                self.tunnel.from_client(data[at:])
+                at = size
+                break
+            if self._active is None and (self._begun or self._write_paused):
+                # The next request would start at once. If one is in flight, the next ones wait for it, up to a limit.
+                break
+        if at < size and not self.failed:
+            self._unparsed, self._parsed = data, at
+            self._queue.held += size - at
+            self._hold_input()
+            self._wait_for_turn(has_backlog=True)
+        elif self._waiting and self._active is None:
+            self._wait_for_turn(has_backlog=True)
 
     def _begin_whole(self, data: bytes) -> bool:
         """Begin the request without the parser, if it is a whole one whose head is known or plain (`whole_heads`)."""
         # What ends like a head, and as a whole is one, has no body; looking for the end would take longer.
         rest, head = 0, data
-        if not data.endswith(b"\r\n\r\n"):
+        if data.endswith(b"\r\n\r\n"):
+            if len(data) > self._limits.head_bytes:
+                return False
+        else:
             end = data.find(b"\r\n\r\n") + 4
             rest, head = len(data) - end, data[:end]
         digest = sha256(head).digest()
@@ -206,12 +267,17 @@ class ServerConnection(asyncio.Protocol):
         elif self._active is not None:
             if (responder := self._active.responder) is not None:
                 responder.client_ready()
+            if self._unparsed:
+                self._wait_for_turn(has_backlog=True)
         else:
             self._next()
 
     def eof_received(self) -> bool:
         # Half-closed clients are rare, and telling them from vanished ones is not worth holding an upstream for;
         # a tunnel has ends of its own. What is answered already was answered in time.
+        if self._queued:
+            # It arrived before the end: only its turn has not come yet.
+            self.run_turn()
         self.transport.flush()
         return False
 
@@ -224,6 +290,7 @@ class ServerConnection(asyncio.Protocol):
             self.account = None
         self.failed = True
         self._waiting.clear()
+        self._drop_unparsed()
         tunnel, self.tunnel = self.tunnel, None
         if tunnel is not None:
             tunnel.client_lost()
@@ -242,7 +309,8 @@ class ServerConnection(asyncio.Protocol):
             self.deadline = self.loop.time() + self._limits.head_timeout
 
     def enqueue(self, exchange: Exchange) -> None:
-        if self._active is None and not self._write_paused:
+        if self._active is None and not self._write_paused and not self._begun and not self._waiting:
+            self._begun = True
             self._begin(exchange)
             return
         self._waiting.append(exchange)
@@ -338,7 +406,13 @@ class ServerConnection(asyncio.Protocol):
         self._active = None
         if exchange.close_after or self.draining:
             self.close_soon()
-        elif self._waiting or self._reader.exchange is not None or self._write_paused or self._reading_paused:
+        elif (
+            self._waiting
+            or self._reader.exchange is not None
+            or self._write_paused
+            or self._reading_paused
+            or self._unparsed
+        ):
             self._next()
         else:
             self.deadline = self.loop.time() + self._limits.idle_timeout
@@ -354,7 +428,8 @@ class ServerConnection(asyncio.Protocol):
                 # We stopped reading, so the client is not late.
                 self.deadline = _NEVER
             self._reader.pause()
-            self.transport.pause_reading()
+            if not self._input_held:
+                self.transport.pause_reading()
 
     def read_on(self) -> None:
         if self._reading_paused and len(self._waiting) < READ_AHEAD:
@@ -363,7 +438,8 @@ class ServerConnection(asyncio.Protocol):
             active = self._active
             if isinstance(active, Exchange) and not active.body_complete and self.tunnel is None:
                 self.deadline = self._reader.body_deadline(active, self.loop.time())
-            self.transport.resume_reading()
+            if not self._input_held:
+                self.transport.resume_reading()
 
     def must_read_within(self, seconds: float) -> None:
         """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
@@ -392,7 +468,9 @@ class ServerConnection(asyncio.Protocol):
         self.draining = True
         active = self._active
         # A client that has its answer and still sends its request is not waited for.
-        has_its_answer = active is None or isinstance(active.responder, DiscardedBody)
+        has_its_answer = (active is None and not self._queued) or (
+            active is not None and isinstance(active.responder, DiscardedBody)
+        )
         if has_its_answer and self.tunnel is None and not self.transport.is_closing():
             self.close_soon()
 
@@ -408,21 +486,90 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def busy(self) -> bool:
-        return self._active is not None or self.tunnel is not None
+        return self._active is not None or self.tunnel is not None or self._queued
 
     @property
     def write_paused(self) -> bool:
         return self._write_paused
 
+    # --- the queue calls these ---
+
+    def run_turn(self) -> bool:
+        """Start the next request of what waits here; whether another one could start at once."""
+        # Still marked as queued: nothing in this turn asks for another one.
+        if not self._write_paused:
+            if self._active is None and self._waiting:
+                self._begin(self._waiting.popleft())
+            elif self._unparsed and not self.failed:
+                self._read_unparsed()
+        if self.failed:
+            self._drop_unparsed()
+        has_more = bool(self._unparsed) or (self._active is None and bool(self._waiting))
+        self._queued = has_more and not self._write_paused and not self.transport.is_closing()
+        if not self._unparsed:
+            self._release_input()
+        if self._active is None and not self._queued and not self.failed:
+            # It had no deadline while it waited for its turn.
+            self._next()
+        return self._queued
+
+    def abort(self) -> None:
+        self.transport.abort()
+
     # --- inside ---
 
+    def _wait_for_turn(self, *, has_backlog: bool) -> None:
+        # If the client does not keep up, `resume_writing` asks again.
+        if not self._queued and not self._write_paused:
+            self._queued = True
+            if self._active is None:
+                self.deadline = _NEVER
+            self._queue.add(self, network(self.remote_address), has_backlog=has_backlog)
+
+    def _read_unparsed(self) -> None:
+        data, start = self._unparsed, self._parsed
+        self._unparsed, self._parsed = b"", 0
+        self._queue.held -= len(data) - start
+        is_idle = self._active is None and self._reader.exchange is None
+        if start or not is_idle or not self._shortcuts or not self._begin_whole(data):
+            self._read(data, start)
+
+    def _hold(self, data: bytes) -> None:
+        """Keep *data* until it is parsed in a turn of this connection."""
+        if self.failed:
+            return
+        queue = self._queue
+        self._unparsed, self._parsed = self._unparsed[self._parsed :] + data, 0
+        queue.held += len(data)
+        if len(self._unparsed) > UNPARSED_HIGH_WATER:
+            self._hold_input()
+
+    def _drop_unparsed(self) -> None:
+        self._queue.held -= len(self._unparsed) - self._parsed
+        self._unparsed, self._parsed = b"", 0
+
+    def _hold_input(self) -> None:
+        if not self._input_held:
+            self._input_held = True
+            if not self._reading_paused:
+                self.transport.pause_reading()
+        if self._queue.held > MOST_HELD_BYTES:
+            self.refuse(RequestRefused(400, "too many requests are pipelined"))
+            self._drop_unparsed()
+
+    def _release_input(self) -> None:
+        if self._input_held:
+            self._input_held = False
+            if not self._reading_paused and not self.transport.is_closing():
+                self.transport.resume_reading()
+
     def _next(self) -> None:
-        """Begin the request that has waited longest, if one has, and the client keeps up."""
+        """Let the request that has waited longest start in the next turn, if one waits and the client keeps up."""
         if self._write_paused:
             self.deadline = self.loop.time() + self._limits.body_timeout
             return
-        if self._waiting:
-            self._begin(self._waiting.popleft())
+        if self._waiting or self._unparsed:
+            self._wait_for_turn(has_backlog=True)
         elif self._reader.exchange is None:
             self.deadline = self.loop.time() + self._limits.idle_timeout
         else:
@@ -480,11 +627,18 @@ class Server:
         "on_refused",
         "outbox",
         "pass_on",
+        "queue",
         "shortcuts",
     )
 
     def __init__(
-        self, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop, *, shortcuts: bool = True
+        self,
+        handle: Handle,
+        limits: ServerLimits,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        shortcuts: bool = True,
+        queue: FairQueue | None = None,
     ) -> None:
         self.handle = handle
         self.shortcuts = shortcuts
@@ -502,6 +656,8 @@ class Server:
         # Looked up once: each connection would otherwise hold its own method objects.
         self.find_known, self.now = self.heads.find, loop.time
         self.outbox = Outbox(loop)
+        # What the listeners of a worker share.
+        self.queue = queue or FairQueue(loop)
         # Called with each request that could not be read, as far as it came; returns more header lines for its answer.
         self.on_refused: OnRefused = _no_lines
 

@@ -15,6 +15,10 @@ from ostiary.gateway.http1.exchange import ClientConnection, Exchange
 from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
 
+_HEAD_END = b"\r\n\r\n"
+# Up to this size it costs little to look for another head in what follows one.
+_SMALL_BODY = 16 * 1024
+
 
 class Intake(ClientConnection, Protocol):
     """The connection, as the reader of its requests sees it."""
@@ -111,6 +115,24 @@ class RequestReader:
                     self._count_unfinished(len(data), begun=self.exchange is before)
             return None
         return None
+
+    def part_end(self, data: bytes, at: int) -> int:
+        """Where to stop parsing *data*, which was parsed up to *at*, so that no more than one request is begun.
+
+        Behind the body that is being read, or behind a head if another one may follow.
+        """
+        body, exchange, size = self.body, self.exchange, len(data)
+        if body is not None and exchange is not None:
+            # Where a chunked body ends is unknown; of what follows it, the connection begins no request at once.
+            length = exchange.request.content_length
+            return size if length is None else min(size, at + length - body.received)
+        end = data.find(_HEAD_END, at) + len(_HEAD_END)
+        if end < len(_HEAD_END) or end == size:
+            return size
+        if size - end <= _SMALL_BODY and data.find(_HEAD_END, end) < 0:
+            # A head and its body are parsed together, and recognised together.
+            return size
+        return end
 
     def close(self) -> None:
         """The connection is lost, and nothing is read any more.

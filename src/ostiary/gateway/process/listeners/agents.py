@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 
 from ostiary.core.clock import Clock
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.doors import speaks_tls
 from ostiary.gateway.config.settings import DoorSettings, GatewayConfig
@@ -62,11 +63,20 @@ def check_agents(bound: Sequence[Address], config: GatewayConfig) -> None:
 class AgentListeners:
     """Those of one worker. *is_alone*: it may bind further addresses."""
 
-    def __init__(self, sockets: Sockets, loop: asyncio.AbstractEventLoop, clock: Clock, *, is_alone: bool) -> None:
+    def __init__(
+        self,
+        sockets: Sockets,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        *,
+        is_alone: bool,
+        queue: FairQueue | None = None,
+    ) -> None:
         self._sockets = sockets
         self._loop = loop
         self._clock = clock
         self._is_alone = is_alone
+        self._queue = queue
         self._agents: dict[Address, Agent] = {}
         self._servers: dict[Address, asyncio.Server] = {}
 
@@ -93,7 +103,7 @@ class AgentListeners:
         for address, (_, handle) in doors.items():
             agent = self._agents.get(address)
             if agent is None:
-                agent = self._agents[address] = Agent(handle, self._loop, self._clock)
+                agent = self._agents[address] = Agent(handle, self._loop, self._clock, self._queue)
             agent.handle = handle
             await self._listen(address, agent, contexts[address])
         close_unnamed(self._sockets, list(doors))

@@ -11,6 +11,7 @@ import socket
 import ssl
 
 from ostiary.core.extras import needing
+from ostiary.core.net.fair_queue import FairQueue
 from ostiary.gateway.doors.check.call import Handle
 from ostiary.gateway.http1.request_head import ServerLimits
 from ostiary.gateway.process.listener import serve_on
@@ -23,11 +24,16 @@ class GrpcListener:
     """Serves on *listener*, a socket that outlives reloads."""
 
     def __init__(
-        self, listener: socket.socket, handle: Handle, limits: ServerLimits, loop: asyncio.AbstractEventLoop
+        self,
+        listener: socket.socket,
+        handle: Handle,
+        limits: ServerLimits,
+        loop: asyncio.AbstractEventLoop,
+        queue: FairQueue | None = None,
     ) -> None:
         self._listener = listener
         self._loop = loop
-        self._checks = CheckServer(handle, limits, loop)
+        self._checks = CheckServer(handle, limits, loop, queue)
         self._server: asyncio.Server | None = None
         self._closed = False
 

@@ -18,6 +18,8 @@ from ostiary.core.tokens import digest
 from ostiary.gateway.doors.check import kept_bytes
 from ostiary.gateway.doors.check.call import Call
 from ostiary.gateway.doors.check.connection import (
+    FRAMES_PER_TURN,
+    MOST_CONTROL_FRAMES,
     MOST_TAKEN_BACK,
     CheckConnection,
     CheckServer,
@@ -349,3 +351,56 @@ async def _throw(data: bytes) -> None:
         writer.close()
         async with check_client(served.port) as client:
             assert (await client.check(b"still there")).message == b"still there"
+
+
+# --- floods ---
+
+
+def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+CONTROL = {
+    "PING": frame(6, b"12345678"),
+    "acknowledged PING": frame(6, b"12345678", flags=1),
+    "SETTINGS": frame(4),
+    "acknowledged SETTINGS": frame(4, flags=1),
+    "WINDOW_UPDATE": frame(8, b"\0\0\0\1"),
+    "PRIORITY": frame(2, b"\0\0\0\0\1", stream=5),
+    "empty DATA": frame(0, stream=1),
+    "padded DATA": frame(0, b"\1\0", flags=8, stream=1),
+    "unknown": frame(0xFA, b"x"),
+}
+
+
+@pytest.mark.parametrize("name", CONTROL)
+async def test_a_flood_of_control_frames_ends_the_connection(name: str) -> None:
+    """CVE-2019-9512, 9513, 9515, 9518."""
+    async with serving() as served, check_client(served.port) as client:
+        client.goes_on = True
+        client.begin()
+        client.writer.write(CONTROL[name] * (2 * MOST_CONTROL_FRAMES))
+        while client.goodbye is None:
+            await client.read()
+        assert client.goodbye == ENHANCE_YOUR_CALM
+
+
+async def test_control_frames_of_a_client_that_makes_calls_are_no_flood() -> None:
+    async with serving() as served, check_client(served.port) as client:
+        for _ in range(MOST_CONTROL_FRAMES // 4):
+            for _ in range(5):
+                client.http.ping(b"12345678")
+            assert (await client.check(b"question")).message == b"question"
+        assert client.goodbye is None
+
+
+async def test_a_few_frames_are_handled_in_each_turn() -> None:
+    async with serving() as served, check_client(served.port) as client:
+        assert (await client.check(b"first")).message == b"first"
+        connection, ping = served.connection, CONTROL["PING"]
+        connection.data_received(ping * 100)
+        assert connection._frames.size == (100 - FRAMES_PER_TURN) * len(ping)
+        assert connection.run_turn()
+        assert connection._frames.size == (100 - 2 * FRAMES_PER_TURN) * len(ping)
+        await until(lambda: not connection._frames.size)
+        assert (await client.check(b"last")).message == b"last"

@@ -44,9 +44,8 @@ def test_a_source_that_is_missing_is_the_operators_mistake(name: bytes) -> None:
         head([header for header in PSEUDO if header[0] != name])
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+def test_what_our_own_listener_would_not_read_is_the_clients_mistake(subtests: pytest.Subtests) -> None:
+    cases = [
         ([(b":method", b"FOO"), *PSEUDO[1:]], 400),
         ([(b":method", b"get"), *PSEUDO[1:]], 400),
         ([(b":method", b"CONNECT"), *PSEUDO[1:]], 405),
@@ -56,12 +55,12 @@ def test_a_source_that_is_missing_is_the_operators_mistake(name: bytes) -> None:
         ([*PSEUDO, (b"content-length", b"1" * 30)], 400),
         ([*PSEUDO, (b"x", b"v" * (LIMITS.header_bytes + 1))], 431),
         ([*PSEUDO, *[(b"x", b"v")] * (LIMITS.headers + 1)], 431),
-    ],
-)
-def test_what_our_own_listener_would_not_read_is_the_clients_mistake(headers: Headers, status: int) -> None:
-    with pytest.raises(RequestRefused) as refusal:
-        head(headers)
-    assert refusal.value.status == status
+    ]
+    for headers, status in cases:
+        with subtests.test(headers=headers, status=status):
+            with pytest.raises(RequestRefused) as refusal:
+                head(headers)
+            assert refusal.value.status == status
 
 
 def test_the_length_of_a_body_is_known_where_the_client_announces_it() -> None:
@@ -70,10 +69,10 @@ def test_the_length_of_a_body_is_known_where_the_client_announces_it() -> None:
     assert (silent.content_length, silent.chunked) == (None, True)
 
 
-@pytest.mark.parametrize("text", [b"", b"shop.example", b"192.0.2", b"\xff", b"192.0.2.1:80", b"/run/socket"])
-def test_what_is_no_address_is_the_operators_mistake(text: bytes) -> None:
-    with pytest.raises(BadQuestion):
-        client_address(text)
+def test_what_is_no_address_is_the_operators_mistake(subtests: pytest.Subtests) -> None:
+    for text in [b"", b"shop.example", b"192.0.2", b"\xff", b"192.0.2.1:80", b"/run/socket"]:
+        with subtests.test(text=text), pytest.raises(BadQuestion):
+            client_address(text)
 
 
 def test_addresses_have_one_form() -> None:

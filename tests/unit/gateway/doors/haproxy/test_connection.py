@@ -10,7 +10,14 @@ import pytest
 
 from ostiary.gateway.doors.haproxy import spop
 from ostiary.gateway.doors.haproxy.agent import Agent
-from ostiary.gateway.doors.haproxy.connection import GREETING_SECONDS, MOST_FRAME_BYTES, MOST_OPEN, AgentConnection
+from ostiary.gateway.doors.haproxy.connection import (
+    FRAMES_PER_TURN,
+    GREETING_SECONDS,
+    MOST_FRAME_BYTES,
+    MOST_OPEN,
+    MOST_UNKNOWN,
+    AgentConnection,
+)
 from ostiary.testing import FakeClock
 from tests.support.spop_client import SECONDS, Haproxy, hello
 
@@ -77,21 +84,20 @@ async def test_a_health_check_is_greeted_and_ended() -> None:
         assert await haproxy.reader.read() == b""
 
 
-@pytest.mark.parametrize(
-    ("data", "status"),
-    [
+async def test_what_is_no_frame_ends_the_connection(subtests: pytest.Subtests) -> None:
+    cases = [
         (spop.frame(spop.NOTIFY, 1, 1, b""), spop.INVALID),
         ((MOST_FRAME_BYTES + 1).to_bytes(4, "big"), spop.TOO_BIG),
         (b"GET / HTTP/1.1\r\n\r\n", spop.TOO_BIG),
         (b"\x00\x00\x00\x01\x01", spop.TOO_BIG),
         (b"\x00\x00\x00\x07\x03\x00\x00\x00\x00\x01\x01", spop.NO_FRAGMENTS),
         (b"\x00\x00\x00\x07\x03\x00\x00\x00\x01\xff\xff", spop.INVALID),
-    ],
-)
-async def test_what_is_no_frame_ends_the_connection(data: bytes, status: int) -> None:
-    async with agent([]) as (_, haproxy):
-        haproxy.send(data)
-        assert await haproxy.ended_with() == status
+    ]
+    for data, status in cases:
+        with subtests.test(data=data, status=status):
+            async with agent([]) as (_, haproxy):
+                haproxy.send(data)
+                assert await haproxy.ended_with() == status
 
 
 async def test_frames_of_unknown_types_are_ignored() -> None:
@@ -154,3 +160,44 @@ async def test_a_connection_that_drains_answers_what_was_asked_and_ends() -> Non
         connection.answer(stream, number, b"")
         assert (await haproxy.frame())[0] == spop.ACK
         assert await haproxy.ended_with() == spop.NORMAL
+
+
+async def test_a_few_frames_are_handled_in_each_turn() -> None:
+    questions: list[Question] = []
+    async with agent(questions) as (made, haproxy):
+        await haproxy.greet()
+        (connection,) = made.connections
+        connection.data_received(b"".join(spop.frame(spop.NOTIFY, 7, number, b"x") for number in range(1, 101)))
+        assert len(questions) == FRAMES_PER_TURN
+        assert connection.run_turn()
+        assert len(questions) == 2 * FRAMES_PER_TURN
+        await until(questions, 100)
+
+
+async def test_no_more_questions_are_taken_than_may_be_open_whatever_comes_in_one_read() -> None:
+    questions: list[Question] = []
+    async with agent(questions) as (_, haproxy):
+        await haproxy.greet()
+        haproxy.send(b"".join(spop.frame(spop.NOTIFY, 7, number, b"x") for number in range(1, 3 * MOST_OPEN)))
+        await until(questions, MOST_OPEN)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(questions) == MOST_OPEN
+        for connection, stream, number, _ in questions[:100]:
+            connection.answer(stream, number, b"")
+        await until(questions, MOST_OPEN + 100)
+
+
+async def test_who_asks_again_and_again_without_the_secret_is_not_listened_to() -> None:
+    questions: list[Question] = []
+    async with agent(questions) as (made, haproxy):
+        await haproxy.greet()
+        (connection,) = made.connections
+        for _ in range(MOST_UNKNOWN - 1):
+            connection.note_caller(known=False)
+        connection.note_caller(known=True)
+        for _ in range(MOST_UNKNOWN - 1):
+            connection.note_caller(known=False)
+        assert not connection.transport.is_closing()
+        connection.note_caller(known=False)
+        assert await haproxy.ended_with() == spop.UNKNOWN

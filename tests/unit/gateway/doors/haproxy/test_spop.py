@@ -15,10 +15,11 @@ NUMBERS = st.integers(0, 2**64 - 1)
 GOLDEN = {0: b"\x00", 239: b"\xef", 240: b"\xf0\x00", 2287: b"\xff\x7f", 2288: b"\xf0\x80\x00", 264431: b"\xff\xff\x7f"}
 
 
-@pytest.mark.parametrize(("number", "data"), GOLDEN.items())
-def test_numbers_have_the_bytes_of_the_specification(number: int, data: bytes) -> None:
-    assert spop.number(number) == data
-    assert spop.read_number(data, 0) == (number, len(data))
+def test_numbers_have_the_bytes_of_the_specification(subtests: pytest.Subtests) -> None:
+    for number, data in GOLDEN.items():
+        with subtests.test(number=number, data=data):
+            assert spop.number(number) == data
+            assert spop.read_number(data, 0) == (number, len(data))
 
 
 @given(NUMBERS, st.binary(max_size=8))
@@ -39,22 +40,21 @@ def test_names_with_values_are_read_as_they_were_written(values: dict[bytes, byt
     assert spop.read_pairs(data, 0) == (values, len(data))
 
 
-@pytest.mark.parametrize(
-    ("data", "value"),
-    [
+def test_typed_values(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[bytes, spop.Value]] = [
         (b"\x00", None),
         (b"\x01", False),
         (b"\x11", True),
         (b"\x06\x7f\x00\x00\x01", IPv4Address("127.0.0.1")),
         (b"\x07" + b"\x00" * 15 + b"\x01", IPv6Address("::1")),
         (b"\x09\x02ab", b"ab"),
-    ],
-)
-def test_typed_values(data: bytes, value: spop.Value) -> None:
-    assert spop.read_value(data, 0) == (value, len(data))
-    for end in range(len(data)):
-        with pytest.raises(spop.SpopError):
-            spop.read_value(data[:end], 0)
+    ]
+    for data, value in cases:
+        with subtests.test(data=data, value=value):
+            assert spop.read_value(data, 0) == (value, len(data))
+            for end in range(len(data)):
+                with pytest.raises(spop.SpopError):
+                    spop.read_value(data[:end], 0)
 
 
 @pytest.mark.parametrize(

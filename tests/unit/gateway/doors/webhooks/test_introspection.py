@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ostiary.core.counting.rates import FailedAttempts
 from ostiary.core.delegation import narrow, parse_scope
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import Tokens, new_token
 from ostiary.errors import ProviderError
 from ostiary.gateway.authenticate.authenticator import TokenAuthenticator
 from ostiary.gateway.doors.webhooks.introspection import TokenIntrospections
@@ -40,14 +41,15 @@ class World:
         self.store = BreakableStore(folder / "tokens.db", clock=self.clock)
         self.tokens = Tokens(self.store, clock=self.clock)
         self.authenticator = TokenAuthenticator(self.tokens, self.clock)
-        self.introspections = TokenIntrospections(self.authenticator)
+        self.failures = FailedAttempts(2, clock=self.clock)
+        self.introspections = TokenIntrospections(self.authenticator, self.failures)
 
     async def answer(self, body: bytes) -> Answer:
         answer = self.introspections.answer(body)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def describe(self, token: str) -> TokenDescription | None:
-        code, body = await self.answer(json.dumps(question(token)).encode())
+    async def describe(self, token: str, address: str = "") -> TokenDescription | None:
+        code, body = await self.answer(json.dumps(question(token, address)).encode())
         assert code == 200
         return decode_answer(json.loads(body))
 
@@ -80,6 +82,16 @@ async def test_a_narrowed_token_comes_with_what_it_may_be_used_for(world: World)
     description = await world.describe(token.token.reveal())
     assert description is not None
     assert description.delegation == delegation
+
+
+async def test_unknown_tokens_count_against_the_address_that_presents_them_to_a_backend(world: World) -> None:
+    issued = await world.tokens.issue(ANN, provider="staff")
+    for address in ("192.0.2.1", "192.0.2.1", "2001:db8::1", "not an address", ""):
+        assert await world.describe(new_token().reveal(), address) is None
+        assert await world.describe(issued.token.reveal(), "192.0.2.2") is not None
+    blocked = [bool(world.failures.seconds_blocked(each)) for each in ("192.0.2.1", "192.0.2.2", "2001:db8::1")]
+    assert blocked == [True, False, False]
+    assert await world.describe(issued.token.reveal(), "192.0.2.1") is not None, "the backend is answered all the same"
 
 
 async def test_unknown_expired_and_revoked_tokens_are_nobodys(world: World) -> None:

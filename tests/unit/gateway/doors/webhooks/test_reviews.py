@@ -362,21 +362,20 @@ async def test_a_provider_that_cannot_be_asked_is_a_500(clock: FakeClock, kind: 
     assert "canary" not in json.dumps(body)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_what_is_no_access_review_is_a_400(subtests: pytest.Subtests) -> None:
+    cases = [
         b"",
         b"[]",
         access_review("v2"),
         access_review(user="", groups=[]),
         access_review(nonResourceAttributes={"path": "/", "verb": "get"}),
         access_review().replace(b'"SubjectAccessReview"', b'"SelfSubjectAccessReview"'),
-    ],
-    ids=range(6),
-)
-async def test_what_is_no_access_review_is_a_400(clock: FakeClock, body: bytes) -> None:
-    policy = Policy(Decision(Verdict.ALLOW))
-    reviews, _ = reviews_of(policy, clock)
-    code, answer = await told(reviews.answer(body))
-    assert (code, answer["reason"]) == (400, "BadRequest")
-    assert policy.asked == []
+    ]
+    for body in cases:
+        with subtests.test(body=body):
+            clock = FakeClock()
+            policy = Policy(Decision(Verdict.ALLOW))
+            reviews, _ = reviews_of(policy, clock)
+            code, answer = await told(reviews.answer(body))
+            assert (code, answer["reason"]) == (400, "BadRequest")
+            assert policy.asked == []

@@ -51,18 +51,19 @@ ANNOUNCES_A_BODY = {
 }
 
 
-@pytest.mark.parametrize(("answer", "framing", "body"), WHOLE.values(), ids=WHOLE.keys())
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "byte by byte"])
 async def test_a_whole_answer_is_told_and_its_connection_used_again_if_its_end_is_certain(
-    answer: bytes, framing: int, body: bytes, split: bool
+    subtests: pytest.Subtests,
 ) -> None:
-    parts = [answer[i : i + 1] for i in range(len(answer))] if split else [answer]
-    async with upstream(answering(*parts)) as made, pool_to(made) as pool:
-        for _ in range(2):
-            recorder = await ask(pool)
-            assert recorder.over.result() is None
-            assert (recorder.framing, recorder.body) == (framing, body)
-        assert len(made.connections) == (2 if answer in ANNOUNCES_A_BODY else 1)
+    for case, (answer, framing, body) in WHOLE.items():
+        for name, split in [("whole", False), ("byte by byte", True)]:
+            with subtests.test(f"{case}, {name}"):
+                parts = [answer[i : i + 1] for i in range(len(answer))] if split else [answer]
+                async with upstream(answering(*parts)) as made, pool_to(made) as pool:
+                    for _ in range(2):
+                        recorder = await ask(pool)
+                        assert recorder.over.result() is None
+                        assert (recorder.framing, recorder.body) == (framing, body)
+                    assert len(made.connections) == (2 if answer in ANNOUNCES_A_BODY else 1)
 
 
 async def test_trailers_are_told() -> None:
@@ -123,17 +124,18 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.parametrize("answer", UNREADABLE.values(), ids=UNREADABLE.keys())
-async def test_an_answer_that_cannot_be_read_is_lost_and_its_connection_dropped(answer: bytes) -> None:
+async def test_an_answer_that_cannot_be_read_is_lost_and_its_connection_dropped(subtests: pytest.Subtests) -> None:
     """P6."""
-    async with upstream(answering(answer)) as made, pool_to(made) as pool:
-        lost = (await ask(pool)).over.result()
-        assert lost is not None
-        assert lost.answered
-        assert not pool.connections
-        made.script = honest
-        assert (await ask(pool)).status == 200
-        assert len(made.connections) == 2
+    for case, answer in UNREADABLE.items():
+        with subtests.test(case):
+            async with upstream(answering(answer)) as made, pool_to(made) as pool:
+                lost = (await ask(pool)).over.result()
+                assert lost is not None
+                assert lost.answered
+                assert not pool.connections
+                made.script = honest
+                assert (await ask(pool)).status == 200
+                assert len(made.connections) == 2
 
 
 CUT = {
@@ -147,16 +149,17 @@ CUT = {
 }
 
 
-@pytest.mark.parametrize("answer", CUT.values(), ids=CUT.keys())
-@pytest.mark.parametrize("then", ["close", "reset"])
-async def test_half_an_answer_is_none(answer: bytes, then: str) -> None:
-    async with upstream(answering(answer, then=then)) as made, pool_to(made) as pool:
-        lost = (await ask(pool)).over.result()
-        assert lost is not None
-        assert not lost.timeout
-        if then == "close":
-            assert lost.answered == (answer != b"")
-        assert not pool.connections
+async def test_half_an_answer_is_none(subtests: pytest.Subtests) -> None:
+    for case, answer in CUT.items():
+        for then in ["close", "reset"]:
+            with subtests.test(case, then=then):
+                async with upstream(answering(answer, then=then)) as made, pool_to(made) as pool:
+                    lost = (await ask(pool)).over.result()
+                    assert lost is not None
+                    assert not lost.timeout
+                    if then == "close":
+                        assert lost.answered == (answer != b"")
+                    assert not pool.connections
 
 
 async def test_an_answer_until_close_that_is_reset_is_lost() -> None:

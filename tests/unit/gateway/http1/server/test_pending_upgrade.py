@@ -16,17 +16,20 @@ LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio"
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-@pytest.mark.parametrize("offer", ["h2c", "TLS/1.0", "foo, bar"])
-@pytest.mark.parametrize("synchronous", [False, True])
-async def test_an_offer_of_another_protocol_is_ignored_and_http_goes_on(offer: str, synchronous: bool) -> None:
+async def test_an_offer_of_another_protocol_is_ignored_and_http_goes_on(subtests: pytest.Subtests) -> None:
     """P5."""
-    async with listening(at_once if synchronous else None) as listener, connected(listener.port) as client:
-        request = get("/1", "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {offer}", "HTTP2-Settings: AAA")
-        client.send(request + get("/2") + request)
-        expected = 401 if synchronous else 200
-        assert [(await client.answer()).status for _ in range(3)] == [expected] * 3
-        assert (await client.ask(get("/3"))).status == expected
-        assert [exchange.request.upgrade for exchange in listener.exchanges] == [b""] * 4
+    for offer in ["h2c", "TLS/1.0", "foo, bar"]:
+        for synchronous in [False, True]:
+            with subtests.test(offer=offer, synchronous=synchronous):
+                async with listening(at_once if synchronous else None) as listener, connected(listener.port) as client:
+                    request = get(
+                        "/1", "Connection: Upgrade, HTTP2-Settings", f"Upgrade: {offer}", "HTTP2-Settings: AAA"
+                    )
+                    client.send(request + get("/2") + request)
+                    expected = 401 if synchronous else 200
+                    assert [(await client.answer()).status for _ in range(3)] == [expected] * 3
+                    assert (await client.ask(get("/3"))).status == expected
+                    assert [exchange.request.upgrade for exchange in listener.exchanges] == [b""] * 4
 
 
 async def test_many_ignored_offers_in_one_read_are_no_deep_recursion() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -83,24 +84,26 @@ OTHERWISE_REFUSED = {
 }
 
 
-@pytest.mark.parametrize("request_bytes", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(request_bytes: bytes) -> None:
+async def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(subtests: pytest.Subtests) -> None:
     """P6."""
-    async with listening() as listener, connected(listener.port) as client:
-        answer = await client.ask(request_bytes)
-        assert (answer.status, answer.one("Connection")) == (400, b"close")
-        assert await client.closed()
-        assert listener.exchanges == []
+    for case, request_bytes in REFUSED.items():
+        with subtests.test(case):
+            async with listening() as listener, connected(listener.port) as client:
+                answer = await client.ask(request_bytes)
+                assert (answer.status, answer.one("Connection")) == (400, b"close")
+                assert await client.closed()
+                assert listener.exchanges == []
 
 
-@pytest.mark.parametrize(("status", "request_bytes"), OTHERWISE_REFUSED.values(), ids=OTHERWISE_REFUSED.keys())
-async def test_what_is_not_served_is_refused_with_its_own_status(status: int, request_bytes: bytes) -> None:
+async def test_what_is_not_served_is_refused_with_its_own_status(subtests: pytest.Subtests) -> None:
     """P6."""
-    async with listening() as listener, connected(listener.port) as client:
-        answer = await client.ask(request_bytes)
-        assert (answer.status, answer.one("Connection")) == (status, b"close")
-        assert await client.closed()
-        assert listener.exchanges == []
+    for case, (status, request_bytes) in OTHERWISE_REFUSED.items():
+        with subtests.test(case):
+            async with listening() as listener, connected(listener.port) as client:
+                answer = await client.ask(request_bytes)
+                assert (answer.status, answer.one("Connection")) == (status, b"close")
+                assert await client.closed()
+                assert listener.exchanges == []
 
 
 CHUNKS_REFUSED = {
@@ -125,18 +128,21 @@ CHUNKS_REFUSED = {
 }
 
 
-@pytest.mark.parametrize("body", CHUNKS_REFUSED.values(), ids=CHUNKS_REFUSED.keys())
-async def test_a_body_that_cannot_be_read_ends_the_connection_and_whoever_took_it_is_told(body: bytes) -> None:
+async def test_a_body_that_cannot_be_read_ends_the_connection_and_whoever_took_it_is_told(
+    subtests: pytest.Subtests,
+) -> None:
     """P6."""
-    held = Held()
-    async with listening(held) as listener, connected(listener.port) as client:
-        client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n")
-        await until(lambda: bool(held.exchanges))
-        held.exchanges[0].accept_body(held)
-        answer = await client.ask(body)
-        assert answer.status in (400, 431)
-        assert held.told == ["lost"]
-        assert await client.closed()
+    for case, body in CHUNKS_REFUSED.items():
+        with subtests.test(case):
+            held = Held()
+            async with listening(held) as listener, connected(listener.port) as client:
+                client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+                await until(partial(bool, held.exchanges))
+                held.exchanges[0].accept_body(held)
+                answer = await client.ask(body)
+                assert answer.status in (400, 431)
+                assert held.told == ["lost"]
+                assert await client.closed()
 
 
 async def test_chunk_extensions_and_trailers_are_dropped() -> None:

@@ -76,10 +76,10 @@ def test_a_line_fits_into_the_buffer_of_haproxy_and_nothing_is_lost() -> None:
     assert len(sent) == 750
 
 
-@pytest.mark.parametrize("word", ["a;b", "a b\nc", "a\\b", "a\tb", '"', "<<", "é", "a\x00"])
-def test_a_word_that_could_mean_something_else_is_never_sent(word: str) -> None:
-    with pytest.raises(ValueError, match="could mean"):
-        line([f"add map /d KEY {word}"])
+def test_a_word_that_could_mean_something_else_is_never_sent(subtests: pytest.Subtests) -> None:
+    for word in ["a;b", "a b\nc", "a\\b", "a\tb", '"', "<<", "é", "a\x00"]:
+        with subtests.test(word=word), pytest.raises(ValueError, match="could mean"):
+            line([f"add map /d KEY {word}"])
 
 
 @given(st.text(min_size=1, max_size=30), st.text(max_size=10), st.lists(st.text(max_size=20), max_size=5))

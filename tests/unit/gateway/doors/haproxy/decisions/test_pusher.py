@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ostiary.core.tokens import Tokens
 from ostiary.gateway.doors.haproxy import spop
+from ostiary.gateway.doors.haproxy.decisions import pusher
 from ostiary.gateway.doors.haproxy.decisions.pusher import MOST_DELETES, DecisionPusher
 from ostiary.interfaces.token_store import RevocationKind
 from tests.support.ports import free_port
@@ -191,7 +194,10 @@ async def test_a_lease_ends_with_what_is_known_of_revocations(tmp_path: Path) ->
         assert pusher._renewal(clock.monotonic()) == ""
 
 
-async def test_a_haproxy_that_refuses_or_was_restarted_is_begun_with_anew(tmp_path: Path) -> None:
+async def test_a_haproxy_that_refuses_or_was_restarted_is_begun_with_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pusher, "RETRY_SECONDS", 0.01)
     async with carried(tmp_path) as edge:
         await edge.ask()
         await until(lambda: bool(edge.maps.passes))

@@ -1,0 +1,139 @@
+"""Fair queuing of the work that connections bring to an event loop.
+
+Used by the connections of every listener of a worker. A read may hold thousands of requests. A connection starts one,
+and waits here with the rest for its next turn:
+
+    one iteration of the loop:  reads -> FREE_STARTS and SLICE_SECONDS of new work, then connections defer theirs
+                                turns -> at most SLICE_SECONDS, round robin between addresses, then between connections
+
+Connections that wait for their first turn alternate with those that have a backlog, so that a single request does not
+queue behind pipelined ones. Nothing is rejected here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+
+log = logging.getLogger("ostiary")
+
+# A request needs about five iterations of the loop, so another user's waits for less than 50 ms. Long enough for more
+# than 50 requests of the usual kind, so that a busy worker does not defer what it has time for.
+SLICE_SECONDS = 0.003
+# So many pieces of work start without a look at the clock, in one iteration or in several: a worker with little to do
+# pays for the queue once in a while only.
+FREE_STARTS = 8
+# What connections have read and not parsed, in all of one queue. Beyond it they reject instead of waiting.
+MOST_HELD_BYTES = 32 * 1024 * 1024
+
+
+class QueuedConnection(Protocol):
+    """A connection with work that was deferred."""
+
+    def run_turn(self) -> bool:
+        """Start one piece of work; whether there is more that could be started at once."""
+
+    def abort(self) -> None:
+        """The turn raised an exception: end the connection."""
+
+
+class RoundRobin:
+    """Connections in the order of their turns: each address has one turn a round."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self) -> None:
+        self._sources: OrderedDict[str, deque[QueuedConnection]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._sources)
+
+    def add(self, connection: QueuedConnection, source: str) -> None:
+        waiting = self._sources.get(source)
+        if waiting is None:
+            self._sources[source] = deque((connection,))
+        else:
+            waiting.append(connection)
+
+    def take(self) -> tuple[QueuedConnection, str]:
+        """Whose turn it is, and the address."""
+        source, waiting = self._sources.popitem(last=False)
+        connection = waiting.popleft()
+        if waiting:
+            self._sources[source] = waiting
+        return connection, source
+
+
+class FairQueue:
+    """Of one event loop. `held` is how many bytes its connections have read and not parsed: they keep count.
+
+    A connection starts work that has just arrived at once, counts it in `starts`, and calls `add` instead if there are
+    more than `FREE_STARTS` and `has_time` is false.
+    """
+
+    __slots__ = ("_backlog", "_call_soon", "_is_scheduled", "_new", "_now", "_until", "held", "starts")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._call_soon = loop.call_soon
+        self._now = now
+        self._new, self._backlog = RoundRobin(), RoundRobin()
+        # Whether this iteration of the loop is timed, which ends with `_run`; and when its time is used up.
+        self._is_scheduled = False
+        self._until = 0.0
+        self.held = 0
+        self.starts = 0
+
+    def may_start(self) -> bool:
+        """Count a piece of work that has just arrived; whether it may start. If not, the connection calls `add`."""
+        self.starts += 1
+        return self.starts <= FREE_STARTS or self.has_time()
+
+    def has_time(self) -> bool:
+        """Whether this iteration has time for more work that has just arrived."""
+        if self._is_scheduled:
+            return self._now() < self._until
+        self._until = self._now() + SLICE_SECONDS
+        self._schedule()
+        return True
+
+    def add(self, connection: QueuedConnection, source: str, *, has_backlog: bool = False) -> None:
+        """Call `run_turn` of *connection*, which is not in the queue, when it is its turn. *source* is its address."""
+        (self._backlog if has_backlog else self._new).add(connection, source)
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        self._call_soon(self._run)
+
+    def _run(self) -> None:
+        self.starts = 0
+        until = self._now() + SLICE_SECONDS
+        while self._new or self._backlog:
+            # One of each at least, however long they take.
+            if self._new:
+                self._run_one(self._new)
+            if self._backlog:
+                self._run_one(self._backlog)
+            if self._now() >= until:
+                break
+        if self._new or self._backlog:
+            self._until = self._now() + SLICE_SECONDS
+            self._schedule()
+        else:
+            self._is_scheduled = False
+
+    def _run_one(self, queue: RoundRobin) -> None:
+        connection, source = queue.take()
+        try:
+            has_more = connection.run_turn()
+        except Exception as error:
+            log.error("a connection failed", extra={"cause": type(error).__name__}, exc_info=error)
+            connection.abort()
+        else:
+            if has_more:
+                self._backlog.add(connection, source)
