@@ -9,8 +9,11 @@ DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 # What a gateway can be configured with, all of it: a configuration that works elsewhere works in the image.
 IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc pkcs11 aws-kms
 
+# The tests start hundreds of processes. Without bytecode files each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
-.PHONY: help setup components test lint types unit e2e interop pythons demo demo-replicas bench house mutants reference image sdk lock clean
+.PHONY: help setup components test test-all test-rest lint types pytest interop pythons demo demo-replicas bench house mutants reference image sdk lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 14
@@ -25,10 +28,19 @@ $(STAMP): requirements.lock pyproject.toml scripts/venv
 	@scripts/venv $(PYTHON) .venv-demo requirements-demo.lock
 	@touch $@
 
-components: $(STAMP)  ## install the programs that the tests talk to (kubectl, nginx, ...)
+components: $(STAMP)  ## install the programs that tests use (kubectl, nginx, PostgreSQL, ...): Debian 12, as root
 	@scripts/components
 
-test: components lint types unit e2e  ## everything that needs only PyPI, Debian and npm
+test: $(STAMP)  ## linters, types and every test that needs only Python (no root); other tests where their programs are present
+	$(MAKE) lint
+	$(MAKE) -j2 types pytest
+
+test-all: components  ## linters, types and every test except interop; installs the components first
+	$(MAKE) lint
+	$(MAKE) -j2 types pytest ARGS=--all
+
+test-rest: components  ## what `make test-all` runs and the last `make test` did not
+	$(MAKE) pytest ARGS=--rest
 
 lint: $(STAMP)  ## ruff
 	$(BIN)/ruff check .
@@ -37,11 +49,9 @@ lint: $(STAMP)  ## ruff
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-unit: $(STAMP)  ## unit, conformance, project and fuzz tests
-	$(BIN)/pytest -n 2 -q tests/unit tests/conformance tests/project tests/fuzz
-
-e2e: $(STAMP)  ## real processes, TLS and clients on loopback
-	$(BIN)/pytest -n 2 -q tests/e2e
+# One worker has all tests of a file, so that they share its servers; tests/support/tiers.py puts expensive files first.
+pytest: $(STAMP)  ## the tests alone (ARGS="tests/unit -x")
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -q $(ARGS)
 
 demo: $(DEMO)/.ready  ## watch a program stay signed in, and a gateway at work
 	@$(DEMO)/bin/python -m examples.stay_signed_in && $(DEMO)/bin/python -m examples.gateway
@@ -55,12 +65,12 @@ pythons: $(STAMP)  ## unit tests on the other Python versions of this machine
 
 interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNETES=all: three versions)
 	@scripts/interop-build
-	$(BIN)/pytest -n 2 --dist loadfile -q --timeout=300 tests/interop
+	$(BIN)/pytest -n 2 --dist loadfile -q --all --timeout=300 tests/interop
 
 house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
 	@$(BIN)/python scripts/house
 
-mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="--all gateway/authorize")
+mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="gateway/login cli --sample 50 --goal 85")
 	@nice $(BIN)/python scripts/mutants $(ARGS)
 
 reference: $(STAMP)  ## write what is made from declarations: the tables of settings, copies of alert rules and dashboard
@@ -78,7 +88,6 @@ image:  ## build the container image with buildah: deploy/image
 	deploy/image/build
 
 lock: $(STAMP)  ## resolve the lock files again; UPGRADE=--upgrade takes newer versions
-	$(BIN)/pip install -q uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal \
 	  --no-emit-package python-ldap --no-emit-package gssapi --no-header --no-annotate $(UPGRADE) -q -o requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --extra postgresql --group demo --generate-hashes \

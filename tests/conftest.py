@@ -1,14 +1,13 @@
 """What the tests share: throw-away authorities, an API server, a plugin, a kubeconfig that joins them.
 
-A test that needs a program says so with ``needs``: without it the test is skipped, but in CI it fails, so that
-green means all of it.
+A test that needs a program says so with ``needs``; `tests/support/tiers.py` says what happens without it.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import pty
-import shutil
 import signal
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -29,14 +28,24 @@ from tests.support.device_keys.softhsm import module as softhsm_module
 from tests.support.device_keys.swtpm import PROVIDERS as TPM_PROVIDERS
 from tests.support.device_keys.swtpm import SoftTpm
 from tests.support.device_keys.swtpm import soft_tpm as running_tpm
-from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.postgresql import PostgresServer, folder_for_servers, programs_of_18, running
+from tests.support.tiers import (
+    missing,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_setup,
+)
+
+__all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_configure", "pytest_runtest_setup"]
 
 Connect = Callable[..., Connection]
 
-# No test depends on how fast a shared machine is, so no example of a property is too slow.
-hypothesis.settings.register_profile("any machine", hypothesis.settings(), deadline=None)
+# No test depends on how fast a shared machine is, so no example of a property is too slow, nor is making one.
+hypothesis.settings.register_profile(
+    "any machine", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("any machine")
 
 
@@ -45,15 +54,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*commands): programs that must be installed")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    for mark in item.iter_markers("needs"):
-        lacking = [command for command in mark.args if shutil.which(command) is None]
-        if lacking:
-            missing(*lacking)
+def pytest_collection_finish() -> None:
+    # Modules and thousands of test items stay until the end: no collection has to look at them, ours or a test's.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -97,9 +101,9 @@ def postgresql_15() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
-def postgresql_18(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+def postgresql_18() -> Iterator[PostgresServer]:
     """The same with the newest version that can be had."""
-    with folder_for_servers() as folder, running(programs_of_18(request.config, folder)) as server:
+    with folder_for_servers() as folder, running(programs_of_18(folder)) as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from ostiary.plugins.file.audit import FileAudit
 from ostiary.plugins.stdout.audit import StdoutAudit
 from ostiary.plugins.webhook.audit import WebhookAudit
 from ostiary.testing.audit import AuditContract, Stored
-from tests.support.audit_webhook import Webhook, running_webhook
+from tests.support.audit_webhook import Webhook
 
 
 class TestFileAudit(AuditContract):
@@ -56,7 +56,7 @@ class TestStdoutAudit(AuditContract):
 class TestWebhookAudit(AuditContract):
     @pytest.fixture
     def webhook(self) -> Iterator[Webhook]:
-        with running_webhook() as webhook:
+        with Webhook().running() as webhook:
             yield webhook
 
     @pytest.fixture

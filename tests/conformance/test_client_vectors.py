@@ -13,8 +13,8 @@ import pytest
 
 from ostiary.client.proxy import proxy_for
 from ostiary.errors import TransportError
-from tests.support.any_host_server import AnyHostServer
-from tests.support.client_replay import Workshop, exec_differences, kubeconfig_differences
+from tests.conformance.any_host_server import AnyHostServer
+from tests.conformance.client_replay import Workshop, exec_differences, kubeconfig_differences
 from tests.support.vectors import parts, replay
 
 

@@ -16,12 +16,11 @@ from ostiary.interfaces.shared_counts import State
 from ostiary.interfaces.store_abilities.replicas import CountStore
 from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
 from ostiary.plugins.quota.windows import LimitWindows
-from ostiary.plugins.redis.settings import RedisSettings
 from ostiary.plugins.redis.token_store import RedisTokenStore
 from ostiary.testing import FakeClock
 from tests.support.count_store import MemoryCountStore
 from tests.support.postgresql_store import settings_for
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, patient_settings, redis_server
 
 REPLICAS = 4
 USERS = 25
@@ -56,7 +55,7 @@ def _opener(
 ) -> Callable[[], PostgresqlTokenStore | RedisTokenStore]:
     if request.param == "redis":
         server: RedisServer = request.getfixturevalue("redis")
-        settings = RedisSettings(address=server.address, prefix=f"replicated-{next(_numbers)}")
+        settings = patient_settings(address=server.address, prefix=f"replicated-{next(_numbers)}")
         return lambda: RedisTokenStore(settings, clock=clock)
     place = settings_for(request.getfixturevalue("postgresql_15"), folder=folder)
     return lambda: PostgresqlTokenStore(place, clock=clock, database_clock=clock)

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.serialization import load_der_private_key
 
 from ostiary import RequestNotSigned, RequestToSign
 from tests.conftest import Connect
-from tests.support.apiserver import ApiServer, Seen
+from tests.support.apiserver import ApiServer
+from tests.support.http_server import Request
 from tests.support.walkthrough import WriteFile, steps
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/sign-requests.md"
@@ -85,12 +86,12 @@ def test_the_signature_is_that_of_the_rfc(message_signer: Callable[..., Any]) ->
     }
 
 
-def signature_base(seen: Seen, url: str) -> bytes:
+def signature_base(received: Request, url: str) -> bytes:
     """What a server verifies: made from what has arrived alone, by RFC 9421, section 2.5."""
-    parameters = str(seen.header("Signature-Input")).removeprefix("sig1=")
-    values = {"@method": seen.method, "@target-uri": url + seen.path}
+    parameters = str(received.headers.get("Signature-Input")).removeprefix("sig1=")
+    values = {"@method": received.method, "@target-uri": url + received.target}
     names = re.findall(r'"([^"]+)"', parameters.partition(")")[0])
-    lines = [f'"{name}": {values[name] if name in values else seen.header(name)}' for name in names]
+    lines = [f'"{name}": {values[name] if name in values else received.headers.get(name)}' for name in names]
     return "\n".join([*lines, f'"@signature-params": {parameters}']).encode()
 
 
@@ -101,13 +102,13 @@ def test_a_server_can_verify_it(
     key = Ed25519PrivateKey.generate()
     with connect_to(user=user, signer=message_signer(key, key_id="k")).requests() as session:
         session.post("/api/v1/echo?a=b%20c", data=b'{"hello": "world"}')
-    (seen,) = api.seen
-    signature = b64decode(str(seen.header("Signature")).removeprefix("sig1=:").removesuffix(":"))
-    key.public_key().verify(signature, signature_base(seen, api.url))
-    assert seen.header("Content-Digest") == "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:"
-    assert ('"authorization"' in str(seen.header("Signature-Input"))) is (user is None)
+    (received,) = api.requests
+    signature = b64decode(str(received.headers.get("Signature")).removeprefix("sig1=:").removesuffix(":"))
+    key.public_key().verify(signature, signature_base(received, api.url))
+    assert received.headers.get("Content-Digest") == "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:"
+    assert ('"authorization"' in str(received.headers.get("Signature-Input"))) is (user is None)
     with pytest.raises(InvalidSignature):
-        key.public_key().verify(signature, signature_base(seen, "https://elsewhere.test"))
+        key.public_key().verify(signature, signature_base(received, "https://elsewhere.test"))
 
 
 def test_a_streamed_body_is_an_error_for_message_signatures(message_signer: Callable[..., Any]) -> None:
@@ -137,13 +138,13 @@ def test_the_signature_is_that_of_aws(monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-def signature_by_botocore(seen: Seen, url: str, credentials: Credentials) -> str:
+def signature_by_botocore(received: Request, url: str, credentials: Credentials) -> str:
     """What botocore itself makes of the request that has arrived."""
-    covered = re.search(r"SignedHeaders=([^,]+)", str(seen.header("Authorization")))
+    covered = re.search(r"SignedHeaders=([^,]+)", str(received.headers.get("Authorization")))
     assert covered is not None
-    headers = {name: seen.header(name) for name in covered[1].split(";")}
-    request = AWSRequest(method=seen.method, url=url + seen.path, data=seen.body, headers=headers)
-    request.context["timestamp"] = seen.header("X-Amz-Date")
+    headers = {name: received.headers.get(name) for name in covered[1].split(";")}
+    request = AWSRequest(method=received.method, url=url + received.target, data=received.body, headers=headers)
+    request.context["timestamp"] = received.headers.get("X-Amz-Date")
     auth = botocore.auth.SigV4Auth(credentials.get_frozen_credentials(), "execute-api", "eu-central-1")
     text = auth.string_to_sign(request, auth.canonical_request(request))
     return str(auth.signature(text, request))
@@ -158,8 +159,10 @@ def test_the_server_gets_what_botocore_would_have_signed(
     content = iter([b"one", b"two"]) if body is None else body
     with connect_to(user={}, signer=signer).httpx() as client:
         client.post("/api/v1/echo", params={"b": "2 3", "a": "1"}, content=content, headers={"Content-Type": "a/b"})
-    (seen,) = api.seen
-    assert str(seen.header("Authorization")).endswith("Signature=" + signature_by_botocore(seen, api.url, credentials))
-    assert seen.header("X-Amz-Security-Token") == "the-session-token"
-    assert seen.header("X-Amz-Content-SHA256") == (None if body is not None else "UNSIGNED-PAYLOAD")
-    assert "content-type;host" in str(seen.header("Authorization"))
+    (received,) = api.requests
+    assert str(received.headers.get("Authorization")).endswith(
+        "Signature=" + signature_by_botocore(received, api.url, credentials)
+    )
+    assert received.headers.get("X-Amz-Security-Token") == "the-session-token"
+    assert received.headers.get("X-Amz-Content-SHA256") == (None if body is not None else "UNSIGNED-PAYLOAD")
+    assert "content-type;host" in str(received.headers.get("Authorization"))

@@ -13,7 +13,7 @@ import trustme
 from tests.support.postgresql import PostgresServer
 from tests.support.postgresql_store import settings_for
 from tests.support.redis import RedisServer, redis_server
-from tests.support.replica_pair import Replicas
+from tests.support.replicas import ReplicaPair
 
 _numbers = count()
 
@@ -25,7 +25,8 @@ def redis_of_replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redi
         yield server
 
 
-@pytest.fixture(params=["postgresql", "redis"])
+# One of them in every run: they keep the same contract.
+@pytest.fixture(params=["postgresql", pytest.param("redis", marks=pytest.mark.slow)])
 def replica_store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """The ``store`` of a configuration, of its own for each test."""
     if request.param == "redis":
@@ -44,5 +45,5 @@ def replica_store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, A
 
 
 @pytest.fixture
-def replicas(tmp_path: Path, ca: trustme.CA, replica_store: dict[str, Any]) -> Replicas:
-    return Replicas(tmp_path, ca, replica_store)
+def replicas(tmp_path: Path, ca: trustme.CA, replica_store: dict[str, Any]) -> ReplicaPair:
+    return ReplicaPair(tmp_path, ca, replica_store)

@@ -51,9 +51,7 @@ SHOWN = frozenset(
 
 
 @pytest.fixture(scope="module")
-def area(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[PagesInBrowser]:
+def area(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesInBrowser]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site.users("alice", "root", "lister", HOSTILE)
     site.groups({"developers": ["staff:alice"]})
@@ -64,7 +62,7 @@ def area(
     )
     port = 8443 if os.environ.get("OSTIARY_PICTURES") else free_port()
     url = f"https://localhost:{port}"
-    with Cluster(ca) as cluster, Chromium.running(request.config) as chromium, pytest.MonkeyPatch.context() as patch:
+    with Cluster(ca) as cluster, Chromium.running() as chromium, pytest.MonkeyPatch.context() as patch:
         cluster.add_namespace("team")
         # A store that replicas share; the name of this machine is not for the pictures.
         store = NotingStore(str(site.folder / "shared.db"))
@@ -78,7 +76,7 @@ def area(
             identity=[
                 {"name": "staff", "type": "htpasswd", "path": "users", "prefix": "staff:"},
                 # Names as somebody else may choose them.
-                {"name": "odd", "type": "htpasswd", "path": "users"},
+                {"name": "odd", "type": "htpasswd", "path": "users", "prefix": "odd:"},
             ],
             groups=[{"name": "teams", "type": "file", "path": "groups.yaml"}],
             apiTokens={"enabled": True},

@@ -5,6 +5,7 @@ Every way to be refused by a gateway, or to meet a failure of it, as a browser a
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -23,6 +24,7 @@ NUMBER = re.compile(r"tell them this number: <code>([0-9a-f-]{36})</code>")
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}
 OPERATOR = {"apiGroups": ["ostiary.dev"], "resources": ["decisions"], "verbs": ["get", "list"]}
 Captured = pytest.CaptureFixture[str]
+_addresses = itertools.count(1)
 
 # what: (method, path, what httpx is given beside it, status)
 VISITS: dict[str, tuple[str, str, dict[str, Any], int]] = {
@@ -79,14 +81,21 @@ def gateway(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "issuer": "https://127.0.0.1:1",
         "clientID": "g",
         "clientSecretFile": "secret",
+        "prefix": "sso:",
     }
-    staff = {"name": "staff", "type": "htpasswd", "path": "users"}
+    staff = {"name": "staff", "type": "htpasswd", "path": "users", "prefix": "staff:"}
     # Nobody listens there.
     upstreams = [{"name": "api", "server": "http://127.0.0.1:1", "attributes": {"type": "kubernetes"}}]
     # Each event is in the file before its answer is sent.
     audit = {"log": {"path": "audit.log"}, "blocking": True}
     with site.serving(identity=[staff, sso], upstreams=upstreams, audit=audit) as gateway:
         yield gateway
+
+
+def visitor(gateway: ServedGateway) -> httpx.Client:
+    """Somebody at an address of their own: the log has a limited number of lines a second for each."""
+    address = f"127.0.1.{next(_addresses)}"
+    return gateway.http(transport=httpx.HTTPTransport(verify=gateway.trust, local_address=address))
 
 
 def shown_id(answer: httpx.Response) -> str:
@@ -127,7 +136,7 @@ def test_the_id_of_a_refusal_is_in_log_and_audit_and_can_be_explained(
     gateway: ServedGateway, what: str, capsys: Captured
 ) -> None:
     method, path, parts, status = VISITS[what]
-    with gateway.http() as http:
+    with visitor(gateway) as http:
         answer = http.request(method, path, **parts)
     assert answer.status_code == status, answer.text
     root = gateway.login("root", path="/auth/staff").token
@@ -138,7 +147,7 @@ def test_the_id_of_a_refusal_is_in_log_and_audit_and_can_be_explained(
 
 
 def test_what_failed_at_sign_in_is_told_with_the_name_that_was_typed(gateway: ServedGateway, capsys: Captured) -> None:
-    with gateway.http() as http:
+    with visitor(gateway) as http:
         answer = http.post("/auth/staff", headers=PAGE, data={"username": "mallory", "password": "not-the-word-1"})
     audit_id = shown_id(answer)
     gateway.line(audit_id)
@@ -152,7 +161,7 @@ def test_what_failed_at_sign_in_is_told_with_the_name_that_was_typed(gateway: Se
 def test_who_may_not_enter_the_administration_leaves_an_event_with_their_name(
     gateway: ServedGateway, capsys: Captured
 ) -> None:
-    with gateway.http() as http:
+    with visitor(gateway) as http:
         form = {"username": "alice", "password": password("alice")}
         http.post("/auth/staff", headers=PAGE, data=form)
         answer = http.get("/auth/admin", headers=PAGE)
@@ -177,7 +186,7 @@ def test_a_denied_request_and_a_lost_upstream_are_explained_too(gateway: ServedG
 
 
 def test_ids_of_one_process_differ_where_people_look(gateway: ServedGateway) -> None:
-    with gateway.http() as http:
+    with visitor(gateway) as http:
         ids = [http.get("/auth/whoami").headers["Audit-Id"] for _ in range(20)]
     assert len({audit_id[:8] for audit_id in ids}) == len({audit_id[-12:] for audit_id in ids}) == 20
 
@@ -237,6 +246,7 @@ def explained_by_everybody(gateway: ServedGateway, token: str, audit_id: str) ->
     return [answer.json() for answer in answers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", SIGNED_IN)
 def test_every_worker_explains_how_a_request_ended_at_another(busy: ServedGateway, what: str) -> None:
     method, path, parts, status = SIGNED_IN[what]

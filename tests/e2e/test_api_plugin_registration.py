@@ -19,7 +19,7 @@ from tests.support.api_plugin import ALL_OF_BUILDS, GROUP, PluginFiles, PluginPr
 from tests.support.cluster import Cluster
 from tests.support.every_worker import answers_of_all
 from tests.support.gateway import ServedGateway, Site, role
-from tests.support.replicas import until
+from tests.support.waiting import until
 
 API = "/apis/ostiary.dev/v1/apiplugins"
 NAME = f"cluster.{GROUP}"
@@ -94,6 +94,7 @@ def scene(running: Scene) -> Iterator[Scene]:
 class TestRegistering:
     """S67: an API of one's own registers a resource type, and serves its paths."""
 
+    @pytest.mark.slow
     def test_every_worker_serves_it_soon_and_also_after_a_restart(self, scene: Scene) -> None:
         assert scene.gateway.get(BUILDS, scene.gateway.login("alice").token).status_code == 404
         registered = scene.register(health="/readyz")
@@ -105,6 +106,7 @@ class TestRegistering:
         scene.gateway.start()
         scene.wait_for_all(200)
 
+    @pytest.mark.slow
     def test_another_gateway_with_the_same_store_serves_it_too(self, scene: Scene) -> None:
         with ServedGateway(scene.files.site, scene.files.site.folder / "gateway.yaml", {}) as replica:
             assert scene.register().status_code == 201
@@ -113,6 +115,7 @@ class TestRegistering:
             scene.remove()
             until(lambda: replica.get(BUILDS, token).status_code == 404)
 
+    @pytest.mark.slow
     def test_a_reload_keeps_it(self, scene: Scene) -> None:
         assert scene.register().status_code == 201
         scene.wait_for_all(200)
@@ -136,9 +139,8 @@ class TestRegistering:
         assert scene.register("alice").status_code == 403
         assert scene.gateway.get(API, scene.gateway.login("alice").token).status_code == 403
 
-    @pytest.mark.parametrize(
-        ("status", "cause", "spec"),
-        [
+    def test_what_cannot_be_is_refused_with_its_reason(self, running: Scene, subtests: pytest.Subtests) -> None:
+        cases: list[tuple[int, str, dict[str, Any]]] = [
             (422, "reserved", {"group": "apps.k8s.io"}),
             (422, "reserved", {"group": "ostiary.dev"}),
             (422, "reserved", {"group": "more.ostiary.dev"}),
@@ -156,14 +158,12 @@ class TestRegistering:
             (422, "SHA-256", {"pins": ["beef"]}),
             (422, "plain path", {"health": "/../secret"}),
             (400, "unknown field", {"secret": "x"}),
-        ],
-    )
-    def test_what_cannot_be_is_refused_with_its_reason(
-        self, running: Scene, status: int, cause: str, spec: dict[str, Any]
-    ) -> None:
-        refused = running.register(**spec)
-        assert refused.status_code == status, refused.text
-        assert cause in refused.json()["message"]
+        ]
+        for status, cause, spec in cases:
+            with subtests.test(status=status, cause=cause, spec=spec):
+                refused = running.register(**spec)
+                assert refused.status_code == status, refused.text
+                assert cause in refused.json()["message"]
 
     def test_a_group_belongs_to_one(self, scene: Scene) -> None:
         assert scene.register().status_code == 201

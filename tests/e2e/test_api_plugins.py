@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -17,13 +17,13 @@ import httpx
 import pytest
 import trustme
 
-from tests.support import hostile_api_plugin as hostile
 from tests.support.api_plugin import ALL_OF_BUILDS, GATEWAY_NAME, GROUP, PluginFiles, PluginProcess, api_plugin
 from tests.support.cluster import Cluster
 from tests.support.cluster.client import Kubectl
 from tests.support.gateway import Login, ServedGateway, Site, role
-from tests.support.replicas import until
+from tests.support.http_server import Handler, HttpServer, Request, Response
 from tests.support.streams import line
+from tests.support.waiting import until
 
 PEOPLE = ("alice", "bob", "root")
 BUILDS = f"/apis/{GROUP}/v1/namespaces/team/builds"
@@ -32,6 +32,61 @@ OPERATOR = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 THINGS = {"apiGroups": ["*"], "resources": ["things"], "verbs": ["*"]}
 FEW = {"name": "few", "resources": [f"builds.{GROUP}"], "count": 1, "namespaces": ["small"]}
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
+
+
+def resource_list(group: str) -> dict[str, Any]:
+    """A list of one resource, *things*."""
+    resource = {
+        "name": "things",
+        "singularName": "thing",
+        "namespaced": True,
+        "kind": "Thing",
+        "verbs": ["get", "list"],
+    }
+    return {"kind": "APIResourceList", "groupVersion": f"{group}/v1", "resources": [resource]}
+
+
+def giant(request: Request) -> Response:
+    """Discovery without end."""
+    return Response(200, (b" " * 65536 for _ in range(1024)))
+
+
+def garbage(request: Request) -> Response:
+    return Response(200, {"kind": "APIResourceList", "resources": [{"name": "../../secrets"}]})
+
+
+def nested(request: Request) -> Response:
+    return Response(200, b"[" * 100_000, {"Content-Type": "application/json"})
+
+
+def of_another_group(request: Request) -> Response:
+    return Response(200, resource_list("apps"))
+
+
+def redirecting(request: Request) -> Response:
+    """Well behaved, until somebody asks for a resource."""
+    if request.path.count("/") <= 3:
+        return Response(200, resource_list("redirecting.example.com"))
+    return Response(302, headers={"Location": "https://localhost:1/steal"})
+
+
+def hanging(released: threading.Event) -> Handler:
+    def hang(request: Request) -> None:
+        released.wait(60)
+
+    return hang
+
+
+@contextmanager
+def hostile_plugin(files: PluginFiles, behave: Handler) -> Iterator[str]:
+    """Its URL."""
+    folder = files.site.folder
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "builds.pem", folder / "builds.key")
+    context.load_verify_locations(folder / "gateway-client-ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    with HttpServer(behave, tls=context, hostname="127.0.0.1").running() as server:
+        yield server.url
 
 
 def build(name: str) -> dict[str, Any]:
@@ -90,14 +145,14 @@ def scene(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             section["declared"] += files.declared(url, group=group, health=None, **more)["declared"]
 
         for name, behave in {
-            "giant": hostile.giant,
-            "garbage": hostile.garbage,
-            "nested": hostile.nested,
-            "another-group": hostile.of_another_group,
-            "redirecting": hostile.redirecting,
-            "hanging": hostile.hanging(released),
+            "giant": giant,
+            "garbage": garbage,
+            "nested": nested,
+            "another-group": of_another_group,
+            "redirecting": redirecting,
+            "hanging": hanging(released),
         }.items():
-            declare(name, stack.enter_context(hostile.hostile_plugin(files, behave)))
+            declare(name, stack.enter_context(hostile_plugin(files, behave)))
         declare("another-authority", plugin.url, tls={"ca": "another-ca.pem"})
         declare("another-certificate", plugin.url, tls={"ca": "builds-ca.pem", "pins": ["00" * 32]})
         declared = [{"namespace": "team", "name": "builder"}]
@@ -221,9 +276,9 @@ class TestRequests:
         assert event["responseStatus"]["code"] == 404
         assert event["annotations"]["authorization.k8s.io/decision"] == "allow"
 
-    @pytest.mark.parametrize(
-        "path",
-        [
+    def test_no_other_way_of_writing_a_path_leads_there(self, scene: Scene, subtests: pytest.Subtests) -> None:
+        """bob may do everything with pods, and nothing with builds."""
+        cases = [
             f"/apis/apps/v1/../../{GROUP}/v1/namespaces/team/builds",
             f"/api/v1/namespaces/team/pods/../../../../../apis/{GROUP}/v1/namespaces/team/builds",
             f"//apis/{GROUP}/v1/namespaces/team/builds",
@@ -237,16 +292,16 @@ class TestRequests:
             f"/apis/{GROUP}/v1/watch/namespaces/team/builds",
             f"/apis/{GROUP}/v1/proxy/namespaces/team/builds",
             f"https://localhost/apis/{GROUP}/v1/namespaces/team/builds",
-        ],
-    )
-    def test_no_other_way_of_writing_a_path_leads_there(self, scene: Scene, path: str) -> None:
-        """bob may do everything with pods, and nothing with builds."""
-        token = scene.users["bob"].token
-        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
-        with scene.gateway.connect() as connection:
-            connection.sendall(head.encode())
-            status_line = connection.makefile("rb").readline()
-        assert status_line.split()[1] in (b"400", b"403", b"404"), status_line
+        ]
+        for path in cases:
+            with subtests.test(path=path):
+                token = scene.users["bob"].token
+                headers = f"Host: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
+                head = f"GET {path} HTTP/1.1\r\n{headers}\r\n"
+                with scene.gateway.connect() as connection:
+                    connection.sendall(head.encode())
+                    status_line = connection.makefile("rb").readline()
+                assert status_line.split()[1] in (b"400", b"403", b"404"), status_line
 
     def test_a_version_that_is_not_registered_is_not_there(self, scene: Scene) -> None:
         assert scene.get(f"/apis/{GROUP}/v2/namespaces/team/builds").status_code == 404
@@ -308,6 +363,7 @@ class TestPluginsThatMisbehave:
         assert answer.status_code == 502
         assert "location" not in answer.headers
 
+    @pytest.mark.slow
     def test_the_online_check_of_a_configuration_tells_which_are_well(self, scene: Scene) -> None:
         command = [sys.executable, "-m", "ostiary", "serve", "--check", "--online", "--config", "gateway.yaml"]
         folder = scene.gateway.site.folder
@@ -363,6 +419,7 @@ class TestDiscovery:
 
 
 class TestOutages:
+    @pytest.mark.slow
     def test_a_plugin_that_is_gone_is_503_and_stale_until_it_is_back(self, scene: Scene) -> None:
         scene.cluster.aggregate_discovery(True)
         scene.plugin.stop()
@@ -379,6 +436,7 @@ class TestOutages:
         scene.wait_until_served()
         assert scene.get(BUILDS).status_code == 200
 
+    @pytest.mark.slow
     def test_a_group_that_the_cluster_begins_to_serve_is_no_longer_the_plugins(self, scene: Scene) -> None:
         scene.cluster.aggregate_discovery(False)
         scene.cluster.serve_groups(GROUP)

@@ -15,7 +15,9 @@ from bench.beside.pairs import Turns, compare, load_row
 from bench.beside.plain import NGINX
 from bench.beside.with_us import ENVOY_ASKS, HAPROXY_KEEPS, OURS, US
 from bench.heads import TARGET, requests_of
-from tests.support.missing import missing
+from tests.support.tiers import missing
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,7 @@ def world(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         identity = [
             {**pages[GITHUB_PAGE].identity, "issuer": github.url, "ca": "ca.pem"},
             {**pages[GITLAB_PAGE].identity, "issuer": gitlab.url, "ca": "ca.pem"},
-            {**pages[POD_PAGE].identity, "server": cluster.url, "ca": "ca.pem", "tokenFile": "token"},
+            {**pages[POD_PAGE].identity, "server": cluster.url, "ca": "ca.pem", "tokenFile": "token", "prefix": ""},
         ]
         listen = {"address": f"127.0.0.1:{port}"}
         sections: dict[str, Any] = {"externalURL": server, "identity": identity, "upstreams": [upstream]}

@@ -89,7 +89,7 @@ def test_intermediate_certificates_are_sent_too(
     plugin.answer(certificate="".join(parts), key=key, expires_at=clock.now() + timedelta(hours=1))
     with connect_to().httpx() as client:
         assert client.get("/version").status_code == 200
-        assert api.seen[-1].certificate == "dev"
+        assert api.requests[-1].certificate == "dev"
         # The server trusts the root alone: without the intermediate one it cannot verify the leaf.
         plugin.answer(certificate=parts[0], key=key)
         clock.advance(hours=2)
@@ -140,7 +140,7 @@ def test_what_the_caller_gives_beats_the_plugin(
     with connect_to(overrides=overrides).httpx() as client:
         client.get("/version")
     assert plugin.runs == 0
-    assert (api.seen[0].header("Authorization") or "").split()[0] in ("Bearer", "Basic")
+    assert (api.requests[0].headers.get("Authorization", "")).split()[0] in ("Bearer", "Basic")
 
 
 def test_a_command_that_is_no_plugin_is_told_apart(connect_to: Connect) -> None:

@@ -27,7 +27,7 @@ def asker(ca: trustme.CA) -> Iterator[tuple[Cluster, httpx.Client]]:
     ca.configure_trust(context)
     with Cluster(ca) as cluster:
         headers = {"Authorization": f"Bearer {cluster.add_token('asker')}"}
-        with httpx.Client(base_url=cluster.url, verify=context, headers=headers, trust_env=False) as http:
+        with httpx.Client(base_url=cluster.url, verify=context, headers=headers, trust_env=False, timeout=30) as http:
             yield cluster, http
 
 

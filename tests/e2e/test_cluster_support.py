@@ -24,7 +24,7 @@ import trustme
 from ostiary.model import UserInfo
 from tests.support.cluster import Asked, Cluster, Record
 from tests.support.cluster.client import Kubectl
-from tests.support.streams import SPDY, WEBSOCKET, echo_server, line
+from tests.support.streams import SPDY, WEBSOCKET, EchoServer, line
 
 pytest_plugins = ["tests.support.cluster.fixtures"]
 needs_kubectl = pytest.mark.needs("kubectl")
@@ -54,7 +54,7 @@ def client(
     ca.configure_trust(context)
     if certificate is not None:
         certificate.configure_cert(context)
-    return httpx.Client(base_url=cluster.url, verify=context, **options)
+    return httpx.Client(base_url=cluster.url, verify=context, **{"timeout": 30, **options})
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -110,7 +110,7 @@ class TestKubectl:
             assert line(watching) == "pod/second\n"
             watch = cluster.wait_for(lambda record: record.flag("watch"))
             assert not watch.ended.is_set()
-        assert watch.ended.wait(10)
+        assert watch.ended.wait(30)
 
     def test_logs_and_following_them(self, cluster: Cluster, kubectl: Kubectl) -> None:
         cluster.add_pod("default", "web", log=b"one\ntwo\n")
@@ -121,7 +121,7 @@ class TestKubectl:
             cluster.append_log("default", "web", b"three\n")
             assert line(following) == "three\n"
             cluster.end_log("default", "web")
-            assert following.wait(10) == 0
+            assert following.wait(30) == 0
 
     @both_transports
     def test_exec_runs_a_process(self, cluster: Cluster, kubectl: Kubectl, transport: dict[str, str]) -> None:
@@ -149,7 +149,7 @@ class TestKubectl:
         run = Kubectl(kubectl.kubeconfig, **transport)
         with run.running("exec", "web", "--", "sh", "-c", "echo $$; exec sleep 100") as executing:
             process = int(line(executing))
-        assert cluster.wait_for(lambda record: record.path.endswith("/exec")).ended.wait(10)
+        assert cluster.wait_for(lambda record: record.path.endswith("/exec")).ended.wait(30)
         assert not Path(f"/proc/{process}").exists()
 
     @both_transports
@@ -163,8 +163,8 @@ class TestKubectl:
             stream = cluster.wait_for(lambda record: record.path.endswith("/exec"))
             cluster.cut(stream)
             # Over SPDY kubectl takes a lost connection for success.
-            assert executing.wait(10) == (0 if transport else 1)
-        assert stream.ended.wait(10)
+            assert executing.wait(30) == (0 if transport else 1)
+        assert stream.ended.wait(30)
         assert not Path(f"/proc/{process}").exists()
 
     @both_transports
@@ -182,16 +182,16 @@ class TestKubectl:
         self, cluster: Cluster, kubectl: Kubectl, transport: dict[str, str]
     ) -> None:
         run = Kubectl(kubectl.kubeconfig, **transport)
-        with echo_server() as port, self._forwarding(cluster, run, {80: port}) as forwarded:
+        with EchoServer() as echo, self._forwarding(cluster, run, {80: echo.port}) as forwarded:
             for _ in range(2):
-                with socket.create_connection(("127.0.0.1", forwarded), timeout=10) as connection:
+                with socket.create_connection(("127.0.0.1", forwarded), timeout=30) as connection:
                     connection.sendall(b"hello" * 50_000)
                     connection.shutdown(socket.SHUT_WR)
                     with connection.makefile("rb") as answer:
                         assert answer.read() == b"HELLO" * 50_000
         upgrade = cluster.to("/api/v1/namespaces/default/pods/web/portforward")[-1]
         assert upgrade.value("Upgrade") == ("SPDY/3.1" if transport else "websocket")
-        assert upgrade.ended.wait(10)
+        assert upgrade.ended.wait(30)
 
     @both_transports
     def test_a_port_where_nobody_listens_is_an_error(
@@ -200,7 +200,7 @@ class TestKubectl:
         run = Kubectl(kubectl.kubeconfig, **transport)
         with (
             self._forwarding(cluster, run, {}) as forwarded,
-            socket.create_connection(("127.0.0.1", forwarded), timeout=10) as connection,
+            socket.create_connection(("127.0.0.1", forwarded), timeout=30) as connection,
         ):
             assert connection.recv(1) == b""
 
@@ -255,7 +255,7 @@ def test_the_python_clients_exec_works(cluster: Cluster, ca: trustme.CA, tmp_pat
         api.connect_get_namespaced_pod_exec,
         "web", "default", command=command, stdout=True, stderr=True, _preload_content=False,
     )  # fmt: skip
-    executing.run_forever(timeout=10)
+    executing.run_forever(timeout=30)
     assert (executing.read_stdout(), executing.read_stderr(), executing.returncode) == ("out\n", "err\n", 3)
 
 

@@ -16,7 +16,7 @@ import trustme
 
 from tests.support.cluster import Cluster
 from tests.support.connect_desk import ConnectDesk, certificate_user, connect_desk
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 PODS = "/api/v1/namespaces/default/pods"
 PYTHON = "/usr/bin/python3"
@@ -159,7 +159,7 @@ def opened_to_all(desk: ConnectDesk) -> Iterator[None]:
 
 def need_two_users() -> None:
     if os.geteuid() != 0:
-        pytest.skip("only root can be two users")
+        missing("root")
     # Not the interpreter of the tests, which another user may not be able to read.
     if lacking := [program for program in ("setpriv", PYTHON) if shutil.which(program) is None]:
         missing(*lacking)

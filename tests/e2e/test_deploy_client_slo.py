@@ -16,7 +16,7 @@ from bench.slo import LIFETIMES, SHORT, simulate
 from ostiary.client.metrics import PrometheusMetrics
 from tests.support.deploy.object_schema import mistakes
 from tests.support.deploy.render import KUSTOMIZE, ROOT, render_kustomize
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 PAGE = "docs/how-to/meet-the-slos.md"

@@ -17,7 +17,7 @@ from ostiary.gateway.observe.families import NAMESPACE
 from ostiary.gateway.observe.metrics import Metrics
 from tests.support.deploy.object_schema import mistakes
 from tests.support.deploy.render import KUSTOMIZE, ROOT, render_kustomize
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 PROMETHEUS = ROOT / "deploy/prometheus"
 DASHBOARD = json.loads((ROOT / "deploy/grafana/ostiary-gateway.json").read_text())
@@ -68,14 +68,15 @@ class TestAlerts:
         assert {case["alertname"] for case in cases if case["exp_alerts"]} == alerts
         assert {case["alertname"] for case in cases if not case["exp_alerts"]} == alerts
 
-    @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-    def test_an_alert_says_how_urgent_it_is_and_where_to_read_on(self, rule: dict[str, Any]) -> None:
-        assert rule["labels"]["severity"] in ("critical", "warning")
-        assert rule["annotations"].keys() == {"summary", "description", "runbook"}
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        headings = re.findall(r"^### (\w+)$", (ROOT / page).read_text(), re.MULTILINE)
-        assert rule["alert"] in headings
-        assert anchor == rule["alert"].lower()
+    def test_an_alert_says_how_urgent_it_is_and_where_to_read_on(self, subtests: pytest.Subtests) -> None:
+        for rule in RULES:
+            with subtests.test(rule["alert"]):
+                assert rule["labels"]["severity"] in ("critical", "warning")
+                assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+                page, _, anchor = rule["annotations"]["runbook"].partition("#")
+                headings = re.findall(r"^### (\w+)$", (ROOT / page).read_text(), re.MULTILINE)
+                assert rule["alert"] in headings
+                assert anchor == rule["alert"].lower()
 
     def test_there_is_no_runbook_for_an_alert_that_is_gone(self) -> None:
         page = (ROOT / "docs/how-to/operate.md").read_text()
@@ -104,18 +105,19 @@ class TestForThePrometheusOperator:
 
 
 class TestMetrics:
-    @pytest.mark.parametrize(("where", "expression"), list(expressions()))
-    def test_every_metric_and_label_exists(self, where: str, expression: str) -> None:
+    def test_every_metric_and_label_exists(self, subtests: pytest.Subtests) -> None:
         families = Metrics().snapshot()
-        names = set(re.findall(rf"\b{NAMESPACE}\w+", expression))
-        assert names or "up{" in expression
-        labels = set(LABELS_OF_EVERY_SERIES)
-        for name in names:
-            family = families.get(name) or families.get(re.sub("_(bucket|count|sum)$", "", name))
-            assert family is not None, f"{where}: there is no metric {name}"
-            assert (family["type"] == "histogram") == (name not in families), f"{where}: {name}"
-            labels |= set(family["labels"])
-        assert labels_in(expression) <= labels, where
+        for where, expression in expressions():
+            with subtests.test(where=where, expression=expression):
+                names = set(re.findall(rf"\b{NAMESPACE}\w+", expression))
+                assert names or "up{" in expression
+                labels = set(LABELS_OF_EVERY_SERIES)
+                for name in names:
+                    family = families.get(name) or families.get(re.sub("_(bucket|count|sum)$", "", name))
+                    assert family is not None, f"{where}: there is no metric {name}"
+                    assert (family["type"] == "histogram") == (name not in families), f"{where}: {name}"
+                    labels |= set(family["labels"])
+                assert labels_in(expression) <= labels, where
 
     def test_every_metric_of_the_gateway_is_on_the_dashboard(self) -> None:
         shown = " ".join(target["expr"] for panel in PANELS for target in panel["targets"])

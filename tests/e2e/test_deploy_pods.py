@@ -15,17 +15,36 @@ import yaml
 from tests.interop.support.process import wait_until
 from tests.support import image, postgresql, redis
 from tests.support.cluster import Cluster
-from tests.support.deploy.container_pod import ContainerPod
 from tests.support.deploy.mounted_pod import MountedPod, secrets_of_an_operator
 from tests.support.deploy.render import KUSTOMIZE, render_kustomize
 from tests.support.gateway import Site
+from tests.support.image import LOCKED_DOWN, ContainerGateway, limits, podman
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.needs("buildah", "podman", "mmdebstrap", "unshare"),
     pytest.mark.timeout(image.BUILD_SECONDS),
 ]
 PODS = "/api/v1/namespaces/team/pods"
 REPLICAS = 3
+
+
+class ContainerPod(ContainerGateway):
+    """*pod* has the mounts. A replica with the mounts of another one has a *site*, with its output, of its own."""
+
+    def __init__(self, pod: MountedPod, site: Site, image: str) -> None:
+        super().__init__(site, site.folder)
+        self._pod, self._image = pod, image
+
+    def command(self) -> list[str]:
+        mounts = [mount["mountPath"] for mount in self._pod.container["volumeMounts"]]
+        volumes = [f"--volume={self._pod.root}{path}:{path}:ro" for path in mounts]
+        security = self._pod.pod_security
+        user = f"--user={security['runAsUser']}:{security['runAsGroup']}"
+        arguments = [str(argument) for argument in self._pod.container["args"]]
+        # The host's network: the gateway listens on the loopback, and the tests' servers are there.
+        options = [f"--name={self.name}", *limits(), *LOCKED_DOWN, *volumes, user, "--network=host"]
+        return podman("run", "--rm", *options, self._image, *arguments)
 
 
 @pytest.fixture

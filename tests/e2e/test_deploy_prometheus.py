@@ -18,8 +18,8 @@ import yaml
 from tests.interop.support.process import wait_until
 from tests.support.deploy.render import ROOT
 from tests.support.gateway import ServedGateway, Site, role
-from tests.support.missing import missing
 from tests.support.ports import free_port
+from tests.support.tiers import missing
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/ostiary-gateway.json").read_text())
 # Panels about what has not happened in this test: sign-ins that failed, revocations, limits, upstreams.

@@ -72,7 +72,7 @@ def test_every_adapter_presents_the_certificate_of_a_key_in_a_device(
         assert driver.get(PODS).status == 200
     finally:
         driver.close()
-    assert api.seen[-1].certificate == "alice"
+    assert api.requests[-1].certificate == "alice"
 
 
 @pytest.mark.parametrize("address", ["softhsm EC"], indirect=True)
@@ -130,7 +130,7 @@ class TestWhereTheAddressComesFrom:
             file.write_bytes(certify(ca, open_key(address).public_key, "renewed"))
             clock.advance(seconds=2)
             client.get(PODS)
-        assert [seen.certificate for seen in api.seen] == ["alice", "renewed"]
+        assert [request.certificate for request in api.requests] == ["alice", "renewed"]
 
 
 @pytest.mark.parametrize("address", ["softhsm EC", "swtpm EC"], indirect=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from _pytest.mark import ParameterSet
 
 from tests.support import image, offline_pip
 from tests.support.apiserver import ApiServer
@@ -34,10 +35,10 @@ from tests.support.issuer import ec_key, public
 from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
 from tests.support.kdc import running_kdc
 from tests.support.kubectl import find_kubectl
-from tests.support.missing import missing
 from tests.support.plugins import PluginScript, exec_user, write_kubeconfig
 from tests.support.postgresql import PASSWORD, running
 from tests.support.systemd import PrivateSystemd
+from tests.support.tiers import missing
 from tests.support.walkthrough import ROOT, Command, Walk, on_free_ports, sections, steps
 from tests.support.wheel import build, install_with_extras
 
@@ -58,7 +59,18 @@ READ_BY_TESTS = {
 }
 # Advice, and what is typed on other systems: tests/interop does that in Wine.
 NOTHING_TO_TYPE_HERE = {"docs/how-to/best-practices-for-credentials.md", "docs/how-to/use-it-on-windows-and-macos.md"}
-FOLLOWED = [pytest.param(name, text, id=name) for page in PAGES for name, text in sections(page) if any(steps(text))]
+# Of the programs that pages use: which are not everywhere.
+PROGRAMS = {"curl", "htpasswd", "openssl"}
+
+
+def followed() -> Iterator[ParameterSet]:
+    """README and tutorials are followed in every run; the how-to pages, which are many, in `make test-all`."""
+    for page in PAGES:
+        for name, text in sections(page):
+            if any(steps(text)):
+                typed = " ".join(step.line for step in steps(text) if isinstance(step, Command))
+                needs = pytest.mark.needs(*sorted(PROGRAMS & set(re.findall(r"\w+", typed))))
+                yield pytest.param(name, text, id=name, marks=[needs, pytest.mark.slow] if "how-to" in name else needs)
 
 
 @dataclass
@@ -314,6 +326,7 @@ WORLDS: dict[str, Callable[[World], object]] = {
     "docs/how-to/use-kubelogin.md": cluster_of_a_kubeconfig,
     "docs/how-to/move-and-back-up-the-store.md": machine_with_a_service,
     "docs/how-to/google-groups.md": administrator_of_google,
+    "docs/how-to/add-an-identity-provider.md": credential_for_a_cluster,
     "docs/how-to/sign-in-from-any-issuer.md": credential_for_a_cluster,
     "docs/how-to/sign-in-from-github-actions.md": credential_for_a_cluster,
     "docs/how-to/sign-in-from-gitlab-ci.md": credential_for_a_cluster,
@@ -379,10 +392,9 @@ def test_every_page_has_something_to_follow() -> None:
         assert Path(page).name in Path(__file__).with_name(test).read_text()
 
 
-@pytest.mark.needs("curl", "htpasswd", "openssl")
 # Two pages need the image: seconds if it has been built before.
 @pytest.mark.timeout(image.BUILD_SECONDS)
-@pytest.mark.parametrize(("name", "page"), FOLLOWED)
+@pytest.mark.parametrize(("name", "page"), list(followed()))
 def test_a_reader_can_follow_the_page(name: str, page: str, world: World, programs: Path, tmp_path: Path) -> None:
     """I2."""
     if name in WORLDS:

@@ -22,8 +22,8 @@ from ostiary.model import Secret
 from tests.support.doctor import KINDS, SECRET, Clinic, clinic, haproxy
 from tests.support.doors import TOKEN_HASH_MODULES, running
 from tests.support.gateway import InProcessGateway
-from tests.support.missing import missing
 from tests.support.ports import free_port
+from tests.support.tiers import missing
 
 pytestmark = [pytest.mark.needs("nginx", "haproxy"), pytest.mark.timeout(240)]
 HTTP2 = {"http2-no-token", "http2-identity", "http2-lines", "http2-smuggling", "http2-paths"}

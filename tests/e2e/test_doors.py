@@ -46,8 +46,8 @@ from tests.support.doors import (
 )
 from tests.support.gateway import InProcessGateway, Site
 from tests.support.gateway_api import envoy_for_routes
-from tests.support.missing import missing
 from tests.support.ports import free_port
+from tests.support.tiers import missing
 
 pytestmark = [pytest.mark.needs("nginx"), pytest.mark.timeout(240)]
 

@@ -98,8 +98,8 @@ def test_tokens_and_certificates(
     connection = connect_to(user=exec_user(plugin.path, version=version), metrics=measured.metrics)
     with connection.httpx() as client:
         assert client.get(PODS).status_code == status
-    assert api.seen[-1].header("Authorization") == (f"Bearer {token}" if token else None)
-    assert api.seen[-1].certificate == certificate
+    assert api.requests[-1].headers.get("Authorization") == (f"Bearer {token}" if token else None)
+    assert api.requests[-1].certificate == certificate
     assert measured.calls == {("0", "no_error"): calls}
     assert measured.policy == {("allowed",): calls}
 
@@ -142,7 +142,7 @@ def test_unknown_binary_and_binary_not_executable(
         with connection.httpx() as client, pytest.raises(CredentialError) as caught:
             client.get(PODS)
         assert caught.value.code == f"exec-plugin-{code}"
-    assert api.seen == []
+    assert api.requests == []
     assert measured.calls == {("1", "plugin_not_found_error"): 2}
     assert measured.policy == {("allowed",): 2}
 
@@ -155,7 +155,7 @@ def test_binary_fails(
     connection = connect_to(user=exec_user(plugin.path, version=version), metrics=measured.metrics)
     with connection.httpx() as client, pytest.raises(CredentialError, match="exit code 10"):
         client.get(PODS)
-    assert api.seen == []
+    assert api.requests == []
     assert measured.calls == {("10", "plugin_execution_error"): 1}
 
 
@@ -245,9 +245,9 @@ def test_a_long_watch_survives_rotation_and_new_requests_use_the_new_credential(
             rotate(name)
             assert client.get(PODS).status_code == 200
             if kind == "certificate":
-                assert api.seen[-1].certificate == name
+                assert api.requests[-1].certificate == name
             else:
-                assert api.seen[-1].header("Authorization") == f"Bearer {name}"
+                assert api.requests[-1].headers.get("Authorization") == f"Bearer {name}"
             api.emit(event(f"after-{name}"))
             watcher.wait_for(f"after-{name}")
         api.end_watches()

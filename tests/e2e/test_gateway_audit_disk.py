@@ -13,6 +13,8 @@ from tests.support.cluster import Cluster
 from tests.support.gateway import ServedGateway, Site, role, threads
 from tests.support.small_disk import Filler, small_disk
 
+pytestmark = pytest.mark.slow
+
 PODS = "/api/v1/namespaces/team/pods"
 CLIENTS, REQUESTS = 4, 40
 

@@ -23,7 +23,7 @@ from ostiary.model import UserInfo
 from tests.support.cluster import Cluster, Record
 from tests.support.cluster.client import Kubectl
 from tests.support.gateway import Login, ServedGateway, Site, role
-from tests.support.streams import SPDY, WEBSOCKET, echo_server, line
+from tests.support.streams import SPDY, WEBSOCKET, EchoServer, line
 
 pytestmark = pytest.mark.needs("kubectl")
 
@@ -133,7 +133,7 @@ class TestReadingAndWriting:
             assert line(run) == f"pod/{pod}-2\n"
             assert not watch.ended.is_set()
         # Who no longer listens at the gateway no longer listens at the cluster.
-        assert watch.ended.wait(10)
+        assert watch.ended.wait(30)
 
     def test_logs_are_followed(self, door: Door, pod: str) -> None:
         with door.kubectl("alice").running("logs", "-f", pod) as following:
@@ -141,7 +141,7 @@ class TestReadingAndWriting:
             door.cluster.append_log("team", pod, b"two\n")
             assert line(following) == "two\n"
             door.cluster.end_log("team", pod)
-            assert following.wait(10) == 0
+            assert following.wait(30) == 0
 
 
 class TestStreams:
@@ -161,21 +161,21 @@ class TestStreams:
     @both_transports
     def test_port_forward_reaches_the_port(self, door: Door, transport: dict[str, str]) -> None:
         name = f"web-{uuid4().hex[:8]}"
-        with echo_server() as port:
-            door.cluster.add_pod("team", name, ports={80: port})
+        with EchoServer() as echo:
+            door.cluster.add_pod("team", name, ports={80: echo.port})
             kubectl = door.kubectl("alice", **transport)
             with kubectl.running("port-forward", "--address=127.0.0.1", f"pod/{name}", ":80") as run:
                 told = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> 80\n", line(run))
                 assert told is not None
                 for _ in range(2):
-                    with socket.create_connection(("127.0.0.1", int(told[1])), timeout=10) as connection:
+                    with socket.create_connection(("127.0.0.1", int(told[1])), timeout=30) as connection:
                         connection.sendall(b"hello" * 50_000)
                         connection.shutdown(socket.SHUT_WR)
                         with connection.makefile("rb") as answer:
                             assert answer.read() == b"HELLO" * 50_000
         (record,) = door.records(f"/api/v1/namespaces/team/pods/{name}/portforward")
         assert record.value("Upgrade") == ("SPDY/3.1" if transport else "websocket")
-        assert record.ended.wait(10)
+        assert record.ended.wait(30)
 
     def test_a_websocket_needs_the_right_to_create(self, door: Door, pod: str) -> None:
         """A GET that opens a shell is more than reading: the right to get pods/exec is not enough."""
@@ -200,7 +200,7 @@ class TestRefusals:
         [
             ("delete", "pod", "{pod}", "--ignore-not-found"),
             ("delete", "pods", "--all", "--ignore-not-found"),
-            ("wait", "pod/{pod}", "--for=delete", "--timeout=5s"),
+            ("wait", "pod/{pod}", "--for=delete", "--timeout=60s"),
             ("get", "pod", "{pod}", "--ignore-not-found"),
             ("patch", "pod", "{pod}", "--patch={{}}"),
             ("get", "pods", "--watch"),

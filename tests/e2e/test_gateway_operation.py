@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.support.every_worker import answers_of_all, kept_alive, many_connecti
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
 from tests.support.slow_api import slow_api
 from tests.support.streams import line
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
 ADMIN = "/apis/ostiary.dev/v1"
@@ -33,6 +34,11 @@ SLOW = {"nonResourceURLs": ["/slow*"], "verbs": ["*"]}
 ALICE = [role("team", "pods pods/log", User="alice"), role("", OURS, SLOW, User="root")]
 TWO_WORKERS = {"workers": 2}
 ALLOW_ALL = {"chain": [{"name": "all", "type": "allow_all"}]}
+# In every run two workers are reloaded and stopped by other tests, too.
+by_workers = pytest.mark.parametrize(
+    "listen", [pytest.param({}, id="one worker"), pytest.param(TWO_WORKERS, id="two workers", marks=pytest.mark.slow)]
+)
+by_number_of_workers = pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 
 
 @pytest.fixture
@@ -51,17 +57,11 @@ def cluster(ca: trustme.CA) -> Iterator[Cluster]:
         yield cluster
 
 
-def until(true: Callable[[], bool]) -> None:
-    """Ask until it is so: for what no event tells."""
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-
-
 # --- starting ---
 
 
-@pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+@pytest.mark.slow
+@by_workers
 def test_who_reads_that_it_serves_can_use_its_token_store(site: Site, listen: dict[str, Any]) -> None:
     with site.serving(listen=listen):
         assert (site.folder / "tokens.db").exists()
@@ -72,7 +72,7 @@ def test_who_reads_that_it_serves_can_use_its_token_store(site: Site, listen: di
 
 class TestReload:
     @pytest.mark.needs("kubectl")
-    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    @by_workers
     def test_nobody_notices_but_by_the_new_policy(self, site: Site, cluster: Cluster, listen: dict[str, Any]) -> None:
         """S44: an open watch and a kept connection go on, and the next request is decided anew."""
         sections: dict[str, Any] = {"listen": listen, "upstreams": [site.impersonating(cluster)]}
@@ -97,25 +97,11 @@ class TestReload:
                 assert status(connection, PODS, bob) == 200
             connection.close()
 
-    @pytest.mark.parametrize("workers", [1, 2])
+    @by_number_of_workers
     def test_one_that_comes_before_anybody_listens_to_it_waits(self, site: Site, workers: int) -> None:
         with site.serving(early=True, listen={"workers": workers}) as gateway:
             gateway.signal(signal.SIGHUP)
             gateway.line("the configuration was reloaded")
-
-    def test_what_the_new_configuration_forbids_is_cut(self, site: Site, cluster: Cluster) -> None:
-        """S44: a stream does not live on by a policy that is gone."""
-        with site.serving(upstreams=[site.impersonating(cluster)]) as gateway:
-            with gateway.http(gateway.login("alice").token) as client, client.stream("GET", f"{PODS}?watch=1") as watch:
-                lines = watch.iter_lines()
-                assert "ADDED" in next(lines)
-                site.policy(folder="none")
-                chain = [{"name": "cluster", "type": "rbac", "paths": ["none"]}]
-                site.write_config(upstreams=[site.impersonating(cluster)], authorization={"chain": chain})
-                gateway.signal(signal.SIGHUP)
-                with pytest.raises(httpx.RemoteProtocolError):
-                    next(lines)
-            assert "the policy no longer allows it" in gateway.line("a stream was cut")
 
     def test_a_broken_file_changes_nothing_and_is_told(self, site: Site, cluster: Cluster) -> None:
         sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}
@@ -133,7 +119,7 @@ class TestReload:
             assert "the configuration was reloaded" not in gateway.stderr
             connection.close()
 
-    @pytest.mark.parametrize("workers", [1, 2])
+    @by_number_of_workers
     def test_what_was_built_for_a_configuration_that_is_not_used_is_closed(
         self, site: Site, tmp_path: Path, workers: int
     ) -> None:
@@ -152,6 +138,7 @@ class TestReload:
                 until(lambda: closed.exists() and closed.read_text() == expected)  # noqa: B023  # called at once
             assert gateway.get("/auth", headers={"X-Badge": "zoe"}).status_code == 200
 
+    @pytest.mark.slow
     def test_a_new_certificate_is_shown_to_whoever_connects_next(self, site: Site, cluster: Cluster) -> None:
         sections: dict[str, Any] = {"upstreams": [site.impersonating(cluster)]}
         with site.serving(**sections) as gateway:
@@ -170,7 +157,7 @@ class TestReload:
             gateway.line("the configuration was not reloaded")
             assert certificate(gateway) == new
 
-    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    @by_workers
     def test_a_renewed_certificate_is_shown_without_being_told(
         self, site: Site, cluster: Cluster, listen: dict[str, Any]
     ) -> None:
@@ -213,14 +200,14 @@ def certificate(gateway: Gateway) -> bytes | None:
 
 
 class TestStopping:
-    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    @by_workers
     def test_a_stop_right_after_the_start_is_a_stop_like_any_other(self, site: Site, listen: dict[str, Any]) -> None:
         """From the moment in which an address is told, a signal is a request and not an accident."""
         with site.serving(early=True, listen=listen) as gateway:
             gateway.signal(signal.SIGTERM)
             assert gateway.process.wait(SECONDS) == 0
 
-    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    @by_workers
     def test_what_was_begun_ends_and_nobody_else_is_let_in(self, site: Site, listen: dict[str, Any]) -> None:
         with slow_api() as (slow, upstream), site.serving(listen=listen, upstreams=[upstream]) as gateway:
             token, idle = gateway.login("root").token, kept_alive(gateway)
@@ -247,7 +234,7 @@ class TestStopping:
                 gateway.wait()
                 assert isinstance(answer.exception(SECONDS), httpx.TransportError)
 
-    @pytest.mark.parametrize("listen", [{}, TWO_WORKERS], ids=["one worker", "two workers"])
+    @by_workers
     def test_a_load_balancer_has_time_to_notice(self, site: Site, listen: dict[str, Any]) -> None:
         """Until the delay is over, whoever comes is served, and told that the connection ends."""
         with site.serving(listen={**listen, "shutdownDelay": "1h"}) as gateway:
@@ -311,20 +298,7 @@ def test_two_workers_are_one_gateway(site: Site, cluster: Cluster) -> None:
         until(lambda: not any(Path(f"/proc/{worker}/exe").exists() for worker in workers))
 
 
-def test_workers_import_nothing_from_the_directory_in_which_the_gateway_was_started(site: Site) -> None:
-    """Whoever may write there, to `/tmp` for example, would run code in the gateway."""
-    (site.folder / "ssl.py").write_text("raise SystemExit('imported from the working directory')")
-
-    class Installed(ServedGateway):
-        def command(self) -> list[str]:
-            # As the program `ostiary` is started, which does not look there either.
-            python, *rest = super().command()
-            return [python, "-P", *rest]
-
-    with Installed(site, site.write_config(listen=TWO_WORKERS), {}) as gateway:
-        until(lambda: gateway.probe("/readyz").status_code == 200)
-
-
+@pytest.mark.slow
 def test_a_worker_that_is_replaced_has_the_configuration_of_the_others(site: Site, cluster: Cluster) -> None:
     """Whatever the file says meanwhile: it counts once it was reloaded, and for all of them."""
     sections: dict[str, Any] = {"listen": TWO_WORKERS, "upstreams": [site.impersonating(cluster)]}
@@ -344,6 +318,7 @@ def test_a_worker_that_is_replaced_has_the_configuration_of_the_others(site: Sit
 # --- crashes ---
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_survives_a_crash(site: Site, cluster: Cluster) -> None:
     """S22, S64: every token that a client was given still works, and every confirmed revocation still holds."""
     names = [f"user-{number}" for number in range(4)]
@@ -464,14 +439,25 @@ def test_probes_figures_and_audit_tell_all_but_secrets(site: Site, cluster: Clus
 # --- no configuration is named ---
 
 
-def test_without_a_name_the_gateway_yaml_of_the_directory_is_served(site: Site) -> None:
+class Installed(ServedGateway):
+    """Started as the program `ostiary` is, which imports nothing from the working directory."""
+
+    def command(self) -> list[str]:
+        python, *rest = super().command()
+        return [python, "-P", *rest]
+
+
+def test_without_a_name_the_gateway_yaml_of_the_directory_is_served_and_no_code_there_runs(site: Site) -> None:
     """S15: nobody who wrote one finds everything allowed."""
-    site.write_config(listen={"workers": 2})
-    with ServedGateway(site, None, {}) as gateway:
+    site.write_config(listen=TWO_WORKERS)
+    # Whoever may write there, to `/tmp` for example, would run code in the workers.
+    (site.folder / "ssl.py").write_text("raise SystemExit('imported from the working directory')")
+    with Installed(site, None, {}) as gateway:
         assert gateway.line("using gateway.yaml in this directory")
         assert gateway.login("alice").user == "alice"
         assert gateway.get("/auth").status_code == 401
         assert "may do everything" not in gateway.stderr
+        until(lambda: gateway.probe("/readyz").status_code == 200)
 
 
 @pytest.mark.needs("curl")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -28,8 +27,9 @@ from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from tests.support.cluster import Cluster
 from tests.support.cluster.hostile import OK, Hostile, send
-from tests.support.database_provider import ENTRY_POINTS, Database, DatabaseProvider, GrantsApi
-from tests.support.gateway import SECONDS, Gateway, InProcessGateway, Site, role
+from tests.support.database_provider import ENTRY_POINTS, Database, DatabaseProvider, grants_api
+from tests.support.gateway import Gateway, InProcessGateway, Site, role
+from tests.support.waiting import until
 from tests.unit.gateway import acme
 
 PODS = "/api/v1/namespaces/team/pods"
@@ -83,7 +83,7 @@ def test_one_object_serves_all_three_steps_and_owns_its_policy(
     database.grant("admins", "create", "grants")
     database.grant("crew", "list", "configmaps")
     built = DatabaseProvider.built
-    with GrantsApi(database) as api:
+    with grants_api(database).running() as api:
         upstreams = [site.impersonating(cluster), {"name": "grants", "server": api.url, "prefix": "/apis/acme.example"}]
         with site.in_process(
             identity=[{"name": "acme", "type": "database", "path": "people.db"}],
@@ -127,7 +127,7 @@ def test_a_group_is_in_tokens_as_soon_as_a_policy_mentions_it(site: Site, cluste
         before = gateway.login("alice")
         assert before.groups == ("dev",)
         site.policy(role("team", READER, Group="dev"), role("team", "configmaps", Group="oncall"))
-        eventually(lambda: set(gateway.login("alice").groups) == {"dev", "oncall"})
+        until(lambda: set(gateway.login("alice").groups) == {"dev", "oncall"})
         renewed = renew(gateway, before.renewal_token)
         assert set(renewed["groups"]) == {"dev", "oncall"}
         assert gateway.get("/api/v1/namespaces/team/configmaps", renewed["token"]).status_code == 200
@@ -138,13 +138,6 @@ def renew(gateway: Gateway, renewal_token: str) -> dict[str, Any]:
         answer = http.post("/auth/renew", data={"renewal_token": renewal_token})
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
-
-
-def eventually(holds: Any) -> None:
-    """A file was changed, and the gateway looks at it when it likes: ask until it has."""
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
 
 
 # --- decisions ---
@@ -161,7 +154,7 @@ def test_a_changed_policy_beats_decisions_that_would_be_kept_for_long(site: Site
         token = gateway.login("alice").token
         assert gateway.get(PODS, token).status_code == 200
         site.policy(role("elsewhere", READER, User="alice"))
-        eventually(lambda: gateway.get(PODS, token).status_code == 403)
+        until(lambda: gateway.get(PODS, token).status_code == 403)
 
 
 # --- records ---
@@ -292,7 +285,9 @@ NAMES = st.text(LETTERS, min_size=1, max_size=20).filter(lambda name: not name.s
 SPEAKABLE = NAMES.filter(lambda name: name == name.strip(" "))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(user=SPEAKABLE, groups=st.lists(SPEAKABLE, max_size=4, unique=True))
 def test_names_come_through_the_whole_gateway_as_they_are(names: NamesSite, user: str, groups: list[str]) -> None:
     """S14, H6: through store, token, review and headers; nothing folded, trimmed, split, joined or put in order."""

@@ -29,6 +29,7 @@ def serving(ca: trustme.CA, folder: Path, store: Path, workers: int) -> Iterator
         served = site.serving(
             listen={"workers": workers},
             tokens={"maxStale": "1s"},
+            limits={"failuresPerMinute": 0},
             store={"type": "sqlite", "path": str(store)},
             upstreams=[site.impersonating(cluster)],
         )
@@ -60,12 +61,16 @@ def until_ready(gateway: ServedGateway, *, ready: bool) -> httpx.Response:
         answer = gateway.probe("/readyz")
         if (answer.status_code == 200) is ready:
             return answer
+        time.sleep(0.01)
     raise AssertionError(answer.text)
 
 
-workers = pytest.mark.parametrize("workers", [1, 2], ids=["one worker", "two workers"])
+workers = pytest.mark.parametrize(
+    "workers", [pytest.param(1, id="one worker"), pytest.param(2, id="two workers", marks=pytest.mark.slow)]
+)
 
 
+@pytest.mark.slow
 @workers
 def test_when_the_store_is_full_a_logout_holds_all_the_same_and_readiness_says_so(
     ca: trustme.CA, tmp_path: Path, workers: int
@@ -86,6 +91,7 @@ def test_when_the_store_is_full_a_logout_holds_all_the_same_and_readiness_says_s
             data={"renewal_token": hers.renewal_token},
             headers={"Accept": "application/json"},
             verify=gateway.trust,
+            timeout=SECONDS,
         )
         assert renewal.status_code == 401
         assert statuses(gateway, his.token) == {200}
@@ -97,6 +103,7 @@ def test_when_the_store_is_full_a_logout_holds_all_the_same_and_readiness_says_s
         assert statuses(gateway, his.token) == {200}
 
 
+@pytest.mark.slow
 @workers
 def test_when_the_store_is_locked_a_logout_is_told_to_have_failed_and_holds_all_the_same(
     ca: trustme.CA, tmp_path: Path, workers: int

@@ -12,12 +12,10 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, Site, role
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.ports import free_port
 
 NGINX = """
@@ -120,45 +119,18 @@ def until_it_listens(port: int, process: subprocess.Popen[bytes], errors: Path) 
 def python(folder: Path, pin: str) -> Iterator[Backend]:
     requests: list[dict[str, str]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            names = {"user": "X-Remote-User", "authorization": "Authorization", "cookie": "Cookie"}
-            request = {key: self.headers.get(name, "") for key, name in names.items()}
-            requests.append({"uri": self.path, **request})
-            body = json.dumps({"uri": self.path, "user": request["user"]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    def respond(request: Request) -> Response:
+        names = {"user": "X-Remote-User", "authorization": "Authorization", "cookie": "Cookie"}
+        seen = {"uri": request.target, **{key: request.headers.get(name, "") for key, name in names.items()}}
+        requests.append(seen)
+        return Response(body={"uri": seen["uri"], "user": seen["user"]})
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "backend.pem", folder / "backend.key")
     context.load_verify_locations(folder / "gateway.pem")
     context.verify_mode = ssl.CERT_REQUIRED
-    server = _Quiet(("127.0.0.1", 0), Handler)
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield Backend(server.server_address[1], pin, lambda: requests)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-class _Quiet(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client without the right certificate is no news."""
+    with HttpServer(respond, tls=context).running() as server:
+        yield Backend(server.port, pin, lambda: requests)
 
 
 @pytest.fixture(params=[pytest.param("nginx", marks=pytest.mark.needs("nginx")), "python"])
@@ -232,7 +204,9 @@ def test_the_backend_takes_nobody_but_the_gateway(site: Site, backend: Backend) 
             context.load_cert_chain(site.folder / f"{own}.pem", site.folder / f"{own}.key")
         with contextlib.suppress(httpx.TransportError):
             url = f"https://localhost:{backend.port}/invoices"
-            assert httpx.get(url, headers={"X-Remote-User": "alice"}, verify=context).status_code == 400
+            assert (
+                httpx.get(url, headers={"X-Remote-User": "alice"}, verify=context, timeout=SECONDS).status_code == 400
+            )
     assert backend.seen() == []
 
 
@@ -269,4 +243,5 @@ def as_backend(gateway: Gateway, token: str | None) -> int:
     gateway.site.ca.configure_trust(context)
     context.load_cert_chain(gateway.site.folder / "backend.pem", gateway.site.folder / "backend.key")
     headers = {"X-Remote-User": "alice", **({"Authorization": f"Bearer {token}"} if token else {})}
-    return httpx.get(f"{gateway.url()}/api/v1/namespaces/team/pods", headers=headers, verify=context).status_code
+    url = f"{gateway.url()}/api/v1/namespaces/team/pods"
+    return httpx.get(url, headers=headers, verify=context, timeout=SECONDS).status_code

@@ -24,6 +24,7 @@ from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGr
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.signin_server import Browser, SigninServer
+from tests.support.waiting import until
 
 PROGRAM = [sys.executable, "-m", "ostiary"]
 SECONDS = 100
@@ -342,13 +343,14 @@ def test_when_nobody_comes_nobody_is_asked_again_for_a_while(desk: Desk, ca: tru
     ignored = Browser(tmp_path / "ignored", ca, comes_back=False)
     usual = desk.env
     desk.env = {**usual, "BROWSER": str(ignored.path)}
-    first = desk.get_token("--timeout", "3", info=_with_authority(desk))
+    first = desk.get_token("--timeout", "1", info=_with_authority(desk))
     assert first.returncode == 1
     assert "the browser did not return" in first.stderr
-    second = desk.get_token("--timeout", "3", info=_with_authority(desk))
+    second = desk.get_token("--timeout", "1", info=_with_authority(desk))
     assert second.returncode == 1
     assert "not retried for a while" in second.stderr
     assert "ostiary login" in second.stderr
+    until(lambda: ignored.tabs)
     assert len(ignored.tabs) == 1
     desk.env = usual
     desk.login()
@@ -377,7 +379,7 @@ def test_a_credential_that_others_may_read_is_refused_until_the_next_login(desk:
     assert desk.file("token").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")
+@pytest.mark.needs("root")
 def test_a_credential_of_somebody_else_is_refused(desk: Desk) -> None:
     desk.login()
     os.chown(desk.file("token"), 12345, 12345)
@@ -445,6 +447,7 @@ def test_kubectl_signs_in_by_itself_and_then_stays_signed_in(desk: Desk) -> None
     assert desk.server.count["issued"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kubectl")
 def test_twenty_kubectls_that_start_at_once_open_one_tab(desk: Desk) -> None:
     command = [str(find_kubectl()), "--kubeconfig", str(desk.kubeconfig()), "get", "--raw", "/version"]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.support.http_server import Response
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.platform_tokens import CANARY, REQUEST_CANARY, GitHubActions, unsigned_token
 from tests.support.signin_server import SigninServer
@@ -170,7 +171,8 @@ def test_without_a_home_it_works_and_leaves_nothing_behind(job: Job, actions: Gi
 def test_no_secret_is_in_any_output_argument_or_file(job: Job, actions: GitHubActions) -> None:
     token = job.token("--from", "github")
     said = ""
-    for refusal in (None, (400, {"error": "invalid_request", "error_description": "no"}), (503, {}), (200, {})):
+    invalid = Response(400, {"error": "invalid_request", "error_description": "no"})
+    for refusal in (None, invalid, Response(503, {}), Response(200, {})):
         job.server.exchange_refusal = refusal
         for words in (["--verbose"], ["--audience", "other"], ["--can", "get pods -A"]):
             done = job.get_token("--from", "auto", *words)

@@ -82,6 +82,7 @@ async def play(gateway: ServedGateway, modest: Modest) -> int:
                 await asyncio.gather(*meanwhile)
 
 
+@pytest.mark.slow
 def test_a_greedy_user_shuts_nobody_out_and_does_not_fill_the_memory(site: Site) -> None:
     """S73, T2: slow uploads, slow reads, tiny chunks, ten thousand targets, a hundred sign-ins."""
     with HoldingUpstream() as upstream:

@@ -88,7 +88,7 @@ def user_of(answer: Any) -> str:
 # --- a real client of gRPC ---
 
 
-def test_a_client_of_grpc_is_answered_over_tls_by_every_worker(site: Site) -> None:
+def test_a_client_of_grpc_is_answered_over_tls_by_every_worker_and_may_call_many_times_at_once(site: Site) -> None:
     port = free_port()
     with site.serving(**sections(port, DOOR, workers=2)) as gateway:
         assert f"gRPC on 127.0.0.1:{port}" in gateway.stderr
@@ -112,18 +112,12 @@ def test_a_client_of_grpc_is_answered_over_tls_by_every_worker(site: Site) -> No
             assert code(made, b"x" * 300_000) is grpc.StatusCode.RESOURCE_EXHAUSTED
             # It goes on after all that.
             assert user_of(ask(made, question(token))) == "alice"
+            many = made.unary_unary(METHOD)
+            metadata = [("x-ostiary-door", SECRET)]
+            # More than may be open at a time: the client waits with the others.
+            futures = [many.future(question(token, f"/x/{n}"), metadata=metadata, timeout=60) for n in range(600)]
+            assert {user_of(check_response(future.result())) for future in futures} == {"alice"}
         assert gateway.metric("ostiary_gateway_door_questions_total", door="edge", result="unknown_caller") == 2
-
-
-def test_many_calls_of_one_client_at_once(site: Site) -> None:
-    port = free_port()
-    with site.serving(**sections(port, DOOR)) as gateway, channel(site, port) as made:
-        token = gateway.login("alice").token
-        call = made.unary_unary(METHOD)
-        metadata = [("x-ostiary-door", SECRET)]
-        # More than may be open at a time: the client waits with the others.
-        futures = [call.future(question(token, f"/x/{n}"), metadata=metadata, timeout=60) for n in range(600)]
-        assert {user_of(check_response(future.result())) for future in futures} == {"alice"}
 
 
 def test_a_client_certificate_is_proof_enough_and_no_other_is(site: Site) -> None:
@@ -147,7 +141,7 @@ def test_a_client_certificate_is_proof_enough_and_no_other_is(site: Site) -> Non
             assert code(made, question(token)) is grpc.StatusCode.PERMISSION_DENIED
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_reload_keeps_the_listener_and_takes_up_its_doors(site: Site, workers: int) -> None:
     port = free_port()
     with site.serving(**sections(port, workers=workers)) as gateway, channel(site, port) as made:
@@ -169,6 +163,7 @@ def _reload(gateway: ServedGateway, workers: int, times: int) -> None:
         gateway.line("the configuration was reloaded", after=workers * (times - 1) + number)
 
 
+@pytest.mark.slow
 def test_a_stop_lets_clients_go_elsewhere_and_ends_well(site: Site) -> None:
     port = free_port()
     with site.serving(**sections(port, DOOR)) as gateway, channel(site, port) as made:
@@ -181,6 +176,7 @@ def test_a_stop_lets_clients_go_elsewhere_and_ends_well(site: Site) -> None:
         assert lost.wait(SECONDS)
 
 
+@pytest.mark.slow
 def test_an_address_that_is_taken_is_told(site: Site) -> None:
     with FakeCheckServer() as other:
         config = site.write_config(**sections(other.port, DOOR))
@@ -226,6 +222,7 @@ def _send(client: Client, name: str) -> Any:
     return client.send(Case(name, "/closed").request("a-token"))
 
 
+@pytest.mark.slow
 def test_a_route_without_its_context_and_a_wrong_secret_let_nobody_in(site: Site, tmp_path: Path) -> None:
     port = free_port()
     with EchoUpstream() as echo, site.serving(**sections(port, DOOR)) as gateway:

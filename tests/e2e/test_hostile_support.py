@@ -15,7 +15,7 @@ from tests.support.cluster.hostile import BEHAVIOURS, HONEST, SMUGGLED, Hostile,
 
 @contextmanager
 def connected(upstream: Hostile, ca: trustme.CA | None = None) -> Iterator[socket.socket]:
-    with socket.create_connection(("127.0.0.1", upstream.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", upstream.port), timeout=30) as connection:
         if ca is None:
             yield connection
             return
@@ -58,7 +58,7 @@ def test_every_behaviour_can_be_asked_for_and_given_up(upstream: Hostile, name: 
 def test_a_stalled_answer_goes_on_when_released(upstream: Hostile, name: str) -> None:
     with connected(upstream) as connection:
         ask(connection, f"/{name}")
-        assert upstream.stalled.wait(10)
+        assert upstream.stalled.wait(30)
         upstream.release()
         assert read(connection, len(HONEST)) == HONEST
 
@@ -66,15 +66,15 @@ def test_a_stalled_answer_goes_on_when_released(upstream: Hostile, name: str) ->
 def test_giving_up_a_stalled_answer_is_noticed(upstream: Hostile) -> None:
     with connected(upstream) as connection:
         ask(connection, "/stall-in-body")
-        assert upstream.stalled.wait(10)
-    assert upstream.abandoned.wait(10)
+        assert upstream.stalled.wait(30)
+    assert upstream.abandoned.wait(30)
 
 
 def test_giving_up_an_endless_answer_is_noticed(upstream: Hostile) -> None:
     with connected(upstream) as connection:
         ask(connection, "/body-without-end")
         assert connection.recv(1) == b"H"
-    assert upstream.abandoned.wait(10)
+    assert upstream.abandoned.wait(30)
 
 
 def test_other_paths_are_answered_honestly_and_their_connection_is_kept(ca: trustme.CA) -> None:

@@ -22,6 +22,7 @@ from tests.support.ports import free_port
 from tests.support.slow_api import slow_api
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.needs("buildah", "podman", "mmdebstrap", "unshare"),
     pytest.mark.timeout(image.BUILD_SECONDS),
     pytest.mark.usefixtures("built"),

@@ -17,8 +17,8 @@ from ostiary.model import UserInfo
 from tests.support.door_cases import Case
 from tests.support.doors import HOST, EchoUpstream, printed, printed_haproxy, running
 from tests.support.gateway import Site
-from tests.support.missing import missing
 from tests.support.ports import free_port
+from tests.support.tiers import missing
 
 pytestmark = [pytest.mark.needs("nginx"), pytest.mark.needs("haproxy"), pytest.mark.timeout(120)]
 

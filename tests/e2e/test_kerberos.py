@@ -21,7 +21,7 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-pytest.importorskip("gssapi", reason="gssapi is not installed")
+pytest.importorskip("gssapi", reason="missing: gssapi")
 
 from ostiary.core.net.channel_binding import server_end_point
 from ostiary.plugins.kerberos.negotiate import read_token
@@ -31,7 +31,10 @@ from tests.support.kdc import KRB5, PASSWORD, PROGRAMS, REALM, Kdc, running_kdc
 from tests.support.ports import free_port
 from tests.support.slapd import ACCOUNT, ACCOUNT_PASSWORD, GROUPS_BASE, PEOPLE_BASE, Slapd, slapd
 
-pytestmark = [pytest.mark.needs(*PROGRAMS, "slapd", "slapadd", "ldapmodify", "faketime"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.needs(*PROGRAMS, "python-ldap", "slapd", "slapadd", "ldapmodify", "faketime"),
+    pytest.mark.timeout(180),
+]
 
 NTLM = "Negotiate " + b64encode(b"NTLMSSP\0" + bytes(32)).decode()
 
@@ -55,6 +58,8 @@ class Office:
             "type": "kerberos",
             "keytab": str(self.kdc.folder / "service.keytab"),
             "realms": [{"name": REALM}],
+            # With several providers each has a prefix.
+            **({"prefix": "staff:"} if more else {}),
             **settings,
         }
         teams = {
@@ -68,7 +73,6 @@ class Office:
             "groupSearch": {"baseDN": GROUPS_BASE},
             "requireUser": require_user,
             "identities": ["staff"],
-            # With several providers each has a prefix.
             **({"userPrefix": "staff:"} if more else {}),
         }
         port = free_port()
@@ -186,23 +190,23 @@ def chromium_that_has_met_kerberos(folder: Path) -> Path:
 
 @pytest.mark.needs("chromium", "node", "npm")
 def test_a_browser_with_a_ticket_is_signed_in_and_one_without_is_told_what_to_do(
-    office: Office, request: pytest.FixtureRequest
+    office: Office,
 ) -> None:
     """S10, S31."""
-    users = {"name": "passwords", "type": "htpasswd", "path": "users"}
+    users = {"name": "passwords", "type": "htpasswd", "path": "users", "prefix": "passwords:"}
     cache = office.kdc.kinit("alice")
     environment = {**office.kdc.environment, "KRB5CCNAME": cache}
     allow = "--auth-server-allowlist=localhost"
     program = str(chromium_that_has_met_kerberos(office.site.folder))
     with office.serving(more=[users]) as gateway:
-        with Chromium.running(request.config, allow, program=program, environment=environment) as chromium:
+        with Chromium.running(allow, program=program, environment=environment) as chromium:
             chromium.person()
             chromium.go(gateway.url() + "/auth")
             chromium.click("link", "staff")
             chromium.see("You are signed in")
             assert "alice" in chromium.text
         without = office.kdc.environment
-        with Chromium.running(request.config, allow, program=program, environment=without) as chromium:
+        with Chromium.running(allow, program=program, environment=without) as chromium:
             chromium.person()
             assert chromium.go(gateway.url() + "/auth/staff") == 401
             chromium.see("Your browser sent no Kerberos ticket")

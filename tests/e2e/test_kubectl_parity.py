@@ -115,7 +115,7 @@ def test_a_client_certificate_signs_both_in(
     )
     assert kubectl(kubeconfig, "get", "--raw", "/version").returncode == 0
     assert ostiary_get(kubeconfig) == 200
-    assert [seen.certificate for seen in api.seen] == ["dev", "dev"]
+    assert [request.certificate for request in api.requests] == ["dev", "dev"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_kubectl_refuses_we_refuse_and_neither_sends_a_request(
     assert kubectl(kubeconfig, "get", "--raw", "/version").returncode != 0
     with pytest.raises(CredentialError):
         ostiary_get(kubeconfig)
-    assert api.seen == []
+    assert api.requests == []
 
 
 @pytest.mark.parametrize(
@@ -201,4 +201,4 @@ def test_a_list_of_kubeconfigs_is_merged_alike(
     assert done.returncode == 0, done.stderr
     with connect().httpx() as client:
         assert client.get("/version").status_code == 200
-    assert [seen.header("Authorization") for seen in api.seen] == ["Bearer token-1"] * 2
+    assert [request.headers.get("Authorization") for request in api.requests] == ["Bearer token-1"] * 2

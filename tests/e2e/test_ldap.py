@@ -6,14 +6,14 @@ import asyncio
 import socket
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trustme
 
-pytest.importorskip("ldap", reason="python-ldap is not installed")
+pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.interfaces.group import Membership
@@ -88,10 +88,10 @@ async def test_a_certificate_of_another_authority_is_an_outage(
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
     url = directory.ldap if start_tls else directory.ldaps
     server = LdapServer(url, start_tls=start_tls, ca=tmp_path / "other.pem")
-    before = directory.asked().count("BIND")
+    before = directory.asked().count(" BIND ")
     with pytest.raises(ProviderError):
         await make(directory.settings(server=server)).handle_client(basic("alice"))
-    assert directory.asked().count("BIND") == before
+    assert directory.asked().count(" BIND ") == before
 
 
 async def test_a_certificate_for_another_name_is_an_outage(make: Make, directory: Slapd) -> None:
@@ -146,9 +146,9 @@ async def test_a_wrong_name_or_password_is_refused_the_same_way(name: str, make:
 
 async def test_an_empty_password_never_reaches_the_directory(make: Make, directory: Slapd) -> None:
     """L8."""
-    before = directory.asked().count("BIND")
+    before = directory.asked().count(" BIND ")
     assert isinstance(await make().handle_client(basic("alice", "")), Challenge)
-    assert directory.asked().count("BIND") == before
+    assert directory.asked().count(" BIND ") == before
 
 
 async def test_an_unknown_name_costs_a_bind_of_nobody(make: Make, directory: Slapd) -> None:
@@ -237,23 +237,25 @@ async def test_a_server_that_says_nothing_is_an_outage_after_the_time_limit(
             timeout=0.3,
         )
         with pytest.raises(ProviderError):
-            await asyncio.wait_for(make(directory.settings(server=server)).handle_client(basic("alice")), 10)
+            await asyncio.wait_for(make(directory.settings(server=server)).handle_client(basic("alice")), 60)
 
 
 async def test_a_server_that_agrees_to_starttls_and_falls_silent_is_an_outage_too(make: Make, directory: Slapd) -> None:
     def agree() -> socket.socket:
         connection, _ = silent.accept()
-        connection.recv(1024)
-        # An ExtendedResponse to the first message: success.
-        connection.sendall(bytes.fromhex("300c02010178070a010004000400"))
+        # On a busy machine the client may have given up already, which is an outage as well.
+        with suppress(OSError):
+            connection.recv(1024)
+            # An ExtendedResponse to the first message: success.
+            connection.sendall(bytes.fromhex("300c02010178070a010004000400"))
         return connection
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"ldap://127.0.0.1:{silent.getsockname()[1]}"
-        server = LdapServer(url, start_tls=True, ca=directory.ca, connect_timeout=0.2, timeout=0.3)
+        server = LdapServer(url, start_tls=True, ca=directory.ca, connect_timeout=1.0, timeout=1.0)
         agreed = asyncio.create_task(asyncio.to_thread(agree))
         with pytest.raises(ProviderError):
-            await asyncio.wait_for(make(directory.settings(server=server)).handle_client(basic("alice")), 10)
+            await asyncio.wait_for(make(directory.settings(server=server)).handle_client(basic("alice")), 60)
         (await agreed).close()
 
 

@@ -14,7 +14,7 @@ from tests.support.gateway import ServedGateway, Site, role
 from tests.support.ports import free_port
 from tests.support.slapd import ACCOUNT_PASSWORD, PASSWORD, Slapd, slapd
 
-pytestmark = pytest.mark.needs("slapd", "slapadd")
+pytestmark = pytest.mark.needs("python-ldap", "slapd", "slapadd")
 
 ATTEMPTS = 3
 WRONG = "not-the-password"

@@ -11,7 +11,7 @@ from ostiary.testing import FakeClock
 from tests.support.gateway import Site, role
 from tests.support.slapd import ACCOUNT_PASSWORD, PASSWORD, slapd
 
-pytestmark = pytest.mark.needs("slapd", "slapadd", "ldapmodify")
+pytestmark = pytest.mark.needs("python-ldap", "slapd", "slapadd", "ldapmodify")
 
 LIFETIME = 15 * 60
 

@@ -12,7 +12,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.support.cluster import Cluster
 from tests.support.cluster.client import Kubectl
 from tests.support.gateway import SECONDS, ServedGateway, Site, password, role
 from tests.support.terminal import AtTerminal
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.needs("kubectl"), pytest.mark.timeout(300)]
 
@@ -223,10 +223,8 @@ def test_a_narrower_one_is_and_ends_no_later(person: Person, token: str, tmp_pat
     assert "it ends with the token that it is made with" in done.stderr
     answers = [person.gateway.get(path, made["token"]) for path in (f"{PODS}/web-1", PODS, f"{PODS}/other")]
     assert [answer.status_code for answer in answers] == [200, 403, 403]
-    deadline = time.monotonic() + SECONDS
-    while not (events := _events_of(person, "release-agent > sub")):
-        # They are written a moment after the answer.
-        assert time.monotonic() < deadline
+    # They are written a moment after the answer.
+    events = until(lambda: _events_of(person, "release-agent > sub"))
     assert {event["user"]["username"] for event in events} == {"alice"}
 
 
@@ -355,9 +353,7 @@ def test_no_token_is_in_any_log_nor_in_what_was_said_about_mistakes(person: Pers
         assert answer.status_code == 400
         said += answer.text
     person.gateway.get("/api/v1/nodes", token)
-    deadline = time.monotonic() + SECONDS
-    while "beyond this token's scope" not in person.gateway.site.audit_log.read_text():
-        assert time.monotonic() < deadline
+    until(lambda: "beyond this token's scope" in person.gateway.site.audit_log.read_text())
     texts = {"said": said, "log": person.gateway.stderr, "audit": person.gateway.site.audit_log.read_text()}
     for place, text in texts.items():
         assert token not in text, place

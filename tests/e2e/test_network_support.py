@@ -79,7 +79,7 @@ def test_a_line_that_is_cut_carries_nothing_until_it_is_mended(connection: socke
     connection.settimeout(0.5)
     with pytest.raises(TimeoutError):
         connection.recv(4)
-    connection.settimeout(10)
+    connection.settimeout(30)
     line.set(cut=False)
     assert connection.recv(4, socket.MSG_WAITALL) == b"late"
 

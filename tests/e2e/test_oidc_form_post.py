@@ -30,9 +30,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("gateway")
     site, port = Site(folder / "site", ca), free_port()
     url = f"https://localhost:{port}"
@@ -41,15 +39,15 @@ def running(
         {
             "client_id": "gateway",
             "client_secret": SECRET,
-            "redirect_uris": [f"{url}/auth/provider"],
+            "redirect_uris": [f"{url}/auth/acme/provider"],
             # The issuer itself refuses a request that the browser carries, and says when the person signed in.
             "require_pushed_authorization_requests": True,
             "require_auth_time": True,
         }
     ]
     with (
-        OidcProvider.running(installed(request.config), clients=clients, accounts={"alice": {}}) as issuer,
-        Chromium.running(request.config) as chromium,
+        OidcProvider.running(installed(), clients=clients, accounts={"alice": {}}) as issuer,
+        Chromium.running() as chromium,
     ):
         provider = OidcIdentity(
             issuer=issuer.url,
@@ -94,5 +92,5 @@ def test_a_code_in_an_address_is_not_taken(running: Running) -> None:
     chromium = running.chromium
     chromium.person()
     chromium.go(f"{running.url}/auth")
-    chromium.go(f"{running.url}/auth/provider?code=guessed&state=guessed")
+    chromium.go(f"{running.url}/auth/acme/provider?code=guessed&state=guessed")
     chromium.see("start again")

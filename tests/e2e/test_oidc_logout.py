@@ -55,7 +55,7 @@ class Office:
         registered = {
             "client_id": "gateway",
             "client_secret": SECRET,
-            "redirect_uris": [f"{self.url}/auth/provider"],
+            "redirect_uris": [f"{self.url}/auth/acme/provider"],
             "post_logout_redirect_uris": [f"{self.url}/auth/acme/logout"],
             "grant_types": ["authorization_code", "refresh_token"],
             **client,
@@ -95,8 +95,11 @@ class Office:
 
 
 @pytest.fixture
-def office(tmp_path: Path, ca: trustme.CA, request: pytest.FixtureRequest) -> Office:
-    return Office(tmp_path / "gateway", ca, installed(request.config))
+def office(
+    tmp_path: Path,
+    ca: trustme.CA,
+) -> Office:
+    return Office(tmp_path / "gateway", ca, installed())
 
 
 class Machine:

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from ostiary.core.users.authentication_context import AUTH_TIME, context_of
-from ostiary.errors import LoginRefused
+from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
 from ostiary.interfaces.identity import Identified, LoginRequest, Redirect
 from ostiary.model import UserInfo
@@ -24,7 +24,7 @@ from ostiary.plugins.oidc.identity import OidcIdentity
 from tests.support.gateway import InProcessGateway, Site, role
 from tests.support.oidc_provider import OidcProvider, installed
 
-CALLBACK = "https://gateway.example.com/auth/provider"
+CALLBACK = "https://gateway.example.com/auth/acme/provider"
 SECRET = "s3cret:with+signs%"
 CLIENTS: list[dict[str, Any]] = [
     {"client_id": "gate:way", "client_secret": SECRET, "redirect_uris": [CALLBACK]},
@@ -61,8 +61,8 @@ pytestmark = pytest.mark.needs("node", "npm")
 
 
 @pytest.fixture(scope="module")
-def folder(request: pytest.FixtureRequest) -> Path:
-    return installed(request.config)
+def folder() -> Path:
+    return installed()
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def make(issuer: OidcProvider, tmp_path: Path) -> Callable[..., OidcIdentity]:
 
 def returning(back: str, redirect: Redirect) -> LoginRequest:
     query = tuple(parse_qsl(urlsplit(back).query, keep_blank_values=True))
-    return replace(VISIT, path="/auth/provider", query=query, remembered=redirect.remember)
+    return replace(VISIT, path="/auth/acme/provider", query=query, remembered=redirect.remember)
 
 
 async def come_back(provider: OidcIdentity, issuer: OidcProvider, login: str) -> LoginRequest:
@@ -141,7 +141,7 @@ async def test_who_says_no_or_has_an_unverified_address_is_refused(
     """L7."""
     provider = make()
     redirect = await provider.handle_client(VISIT)
-    with pytest.raises(LoginRefused, match="did not allow it to share your identity"):
+    with pytest.raises(LoginRefused, match=r"access_denied .*aborted"):
         await provider.handle_provider(returning(await issuer.decline(redirect.url), redirect))
     with pytest.raises(LoginRefused, match="not verified"):
         await provider.handle_provider(await come_back(provider, issuer, "mallory"))
@@ -163,6 +163,18 @@ async def test_when_the_person_signed_in_is_known_and_stays_so_through_a_renewal
     assert before <= signed_in <= datetime.now(UTC)
     again = await provider.ask_again(identified.user, identified.kept)
     assert context_of(again.user).auth_time == signed_in
+    await provider.close()
+
+
+@pytest.mark.parametrize("pushed", ["auto", "never"])
+async def test_the_redirect_uri_is_tried_without_a_person(make: Callable[..., OidcIdentity], pushed: str) -> None:
+    provider = make(pushed_authorization=pushed)
+    assert await provider.probe_redirect_uri(CALLBACK)
+    other = CALLBACK.replace("acme", "other")
+    with pytest.raises(ProviderError) as rejected:
+        await provider.probe_redirect_uri(other)
+    assert "status 400" in str(rejected.value.cause)
+    assert rejected.value.hint == f"register the redirect URI {other} for this client at the issuer"
     await provider.close()
 
 

@@ -90,9 +90,7 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site._write_leaf("server", ca.issue_cert("localhost", "127.0.0.1", "wiki.apps.localhost"))
     site.users("alice", "root")
@@ -104,7 +102,7 @@ def running(
     wiki: dict[str, Any] = {"hosts": ["wiki.apps.localhost"], "attributes": "http", "auth": "browser"}
     with (
         WebApplication("wiki").running() as server,
-        Chromium.running(request.config) as chromium,
+        Chromium.running() as chromium,
         site.in_process(
             listen={"address": f"127.0.0.1:{port}"},
             externalURL=f"https://localhost:{port}",
@@ -116,8 +114,9 @@ def running(
                     "path": "users",
                     "displayName": "Acme accounts",
                     "icon": "people",
+                    "prefix": "staff:",
                 },
-                {"name": "guests", "type": "htpasswd", "path": "users", "iconFile": "badge.png"},
+                {"name": "guests", "type": "htpasswd", "path": "users", "iconFile": "badge.png", "prefix": "guests:"},
             ],
             apiTokens={"enabled": True},
             pages={
@@ -133,6 +132,7 @@ def running(
         yield Running(gateway, chromium, port)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_page_in_each_language(running: Running, language: str) -> None:
     with speaking(language):

@@ -25,6 +25,7 @@ async def connect(server: PostgresServer | PgBouncer, **settings: object) -> asy
     )
 
 
+@pytest.mark.slow
 def test_a_synchronous_standby_has_every_commit_when_the_primary_is_killed(server: PostgresServer) -> None:
     server.sql("CREATE TABLE kept (number int)")
     with server.standby(synchronous=True) as standby:

@@ -53,9 +53,10 @@ def provider(request: pytest.FixtureRequest, python: Path, tmp_path: Path) -> Pa
     return path
 
 
-def run(*command: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
     # Nothing of the environment that runs the tests.
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env={"PATH": os.defpath})
+    environ = {"PATH": os.defpath, **variables}
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env=environ)
 
 
 def test_the_environment_has_nothing_but_the_sdk(python: Path) -> None:
@@ -74,6 +75,14 @@ def test_the_providers_of_the_documentation_answer_the_kubelet(provider: Path) -
     assert answer["auth"] == {"registry.example.com": {"username": "robot", "password": f"fetched-for-{IMAGE}"}}
     assert (answer["cacheKeyType"], answer["cacheDuration"]) == ("Registry", "10m0s")
     assert "An image credential provider" in run(provider, "--help").stdout
+
+
+@pytest.mark.parametrize("provider", [source_of_the_readme], ids=["readme"], indirect=True)
+def test_the_switch_for_all_providers_is_honoured(provider: Path) -> None:
+    done = run(provider, stdin=json.dumps(REQUEST), OSTIARY_REGISTRY_PROVIDERS="off")
+    assert done.returncode == 0
+    assert "fetched-for" not in done.stdout
+    assert "all providers are disabled by $OSTIARY_REGISTRY_PROVIDERS" in done.stderr
 
 
 @pytest.mark.parametrize("provider", [source_of_the_readme], ids=["readme"], indirect=True)
@@ -114,7 +123,7 @@ def test_a_wheel_can_be_made_from_the_source_distribution(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(command, cwd=SDK, check=True, capture_output=True, timeout=60)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     wheel = build(tmp_path / "wheels", project=folder)
     programs = install(wheel, tmp_path / "venv")

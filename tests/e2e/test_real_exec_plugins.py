@@ -10,9 +10,7 @@ import base64
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -22,8 +20,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from ostiary.client.connection import Connection
 from tests.support.apiserver import ApiServer
-from tests.support.missing import missing
+from tests.support.http_server import HttpServer, Response
 from tests.support.plugins import exec_user
+from tests.support.tiers import missing
 
 Connect = Callable[..., Connection]
 PODS = "/api/v1/namespaces/default/pods"
@@ -44,9 +43,9 @@ def requests_with(connection: Connection, api: ApiServer, count: int = 3) -> str
     with connection.httpx() as client:
         for _ in range(count):
             assert client.get(PODS).status_code == 200
-    (authorization,) = {seen.header("authorization") for seen in api.seen if seen.path == PODS}
+    (authorization,) = {request.headers.get("authorization") for request in api.requests if request.target == PODS}
     assert authorization is not None
-    return authorization.removeprefix("Bearer ")
+    return str(authorization).removeprefix("Bearer ")
 
 
 def test_aws_eks_get_token(home: Path, monkeypatch: pytest.MonkeyPatch, connect_to: Connect, api: ApiServer) -> None:
@@ -71,38 +70,12 @@ def test_aws_eks_get_token(home: Path, monkeypatch: pytest.MonkeyPatch, connect_
     assert SECRET_KEY not in signed
 
 
-class TokenServer(ThreadingHTTPServer):
-    """Where a service account of Google exchanges its signed assertion for a token."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Exchange)
-        self.forms: list[dict[str, list[str]]] = []
-
-
-class _Exchange(BaseHTTPRequestHandler):
-    server: TokenServer
-
-    def do_POST(self) -> None:
-        form = self.rfile.read(int(self.headers["content-length"])).decode()
-        self.server.forms.append(parse_qs(form))
-        answer = json.dumps({"access_token": "ya29.of-the-test", "expires_in": 3600, "token_type": "Bearer"}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
-def token_server() -> Iterator[TokenServer]:
-    with TokenServer() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+def token_server() -> Iterator[HttpServer]:
+    """Where a service account of Google exchanges its signed assertion for a token."""
+    token = {"access_token": "ya29.of-the-test", "expires_in": 3600, "token_type": "Bearer"}
+    with HttpServer(Response(body=token)).running() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def test_gke_gcloud_auth_plugin(
@@ -110,7 +83,7 @@ def test_gke_gcloud_auth_plugin(
     monkeypatch: pytest.MonkeyPatch,
     connect_to: Connect,
     api: ApiServer,
-    token_server: TokenServer,
+    token_server: HttpServer,
 ) -> None:
     if shutil.which("gke-gcloud-auth-plugin") is None:
         # Of Google's own package repository, which not every machine has: not an error in CI either.
@@ -123,7 +96,7 @@ def test_gke_gcloud_auth_plugin(
         "private_key": key.decode(),
         "client_email": "ci@team.iam.gserviceaccount.com",
         "client_id": "1",
-        "token_uri": f"http://127.0.0.1:{token_server.server_port}/token",
+        "token_uri": f"{token_server.url}/token",
     }
     (home / "account.json").write_text(json.dumps(account))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(home / "account.json"))
@@ -135,5 +108,6 @@ def test_gke_gcloud_auth_plugin(
         provideClusterInfo=True,
     )
     assert requests_with(connect_to(user=user), api) == "ya29.of-the-test"
-    (form,) = token_server.forms
-    assert form["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "one run for all requests"
+    (request,) = token_server.requests
+    grant_types = request.form.get_list("grant_type")
+    assert grant_types == ["urn:ietf:params:oauth:grant-type:jwt-bearer"], "one run for all requests"

@@ -7,7 +7,7 @@ import json
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,17 @@ import trustme
 
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.gateway import Gateway, ServedGateway, Site, role
-from tests.support.registry_daemon import DaemonSite, ServedDaemon, until
+from tests.support.registry_daemon import DaemonSite, ServedDaemon
 from tests.support.tls_in_memory import VERSIONS
+from tests.support.waiting import until
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 PATH = "/v1/credentials/"
 NAME = "gateway.example.com"
 
 
-@pytest.fixture
-def daemon_site(tmp_path: Path, ca: trustme.CA) -> DaemonSite:
-    site = DaemonSite(tmp_path / "registry", "*.registry.io", "docker.io")
+def prepared(folder: Path, ca: trustme.CA) -> DaemonSite:
+    site = DaemonSite(folder / "registry", "*.registry.io", "docker.io")
     site.provider.answer({"*.registry.io": ("robot", CANARY), "docker.io": ("hub", CANARY)}, duration="1h")
     for name, leaf in {
         "tls": ca.issue_cert("localhost"),
@@ -40,11 +40,25 @@ def daemon_site(tmp_path: Path, ca: trustme.CA) -> DaemonSite:
     return site
 
 
-@pytest.fixture
-def daemon(daemon_site: DaemonSite) -> Iterator[ServedDaemon]:
+@contextmanager
+def serving(site: DaemonSite) -> Iterator[ServedDaemon]:
     files = ("--tls-cert", "tls.crt", "--tls-key", "tls.key", "--client-ca", "ca.crt", "--client-name", NAME)
-    config = ("--config", str(daemon_site.config), "--bin-dir", str(daemon_site.provider.bin_dir))
-    with daemon_site.serving("--socket", "none", "--listen", "127.0.0.1:0", *config, *files) as daemon:
+    config = ("--config", str(site.config), "--bin-dir", str(site.provider.bin_dir))
+    with site.serving("--socket", "none", "--listen", "127.0.0.1:0", *config, *files) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def daemon(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedDaemon]:
+    """One for all tests that leave its provider as it is."""
+    with serving(prepared(tmp_path_factory.mktemp("daemon"), ca)) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def own_daemon(ca: trustme.CA, tmp_path: Path) -> Iterator[ServedDaemon]:
+    """One whose provider has not run yet, and may be changed."""
+    with serving(prepared(tmp_path, ca)) as daemon:
         yield daemon
 
 
@@ -53,18 +67,19 @@ def address(daemon: ServedDaemon) -> str:
 
 
 @pytest.fixture
-def gateway(tmp_path: Path, ca: trustme.CA, daemon_site: DaemonSite, daemon: ServedDaemon) -> Iterator[ServedGateway]:
+def gateway(tmp_path: Path, ca: trustme.CA, own_daemon: ServedDaemon) -> Iterator[ServedGateway]:
     site = Site(tmp_path / "gateway", ca)
     site.users("node-1", "reader")
     may_ask = {"nonResourceURLs": [f"{PATH}a.registry.io/team/*"], "verbs": ["post"]}
     may_read = {"nonResourceURLs": ["/*"], "verbs": ["get"]}
     site.policy(role("", may_ask, User="node-1"), role("", may_read, User="reader"))
     files = {
-        name: str(daemon_site.folder / file) for name, file in (("certificate", "client.crt"), ("key", "client.key"))
+        name: str(own_daemon.site.folder / file)
+        for name, file in (("certificate", "client.crt"), ("key", "client.key"))
     }
     upstream = {
         "name": "registry",
-        "server": address(daemon),
+        "server": address(own_daemon),
         "attributes": {"type": "http"},
         "identity": "requestHeader",
         "tls": {"ca": "ca.pem", **files},
@@ -79,7 +94,7 @@ def post(gateway: Gateway, user: str, path: str) -> httpx.Response:
 
 
 def test_the_gateways_policy_says_who_gets_the_credentials_of_which_images(
-    gateway: ServedGateway, daemon: ServedDaemon, daemon_site: DaemonSite, tmp_path: Path
+    gateway: ServedGateway, own_daemon: ServedDaemon, tmp_path: Path
 ) -> None:
     """I34."""
     for number in range(3):
@@ -90,8 +105,8 @@ def test_the_gateways_policy_says_who_gets_the_credentials_of_which_images(
         assert fields["auth"] == {f"a.registry.io/team/app-{number}": login}, "for what was asked, and nothing wider"
         assert fields["cacheKeyType"] == "Image"
         assert answer.headers["Cache-Control"] == "no-store"
-    assert daemon_site.provider.runs == 1
-    daemon.line("by user node-1: 200")
+    assert own_daemon.site.provider.runs == 1
+    own_daemon.line("by user node-1: 200")
     refused = [
         ("node-1", f"{PATH}a.registry.io/other/app"),
         ("node-1", f"{PATH}b.registry.io/team/app"),
@@ -106,8 +121,8 @@ def test_the_gateways_policy_says_who_gets_the_credentials_of_which_images(
         assert asking.get(f"{PATH}a.registry.io/team/app").status_code == 405
     with gateway.http() as asking:
         assert asking.post(f"{PATH}a.registry.io/team/app").status_code == 401
-    assert CANARY not in "".join(daemon.lines) + gateway.stderr
-    node_asks_with_its_own_token(gateway, daemon_site, tmp_path)
+    assert CANARY not in "".join(own_daemon.lines) + gateway.stderr
+    node_asks_with_its_own_token(gateway, own_daemon.site, tmp_path)
 
 
 def node_asks_with_its_own_token(gateway: Gateway, daemon_site: DaemonSite, tmp_path: Path) -> None:
@@ -166,11 +181,12 @@ def client(daemon: ServedDaemon, certificate: str | None) -> httpx.Client:
 
 
 def test_nobody_but_the_named_client_may_ask(daemon: ServedDaemon) -> None:
+    before = daemon.site.provider.runs
     for certificate in (None, "stranger"):
         with client(daemon, certificate) as asking, pytest.raises(httpx.TransportError):
             asking.post(f"{PATH}a.registry.io/team/app")
     daemon.line("its certificate is for stranger.example.com")
-    assert daemon.site.provider.runs == 0
+    assert daemon.site.provider.runs == before
     with client(daemon, "client") as asking:
         assert asking.post(f"{PATH}a.registry.io/team/app").status_code == 200
         assert asking.get("/healthz").status_code == 200
@@ -212,17 +228,17 @@ def test_a_path_has_one_reading(daemon: ServedDaemon) -> None:
         assert "auth" not in asking.post(f"{PATH}quay.io/team/app").json()
 
 
-def test_a_provider_that_fails_is_not_told_as_none(daemon: ServedDaemon) -> None:
-    daemon.site.provider.exit(3)
-    with client(daemon, "client") as asking:
+def test_a_provider_that_fails_is_not_told_as_none(own_daemon: ServedDaemon) -> None:
+    with client(own_daemon, "client") as asking:
+        own_daemon.site.provider.exit(3)
         answer = asking.post(f"{PATH}a.registry.io/team/app")
         assert (answer.status_code, answer.json()["reason"]) == (503, "ServiceUnavailable")
-        daemon.site.provider.exit(0)
-        daemon.site.ostiary("disable", "provider")
+        own_daemon.site.provider.exit(0)
+        own_daemon.site.ostiary("disable", "provider")
         until(lambda: "auth" not in asking.post(f"{PATH}a.registry.io/other/app").json())
         assert asking.post(f"{PATH}a.registry.io/other/app").status_code == 200
 
 
-def test_it_is_closed_by_default(daemon_site: DaemonSite) -> None:
-    done = daemon_site.ostiary("serve", "--listen", "127.0.0.1:0", "--tls-cert", "tls.crt", "--tls-key", "tls.key")
+def test_it_is_closed_by_default(daemon: ServedDaemon) -> None:
+    done = daemon.site.ostiary("serve", "--listen", "127.0.0.1:0", "--tls-cert", "tls.crt", "--tls-key", "tls.key")
     assert (done.returncode, "--listen needs --client-ca" in done.stderr) == (2, True)

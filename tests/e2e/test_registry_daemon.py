@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -18,7 +17,8 @@ from ostiary.registry.daemon import client, protocol
 from ostiary.registry.user_config import ROOTS_SOCKET
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.registry import Passwords, Registry, write_image
-from tests.support.registry_daemon import PROGRAMS, SECONDS, DaemonSite, until
+from tests.support.registry_daemon import PROGRAMS, SECONDS, DaemonSite
+from tests.support.waiting import until
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 LOGIN = {"ServerURL": "a.registry.io", "Username": "robot", "Secret": CANARY}
@@ -62,6 +62,7 @@ def times_asked(site: DaemonSite) -> int:
 # --- one run for all ---
 
 
+@pytest.mark.slow
 def test_two_hundred_pulls_through_the_helper_run_the_provider_once(site: DaemonSite) -> None:
     """I35."""
     with site.serving(), ThreadPoolExecutor(8) as pool:
@@ -202,6 +203,7 @@ def test_switches_that_cannot_be_trusted_stop_everything(site: DaemonSite) -> No
 # --- the daemon is gone, hangs, or is not ours ---
 
 
+@pytest.mark.slow
 def test_a_helper_whose_daemon_is_killed_in_the_middle_asks_the_provider_itself(site: DaemonSite) -> None:
     with site.serving() as daemon, site.provider.held() as hold:
         helper = site.start("docker-credential-ostiary", "get", stdin="a.registry.io")
@@ -215,6 +217,7 @@ def test_a_helper_whose_daemon_is_killed_in_the_middle_asks_the_provider_itself(
     assert json.loads(site.get().stdout) == LOGIN, "its socket is left behind, and nobody listens there"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_hangs_is_not_waited_for(site: DaemonSite) -> None:
     with site.serving() as daemon:
         daemon.process.send_signal(signal.SIGSTOP)
@@ -240,7 +243,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.needs("root")
 def test_a_socket_of_somebody_else_is_an_error_and_is_told_nothing(site: DaemonSite) -> None:
     folder = site.socket.parent
     folder.mkdir()
@@ -280,7 +283,7 @@ except OSError:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+@pytest.mark.needs("root")
 def test_the_daemon_tells_somebody_else_nothing(site: DaemonSite) -> None:
     with site.serving() as daemon:
         # As if somebody had opened it to all.

@@ -20,14 +20,15 @@ from tests.support.ledger import Ledger
 from tests.support.postgresql_pair import PostgresPair, postgresql_pair
 from tests.support.postgresql_store import store_section
 from tests.support.redis import SENTINEL_NAME, RedisSite, redis_with_sentinels
-from tests.support.replicas import RECOVERY_SECONDS, Replicas, until
+from tests.support.replicas import RECOVERY_SECONDS, Replicas
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
 OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 ROUNDS = int(os.environ.get("ROUNDS", "2"))
 MAX_STALE = 5.0
 
-pytestmark = [pytest.mark.needs("haproxy", "redis-server"), pytest.mark.timeout(120 + 60 * ROUNDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("haproxy", "redis-server"), pytest.mark.timeout(120 + 60 * ROUNDS)]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def _go_through(kill: Callable[[int], None], replicas: Replicas) -> None:
         for number in range(ROUNDS):
             kill(number)
             ledger.progress()
-        until(lambda: replicas.front.in_service() == len(replicas), RECOVERY_SECONDS)
+        until(lambda: replicas.front.in_service() == len(replicas), seconds=RECOVERY_SECONDS)
     ledger.check()
     print(f"\n{ROUNDS} rounds: {ledger.summary()}")
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -50,22 +50,18 @@ class Replicated:
         return self.site(name).serving(store=self._store, **sections)
 
 
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("redis") / "server") as server:
-        yield server
-
-
 # For what is asked of the store itself; all else is the same with every store.
-each_store = pytest.mark.parametrize("store", ["postgresql", "redis"], indirect=True)
+each_store = pytest.mark.parametrize(
+    "store", ["postgresql", pytest.param("redis", marks=pytest.mark.slow)], indirect=True
+)
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """A store of its own for each test."""
     if getattr(request, "param", "postgresql") == "redis":
-        redis: RedisServer = request.getfixturevalue("redis")
-        return {"type": "redis", "address": redis.address, "prefix": f"test-{next(_numbers)}"}
+        redis: RedisServer = request.getfixturevalue("redis_of_replicas")
+        return {"type": "redis", "address": redis.address, "prefix": f"replicas-{next(_numbers)}"}
     server: PostgresServer = request.getfixturevalue("postgresql_15")
     settings = settings_for(server, folder=tmp_path)
     return {
@@ -84,10 +80,10 @@ def replicated(tmp_path: Path, ca: trustme.CA, store: dict[str, Any]) -> Replica
 
 
 def eventually(look: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """What *look* sees once it is right; the last of it if that takes too long."""
-    until = time.monotonic() + SECONDS
-    while not is_right(seen := look()) and time.monotonic() < until:
-        pass
+    """What *look* sees once it is right; a failure shows the last of it."""
+    deadline = time.monotonic() + SECONDS
+    while not is_right(seen := look()) and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert is_right(seen), seen
     return seen
 
@@ -125,6 +121,7 @@ def test_every_replica_is_seen_from_every_replica(replicated: Replicated) -> Non
         assert [item["pid"] for item in replicas(a, token)] == [a.pid]
 
 
+@pytest.mark.slow
 def test_a_replica_that_was_killed_is_silent_and_status_says_so(replicated: Replicated) -> None:
     with replicated.serving("a") as a, replicated.serving("b") as b:
         token = a.login("root").token
@@ -140,6 +137,7 @@ def test_a_replica_that_was_killed_is_silent_and_status_says_so(replicated: Repl
         assert "is not ready: silent for" in shown.stderr
 
 
+@pytest.mark.slow
 def test_a_replica_with_another_policy_is_told_in_log_metrics_and_status(replicated: Replicated) -> None:
     with replicated.serving("a") as a, replicated.serving("b") as b, replicated.serving("c") as c:
         token = a.login("root").token
@@ -208,6 +206,7 @@ def test_the_store_of_another_gateway_opens_nothing(replicated: Replicated) -> N
         assert [item["user"] for item in a.get("/apis/ostiary.dev/v1/sessions", token).json()["items"]] == ["root"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_a_store_that_is_taken_over_is_used_without_a_restart(replicated: Replicated) -> None:
     with replicated.serving("a") as a:
@@ -227,6 +226,7 @@ def test_a_store_that_is_taken_over_is_used_without_a_restart(replicated: Replic
             )
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_at_the_start_is_claimed_before_anybody_gets_in(tmp_path: Path, ca: trustme.CA) -> None:
     with redis_server(tmp_path / "redis") as redis:
         replicated = Replicated(tmp_path, ca, {"type": "redis", "address": redis.address})

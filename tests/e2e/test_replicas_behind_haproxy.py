@@ -14,13 +14,14 @@ from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, password, role
 from tests.support.postgresql import PostgresServer, running
 from tests.support.postgresql_store import store_section
-from tests.support.replicas import Load, Replicas, until
+from tests.support.replicas import Load, Replicas
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
 ADMIN = "/apis/ostiary.dev/v1"
 OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 
-pytestmark = pytest.mark.needs("haproxy")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("haproxy")]
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ from typing import Any
 
 from tests.support import metrics
 from tests.support.gateway import ServedGateway, password
-from tests.support.replica_pair import HTML, PODS, Replicas, sign_in_as_a_browser, wait_until
+from tests.support.replicas import HTML, PODS, ReplicaPair, sign_in_as_a_browser
+from tests.support.waiting import until
 
 
 def wait_for_exchange(gateway: ServedGateway) -> None:
     """Until the replica has told the others all that it counted, and knows what they had told."""
-    wait_until(lambda: metrics.value(gateway.probe("/metrics").content, "counts_waiting") == 0)
+    until(lambda: metrics.value(gateway.probe("/metrics").content, "counts_waiting") == 0)
 
 
 def statuses(gateway: ServedGateway, path: str, token: str | None = None, *, times: int, **options: Any) -> list[int]:
@@ -29,7 +30,7 @@ def check_that_the_second_is_told(gateways: list[ServedGateway], token: str, *, 
     assert statuses(other, PODS, token, times=5) == [refusal] * 5
 
 
-def test_five_wrong_passwords_are_checked_and_not_five_by_each_replica(replicas: Replicas) -> None:
+def test_five_wrong_passwords_are_checked_and_not_five_by_each_replica(replicas: ReplicaPair) -> None:
     with replicas.serving() as (one, other):
         wrong: dict[str, Any] = {"auth": ("alice", "wrong"), "times": 1}
         answered = [statuses(gateway, "/auth", **wrong)[0] for gateway in (one, other) * 4]
@@ -41,7 +42,7 @@ def test_five_wrong_passwords_are_checked_and_not_five_by_each_replica(replicas:
         assert statuses(one, "/auth", **wrong) == [429]
 
 
-def test_ten_codes_a_minute_are_tried_and_not_ten_at_each_replica(replicas: Replicas) -> None:
+def test_ten_codes_a_minute_are_tried_and_not_ten_at_each_replica(replicas: ReplicaPair) -> None:
     with replicas.serving() as (one, other):
         cookies = sign_in_as_a_browser(one)
         answered = [
@@ -54,7 +55,7 @@ def test_ten_codes_a_minute_are_tried_and_not_ten_at_each_replica(replicas: Repl
         assert answered.count(404) + answered.count(429) == 14
 
 
-def test_rates_and_quotas_are_those_of_all_replicas(replicas: Replicas) -> None:
+def test_rates_and_quotas_are_those_of_all_replicas(replicas: ReplicaPair) -> None:
     limits = [{"name": "reads", "count": 4, "per": "1h", "users": ["bob"]}]
     quota = {"name": "reads", "type": "quota", "limits": limits}
     with replicas.serving(limits={"requestsPerSecond": 0.001, "burst": 20}, admission=[quota]) as gateways:
@@ -63,7 +64,7 @@ def test_rates_and_quotas_are_those_of_all_replicas(replicas: Replicas) -> None:
         check_that_the_second_is_told(gateways, bob, admitted=4, refusal=403)
 
 
-def test_tokens_that_nobody_knows_are_counted_by_all_replicas(replicas: Replicas) -> None:
+def test_tokens_that_nobody_knows_are_counted_by_all_replicas(replicas: ReplicaPair) -> None:
     with replicas.serving(limits={"failuresPerMinute": 7}) as (one, other):
         assert Counter(statuses(one, PODS, "nobody", times=20))[401] in range(7, 12)
         wait_for_exchange(one)

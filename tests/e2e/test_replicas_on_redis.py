@@ -24,7 +24,7 @@ OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 MAX_STALE = 5.0
 ROUNDS = int(os.environ.get("OSTIARY_ROUNDS", "2"))
 
-pytestmark = pytest.mark.needs("haproxy")
+pytestmark = [pytest.mark.slow, pytest.mark.needs("haproxy")]
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import pytest
 import trustme
@@ -21,6 +18,7 @@ from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
 from tests.support.chromium import Chromium
 from tests.support.gateway import Site
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm"), pytest.mark.timeout(300)]
@@ -50,25 +48,15 @@ def identity_system() -> Iterator[tuple[str, dict[str, str]]]:
     """A page at another site; what it posts back by itself can be changed."""
     posts = {"assertion": "alice"}
 
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-            fields = {"state": asked.get("state", ""), **posts}
-            inputs = "".join(f'<input name="{name}" value="{escape(value)}">' for name, value in fields.items())
-            form = f'<form method="post" action="{escape(asked["back"])}">{inputs}</form>'
-            body = f"<!doctype html><title>idp</title>{form}<script>document.forms[0].submit()</script>".encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(request: Request) -> Response:
+        fields = {"state": request.query.get("state", ""), **posts}
+        inputs = "".join(f'<input name="{name}" value="{escape(value)}">' for name, value in fields.items())
+        form = f'<form method="post" action="{escape(request.query["back"])}">{inputs}</form>'
+        body = f"<!doctype html><title>idp</title>{form}<script>document.forms[0].submit()</script>"
+        return Response(200, body.encode(), {"Content-Type": "text/html"})
 
-        def log_message(self, *parts: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", posts
-        server.shutdown()
+    with HttpServer(page).running() as server:
+        yield server.url, posts
 
 
 @dataclass
@@ -80,13 +68,11 @@ class Running:
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     port = free_port()
     url = f"https://localhost:{port}"
-    with identity_system() as (page, posts), Chromium.running(request.config) as chromium:
+    with identity_system() as (page, posts), Chromium.running() as chromium:
 
         def change(config: GatewayConfig) -> GatewayConfig:
             return replace(config, identity=(Identity("saml", "sample", FormPost(page)),))
@@ -109,7 +95,7 @@ def test_an_attackers_page_signs_nobody_in(running: Running, under_way: bool) ->
     """Its form is posted by the victim's own browser, with an assertion and a state of the attacker's own login."""
     chromium = running.chromium
     chromium.person()
-    attack = urlencode({"back": f"{running.url}/auth/provider", "state": "of-the-attackers-own-login"})
+    attack = urlencode({"back": f"{running.url}/auth/saml/provider", "state": "of-the-attackers-own-login"})
     if under_way:
         # The victim is sent to the identity system and has not come back yet.
         running.posts["state"] = "the victim has not answered"

@@ -26,8 +26,8 @@ ENTITLEMENT = "urn:oid:1.3.6.1.4.1.5923.1.1.1.7"
 
 
 @pytest.fixture(scope="module")
-def chromium(request: pytest.FixtureRequest) -> Iterator[Chromium]:
-    with Chromium.running(request.config) as running:
+def chromium() -> Iterator[Chromium]:
+    with Chromium.running() as running:
         yield running
 
 
@@ -151,13 +151,11 @@ def test_a_person_whom_the_identity_system_does_not_sign_in_is_told(
     ],
     ids=["assertion", "response", "encrypted"],
 )
-def test_people_sign_in_at_samlp(
-    office: Office, chromium: Chromium, request: pytest.FixtureRequest, binding: str, options: dict[str, Any]
-) -> None:
+def test_people_sign_in_at_samlp(office: Office, chromium: Chromium, binding: str, options: dict[str, Any]) -> None:
     """S1, S10."""
-    destination = f"{office.url}/auth/provider"
+    destination = f"{office.url}/auth/acme/provider"
     options = {"destination": destination, "recipient": destination, **options}
-    with samlp(request.config, service=signer("gateway"), **options) as idp:
+    with samlp(service=signer("gateway"), **options) as idp:
         settings: dict[str, Any] = {"metadataFile": office.write("idp.xml", idp.metadata), "binding": binding}
         settings |= {"attributes": {"groups": "groups"}, "encryption": {"required": "encrypted" in options}}
         with office.serving(**settings):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 import subprocess
-import threading
 from base64 import b64encode
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -23,6 +19,7 @@ from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rule
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.wire import status
 from ostiary.wire.request.request_info import request_info
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.kubectl import find_kubectl
 from tests.support.plugins import write_kubeconfig
 
@@ -50,45 +47,27 @@ class Policy:
         return Rules((ResourceRule(("get",), ("",), ("pods",)),), (NonResourceRule(("get",), ("/metrics",)),))
 
 
-class Gateway(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    reviews = SelfReviews(Authorizer([Link("policy", Policy())]))
+REVIEWS = SelfReviews(Authorizer([Link("policy", Policy())]))
 
-    def handle_any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        info = request_info(RequestLine(self.command, self.path.partition("?")[0]))
-        answer = ReviewAnswer(404, "application/json", status.no_route().body)
-        if is_self_review(info):
-            request = ReviewRequest(body, self.headers["Content-Type"] or "", self.headers["Accept"] or "")
-            found = self.reviews.answer(info, ANN, request)
-            assert isinstance(found, ReviewAnswer)
-            answer = found
-        self.send_response(answer.code)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.end_headers()
-        self.wfile.write(answer.body)
 
-    do_GET = do_POST = handle_any
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+def gateway(request: Request) -> Response:
+    info = request_info(RequestLine(request.method, request.path))
+    answer = ReviewAnswer(404, "application/json", status.no_route().body)
+    if is_self_review(info):
+        headers = request.headers
+        review = ReviewRequest(request.body, headers.get("Content-Type", ""), headers.get("Accept", ""))
+        found = REVIEWS.answer(info, ANN, review)
+        assert isinstance(found, ReviewAnswer)
+        answer = found
+    return Response(answer.code, answer.body, {"Content-Type": answer.content_type})
 
 
 @pytest.fixture
 def kubeconfig(ca: trustme.CA, tmp_path: Path) -> Iterator[Path]:
     cluster = {"certificate-authority-data": b64encode(ca.cert_pem.bytes()).decode()}
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(context)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
-        server.daemon_threads = True
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        url = f"https://localhost:{server.server_port}"
-        yield write_kubeconfig(tmp_path / "config", server=url, user={"token": "t"}, cluster=cluster, namespace="dev")
-        server.shutdown()
-        thread.join()
+    with HttpServer(gateway, tls=ca).running() as server:
+        user = {"token": "t"}
+        yield write_kubeconfig(tmp_path / "config", server=server.url, user=user, cluster=cluster, namespace="dev")
 
 
 def kubectl(kubeconfig: Path, *args: str) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,7 @@ from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, role
 from tests.support.postgresql import PostgresServer
 from tests.support.postgresql_store import settings_for
+from tests.support.waiting import until
 
 OPERATOR = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 OWN_TOKENS = {"apiGroups": ["ostiary.dev"], "resources": ["apitokens"], "verbs": ["create", "list", "delete"]}
@@ -124,6 +125,7 @@ class TestServiceAccounts:
         assert done.stdout == f"service account {name} deleted: 1 token ended\n"
         assert is_refused_by_all(running.gateway, _token_of(kubectl))
 
+    @pytest.mark.slow
     def test_an_account_is_managed_on_the_gateways_machine_too(self, running: Running) -> None:
         name = f"team/local-{uuid4().hex[:8]}"
         assert running.local("accounts", "create", name, "--description", "for a test").returncode == 0
@@ -199,12 +201,13 @@ class TestApiTokens:
     def test_the_use_of_a_token_is_told(self, running: Running) -> None:
         token = running.remote("tokens", "create", "used", user="alice").stdout.strip()
         assert running.gateway.get(PODS, token).status_code == 200
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+
+        def last_used() -> str | None:
             (item,) = json.loads(running.remote("tokens", "list", "-o", "json", user="alice").stdout)["items"]
-            if item["status"]["lastUsed"] is not None:
-                break
-        assert item["status"]["lastUsed"] is not None
+            used: str | None = item["status"]["lastUsed"]
+            return used
+
+        assert until(last_used)
         running.remote("tokens", "revoke", "used", user="alice")
 
     def test_the_policy_says_who_has_them(self, running: Running) -> None:
@@ -233,6 +236,7 @@ class TestApiTokens:
 
 
 class TestReplicas:
+    @pytest.mark.slow
     def test_what_one_replica_makes_another_lists_and_revokes(
         self, ca: trustme.CA, cluster: Cluster, tmp_path: Path, postgresql_15: PostgresServer
     ) -> None:

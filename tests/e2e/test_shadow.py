@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trustme
 import yaml
@@ -23,7 +22,7 @@ from tests.support.cluster import Cluster
 from tests.support.cluster.access_reviews import refuse_by
 from tests.support.gateway import ServedGateway, Site, role
 from tests.support.metrics import samples
-from tests.support.replicas import until
+from tests.support.waiting import until
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 ASK = {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]}
@@ -46,7 +45,7 @@ class Shadowed:
     tokens: dict[str, str]
 
     def outcomes(self) -> dict[str, float]:
-        page = httpx.get(f"{self.gateway.health}/metrics", trust_env=False).content
+        page = self.gateway.probe("/metrics").content
         return {dict(labels)["outcome"]: value for (name, labels), value in samples(page).items() if name == NAME}
 
     def ask(self, user: str, *paths: str, **headers: str) -> list[int]:
@@ -166,6 +165,7 @@ def test_a_cluster_that_may_not_be_asked_is_unknown_and_nothing_changes_for_user
     assert "no decisions that were compared" in shown.stderr
 
 
+@pytest.mark.slow
 def test_the_check_tells_whether_the_cluster_may_be_asked_and_the_role_has_it(shadowed: Shadowed) -> None:
     def check() -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "ostiary", "serve", "--check", "--online", "--config", "gateway.yaml"]

@@ -85,24 +85,22 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def chromium(request: pytest.FixtureRequest) -> Iterator[Chromium]:
-    with Chromium.running(request.config) as running:
+def chromium() -> Iterator[Chromium]:
+    with Chromium.running() as running:
         yield running
 
 
 @contextmanager
-def office(
-    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest, **step_up: Any
-) -> Iterator[tuple[Desk, OpenedBrowser]]:
+def office(tmp_path: Path, ca: trustme.CA, chromium: Chromium, **step_up: Any) -> Iterator[tuple[Desk, OpenedBrowser]]:
     site = Site(tmp_path / "gateway", ca)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     url = f"https://localhost:{port}"
-    client = {"client_id": "gateway", "client_secret": "secret", "redirect_uris": [f"{url}/auth/provider"]}
+    client = {"client_id": "gateway", "client_secret": "secret", "redirect_uris": [f"{url}/auth/acme/provider"]}
     chromium.person()
     with (
         Cluster(ca) as cluster,
-        OidcProvider.running(installed(request.config), clients=[client], accounts={"alice": BY_PASSWORD}) as issuer,
+        OidcProvider.running(installed(), clients=[client], accounts={"alice": BY_PASSWORD}) as issuer,
     ):
         cluster.add_namespace("team")
         cluster.add_pod("team", "web")
@@ -149,9 +147,11 @@ def audited(desk: Desk) -> list[dict[str, Any]]:
 
 
 def test_a_command_waits_for_one_tab_and_goes_on(
-    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+    tmp_path: Path,
+    ca: trustme.CA,
+    chromium: Chromium,
 ) -> None:
-    with office(tmp_path, ca, chromium, request) as (desk, browser):
+    with office(tmp_path, ca, chromium) as (desk, browser):
         listed = desk.kubectl("get", "pods")
         code, said = listed.end()
         assert (code, len(browser.opened)) == (0, 1), listed.shown
@@ -178,9 +178,11 @@ def test_a_command_waits_for_one_tab_and_goes_on(
 
 
 def test_over_ssh_one_code_is_shown_and_the_command_goes_on(
-    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+    tmp_path: Path,
+    ca: trustme.CA,
+    chromium: Chromium,
 ) -> None:
-    with office(tmp_path, ca, chromium, request) as (desk, browser):
+    with office(tmp_path, ca, chromium) as (desk, browser):
         assert desk.kubectl("get", "pods").end()[0] == 0
         desk.issuer.change_accounts({"alice": WITH_SECOND_FACTOR})
         # From here on there is no browser on the machine.
@@ -201,9 +203,11 @@ def test_over_ssh_one_code_is_shown_and_the_command_goes_on(
 
 
 def test_where_nothing_is_held_the_plugin_asks_and_the_next_command_works(
-    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+    tmp_path: Path,
+    ca: trustme.CA,
+    chromium: Chromium,
 ) -> None:
-    with office(tmp_path, ca, chromium, request, hold="0s") as (desk, browser):
+    with office(tmp_path, ca, chromium, hold="0s") as (desk, browser):
         assert desk.kubectl("get", "pods").end()[0] == 0
         desk.issuer.change_accounts({"alice": WITH_SECOND_FACTOR})
         deleting = desk.kubectl("delete", "pod", "web", "--wait=false")
@@ -217,9 +221,11 @@ def test_where_nothing_is_held_the_plugin_asks_and_the_next_command_works(
 
 
 def test_a_script_is_told_what_to_do_and_a_person_can_do_it_beforehand(
-    tmp_path: Path, ca: trustme.CA, chromium: Chromium, request: pytest.FixtureRequest
+    tmp_path: Path,
+    ca: trustme.CA,
+    chromium: Chromium,
 ) -> None:
-    with office(tmp_path, ca, chromium, request) as (desk, browser):
+    with office(tmp_path, ca, chromium) as (desk, browser):
         desk.confirms = "Rule"
         assert desk.kubectl("get", "pods").end()[0] == 0
         command = [str(find_kubectl()), "delete", "pod", "web", "--wait=false"]

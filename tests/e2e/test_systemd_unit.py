@@ -7,7 +7,6 @@ import re
 import signal
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.support import image
 from tests.support.gateway import SECONDS, Site, password
 from tests.support.service_manager import NotifySocket
 from tests.support.systemd import PrivateSystemd
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/systemd"
@@ -40,7 +40,7 @@ def site(tmp_path: Path, ca: trustme.CA) -> Site:
 # --- what systemd is told ---
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_systemd_is_told_of_start_reload_and_stop_by_the_process_that_it_started(
     site: Site, tmp_path: Path, workers: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_systemd_is_told_of_start_reload_and_stop_by_the_process_that_it_started
         assert systemd.waiting() == []
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_watchdog_is_fed_by_the_main_process(site: Site, tmp_path: Path, workers: int) -> None:
     with NotifySocket.in_folder(tmp_path) as systemd:
         environment = {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "50000"}
@@ -138,8 +138,9 @@ def sign_in(systemd: PrivateSystemd, site: Site, user: str) -> httpx.Response:
     return httpx.get(url, auth=(user, password(user)), verify=trust, timeout=SECONDS, trust_env=False)
 
 
+@pytest.mark.slow
 @needs_systemd
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_gateway_can_do_its_work_with_all_that_the_unit_forbids(
     systemd: PrivateSystemd, site: Site, workers: int
 ) -> None:
@@ -163,6 +164,7 @@ def test_the_gateway_can_do_its_work_with_all_that_the_unit_forbids(
     assert result.split() == ["Result=success", "ExecMainStatus=0"]
 
 
+@pytest.mark.slow
 @needs_systemd
 def test_a_secret_that_only_root_can_read_arrives_as_a_credential(systemd: PrivateSystemd, site: Site) -> None:
     site.users("alice")
@@ -179,6 +181,7 @@ def test_a_secret_that_only_root_can_read_arrives_as_a_credential(systemd: Priva
     assert sign_in(systemd, site, "alice").status_code == 200
 
 
+@pytest.mark.slow
 @needs_systemd
 def test_a_gateway_that_is_killed_comes_back(systemd: PrivateSystemd, site: Site) -> None:
     site.users("alice")
@@ -186,11 +189,12 @@ def test_a_gateway_that_is_killed_comes_back(systemd: PrivateSystemd, site: Site
     systemd.run("systemctl", "start", UNIT)
     before = systemd.main_pid(UNIT)
     systemd.run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
-    deadline = time.monotonic() + SECONDS
     # The process first: for a moment after the kill the unit is still called active.
-    while (
-        systemd.main_pid(UNIT) in ("0", before)
-        or systemd.run("systemctl", "is-active", UNIT, check=False).stdout != "active\n"
-    ):
-        assert time.monotonic() < deadline, systemd.log
+    until(
+        lambda: (
+            systemd.main_pid(UNIT) not in ("0", before)
+            and systemd.run("systemctl", "is-active", UNIT, check=False).stdout == "active\n"
+        ),
+        f"the unit is active again:\n{systemd.log}",
+    )
     assert sign_in(systemd, site, "alice").status_code == 200

@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import signal
 import ssl
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import trustme
 
 from ostiary.cli import main
 from tests.support.cluster import Cluster
 from tests.support.collector import CLIENT, SERVER, Collector, collecting, plain
-from tests.support.gateway import SECONDS, ServedGateway, Site, password, role
+from tests.support.gateway import ServedGateway, Site, password, role
 from tests.support.metrics import samples
+from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -58,14 +56,8 @@ def traced(collector: Collector, **more: Any) -> dict[str, Any]:
     return {"endpoint": collector.url, "wait": "10ms", **files, **more}
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline
-
-
 def counted(gateway: ServedGateway, name: str) -> float:
-    page = httpx.get(f"{gateway.health}/metrics", trust_env=False).content
+    page = gateway.probe("/metrics").content
     return sum(value for (series, _), value in samples(page).items() if series == f"ostiary_gateway_{name}")
 
 
@@ -112,6 +104,7 @@ def test_trace_audit_event_and_explanation_of_a_request_are_joined(
     assert API_KEY not in gateway.stderr
 
 
+@pytest.mark.slow
 def test_a_dead_collector_slows_and_fails_no_request_and_is_logged_once(site: Site, cluster: Cluster) -> None:
     tracing = {"endpoint": "http://127.0.0.1:1/v1/traces", "wait": "1ms", "batch": 5, "buffer": 5}
     with site.serving(upstreams=[site.impersonating(cluster)], tracing=tracing) as gateway:
@@ -127,6 +120,7 @@ def test_a_dead_collector_slows_and_fails_no_request_and_is_logged_once(site: Si
     assert "ConnectError" in lines[0]
 
 
+@pytest.mark.slow
 def test_two_workers_trace_and_what_is_left_is_sent_at_the_end(
     site: Site, cluster: Cluster, collector: Collector
 ) -> None:
@@ -140,6 +134,7 @@ def test_two_workers_trace_and_what_is_left_is_sent_at_the_end(
     assert len({span.trace_id for span in collector.of_kind(SERVER)}) == 21
 
 
+@pytest.mark.slow
 def test_a_reload_takes_up_tracing(site: Site, cluster: Cluster, collector: Collector) -> None:
     upstreams = [site.impersonating(cluster)]
     with site.serving(upstreams=upstreams) as gateway:

@@ -84,9 +84,7 @@ def allowing(user: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def running(
-    request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+def running(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     site = Site(tmp_path_factory.mktemp("gateway"), ca)
     site._write_leaf("server", ca.issue_cert("localhost", "127.0.0.1", "wiki.apps.localhost", "board.apps.localhost"))
     site.users("alice", "bob")
@@ -96,7 +94,7 @@ def running(
     with (
         WebApplication("wiki", cookie="theme=dark; Path=/").running() as wiki,
         WebApplication("board").running() as board,
-        Chromium.running(request.config) as chromium,
+        Chromium.running() as chromium,
         site.in_process(
             listen={"address": f"127.0.0.1:{port}"},
             externalURL=f"https://localhost:{port}",

@@ -6,11 +6,14 @@ gateway, and carry requests to the same two applications.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,10 +24,9 @@ from ostiary.interfaces.token_store import RevocationKind
 from tests.e2e.test_web_applications import FETCH, OPEN_SOCKET, allowing
 from tests.support.chromium import Chromium
 from tests.support.doors import Client, Reply, printed, running
-from tests.support.gateway import InProcessGateway, Site, password
+from tests.support.gateway import SECONDS, InProcessGateway, Site, password
 from tests.support.gateway_api import envoy_for_routes
 from tests.support.ports import free_port
-from tests.support.tls_relay import tls_relay
 from tests.support.web_application import WebApplication
 
 pytestmark = [pytest.mark.needs("chromium", "node", "npm", "nginx"), pytest.mark.timeout(300)]
@@ -36,6 +38,66 @@ ATTACKED = pytest.mark.parametrize("proxy", ["nginx", "traefik"])
 WIKI, BOARD = "wiki.apps.localhost", "board.apps.localhost"
 PAGE = (("Accept", "text/html"),)
 COOKIE = re.compile(r"(__Host-ostiary-[a-z-]+)=([^;]*)")
+
+
+@contextmanager
+def tls_relay(certificate: Path, key: Path, port: int, *, to: int, source: str) -> Iterator[None]:
+    """Listens at *port*; the proxy sees *source* as the address of its clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    relay = _Relay(context, port, to, source)
+    thread = threading.Thread(target=lambda: asyncio.run(relay.run()), name="tls relay", daemon=True)
+    thread.start()
+    assert relay.listens.wait(SECONDS)
+    try:
+        yield
+    finally:
+        relay.loop.call_soon_threadsafe(relay.stop.set)
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+class _Relay:
+    def __init__(self, context: ssl.SSLContext, port: int, to: int, source: str) -> None:
+        self._context, self._port, self._to, self._source = context, port, to, source
+        self._open: set[asyncio.Task[None]] = set()
+        self.listens = threading.Event()
+        self.loop: asyncio.AbstractEventLoop
+        self.stop: asyncio.Event
+
+    async def run(self) -> None:
+        self.loop, self.stop = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._connect, "127.0.0.1", self._port, ssl=self._context)
+        self.listens.set()
+        await self.stop.wait()
+        server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        with suppress(OSError, asyncio.CancelledError):
+            inner_reader, inner_writer = await asyncio.open_connection(
+                "127.0.0.1", self._to, local_addr=(self._source, 0)
+            )
+            await asyncio.gather(_pump(reader, inner_writer), _pump(inner_reader, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side ends; then the other ends, too."""
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
 
 
 @dataclass
@@ -124,7 +186,7 @@ def cookie_of(reply: Reply) -> str:
 
 
 @pytest.fixture(scope="module")
-def doors(request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+def doors(ca: trustme.CA, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     folder = tmp_path_factory.mktemp("doors")
     site = Site(folder / "gateway", ca)
     site._write_leaf("server", ca.issue_cert("localhost", "127.0.0.1", WIKI, BOARD))
@@ -158,7 +220,7 @@ def doors(request: pytest.FixtureRequest, ca: trustme.CA, tmp_path_factory: pyte
             stack.enter_context(running(proxy, folder / proxy, text, inner, host=f"{WIKI}:{ports[proxy]}"))
             files = (site.folder / "server.pem", site.folder / "server.key")
             stack.enter_context(tls_relay(*files, ports[proxy], to=inner, source=f"127.0.0.{11 + number}"))
-        chromium = stack.enter_context(Chromium.running(request.config))
+        chromium = stack.enter_context(Chromium.running())
         carol = stack.enter_context(gateway.http(headers=PAGE))
         carol.get("/auth", auth=("carol", password("carol")), follow_redirects=True)
         yield Doors(gateway, chromium, wiki, board, trust, f"https://localhost:{port}", ports, carol)

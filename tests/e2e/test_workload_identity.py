@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import trustme
@@ -24,6 +21,7 @@ import trustme
 from ostiary.core.clock import SYSTEM_CLOCK
 from tests.support.cluster import Cluster, Record
 from tests.support.gateway import ServedGateway, Site
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.issuer import ec_key, public
 from tests.support.oidc_provider import OidcProvider, installed
 from tests.support.workload_pages import WorkloadPage
@@ -102,7 +100,7 @@ def world(tmp_path: Path, ca: trustme.CA) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def issuer(request: pytest.FixtureRequest) -> Iterator[OidcProvider]:
+def issuer() -> Iterator[OidcProvider]:
     job = {**GITHUB, "environment": "production"}
     accounts = {"github": job, "gitlab": GITLAB, "machine": MACHINE, "fork": {**job, "repository": "evil/shop"}}
     # The id of a token is its issuer's to give.
@@ -117,7 +115,7 @@ def issuer(request: pytest.FixtureRequest) -> Iterator[OidcProvider]:
         }
         for name in claims
     ]
-    with OidcProvider.running(installed(request.config), clients=clients, accounts=claims) as running:
+    with OidcProvider.running(installed(), clients=clients, accounts=claims) as running:
         yield running
 
 
@@ -125,26 +123,14 @@ def issuer(request: pytest.FixtureRequest) -> Iterator[OidcProvider]:
 def github_runner(token: Callable[[str], str]) -> Iterator[str]:
     """What a job of GitHub Actions asks for its token, at the address that this gives."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            (audience,) = parse_qs(urlsplit(self.path).query)["audience"]
-            good = self.headers["Authorization"] == f"Bearer {SECRET}"
-            body = json.dumps({"count": 1, "value": token(audience)}).encode() if good else b""
-            self.send_response(200 if good else 401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def respond(request: Request) -> Response:
+        if request.bearer != SECRET:
+            return Response(401)
+        (audience,) = request.query.get_list("audience")
+        return Response(200, {"count": 1, "value": token(audience)})
 
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/idtoken?api-version=2.0"
-        finally:
-            server.shutdown()
-            thread.join()
+    with HttpServer(respond).running() as server:
+        yield f"{server.url}/idtoken?api-version=2.0"
 
 
 @pytest.mark.needs("node", "npm")
@@ -190,9 +176,11 @@ def test_a_gitlab_job_of_a_self_hosted_instance_deploys(world: World, issuer: Oi
         world.nothing_of(token, gateway)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("node", "npm")
 def test_a_machine_of_any_issuer_deploys_and_an_issuer_that_is_down_is_no_refusal(
-    world: World, issuer: OidcProvider, request: pytest.FixtureRequest
+    world: World,
+    issuer: OidcProvider,
 ) -> None:
     page = WorkloadPage("sign-in-from-any-issuer.md")
     with world.serving(page, issuer=issuer.url) as gateway:

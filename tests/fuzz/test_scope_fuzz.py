@@ -51,5 +51,6 @@ def test_random_bytes(data: bytes) -> None:
 @given(st.lists(st.sampled_from(PIECES), max_size=16))
 @settings(max_examples=400, deadline=None)
 @example(["get", " ", "pods", " ", "-n", " ", "shop", ";", "discovery"])
+@example(["get", " ", "pods", " ", "-A", " ", "--name", " ", "shop", ",", "-x"])
 def test_what_looks_like_scopes(pieces: list[str]) -> None:
     one_input("".join(pieces).encode("utf-8", "surrogateescape" if "\ud800" not in pieces else "replace"))

@@ -17,8 +17,8 @@ from pathlib import Path
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.twin_gateways import ANSWERS, POLICIES, Side, Twins, twin_gateways
 from tests.support.http1 import turn
-from tests.support.twin_gateways import ANSWERS, POLICIES, Side, Twins, twin_gateways
 
 MOST_STEPS = 20
 # Each table has what is usual and what is odd. Most of what is sent must be usual, or nothing would be remembered.

@@ -14,7 +14,7 @@ from tests.interop.support.front import IMPERSONATION, REQUEST_HEADER, ClusterSi
 from tests.interop.support.people import NAMESPACES, manifests
 from tests.interop.support.programs import OTHERS, Kubernetes, not_built, versions
 from tests.support.gateway import Login
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 
 @pytest.fixture(

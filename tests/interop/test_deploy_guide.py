@@ -14,7 +14,7 @@ import yaml
 
 from tests.interop.support.cluster import RealCluster
 from tests.support.deploy.render import ROOT, helm, objects
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 GUIDE = (ROOT / "docs/how-to/run-replicas-in-kubernetes.md").read_text()
 OPERATIONS = (ROOT / "docs/how-to/operate.md").read_text()

@@ -48,7 +48,7 @@ def office(tmp_path: Path, ca: trustme.CA) -> Iterator[Office]:
     (tmp_path / "dex").mkdir()
     (site.folder / "client-secret").write_text(SECRET)
     site.policy(role("team", "pods", Group="authors"))
-    with Cluster(ca) as cluster, running_dex(tmp_path / "dex", ca, f"{url}/auth/provider") as dex:
+    with Cluster(ca) as cluster, running_dex(tmp_path / "dex", ca, f"{url}/auth/dex/provider") as dex:
         cluster.add_namespace("team")
         cluster.add_pod("team", "web")
         identity = {

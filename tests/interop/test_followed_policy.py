@@ -31,7 +31,7 @@ __all__ = ["policy_cluster"]
 
 QUESTIONS = 200
 # Generous: the machine may be busy. The bench says what it takes on a calm one.
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 @contextmanager
@@ -64,14 +64,15 @@ def following(folder: Path, cluster: RealCluster, server: str) -> Iterator[Serve
 
 
 def _is_ready(gateway: ServedGateway) -> bool:
-    return httpx.get(f"{gateway.health}/readyz", trust_env=False).status_code == 200
+    return httpx.get(f"{gateway.health}/readyz", trust_env=False, timeout=30).status_code == 200
 
 
 def assert_agreement(cluster: RealCluster, gateway: ServedGateway, policy: Policy) -> None:
     questions = [policy.question() for _ in range(QUESTIONS)]
-    began = time.monotonic()
+    deadline = time.monotonic() + SECONDS
     while different := disagreements(cluster, gateway, questions):
-        assert time.monotonic() - began < SECONDS, "\n".join(different)
+        assert time.monotonic() < deadline, "\n".join(different)
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("seed", [21, 22])

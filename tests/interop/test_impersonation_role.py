@@ -95,7 +95,9 @@ class Burglar:
 @contextmanager
 def burglar_with(site: ClusterSite, cluster: RealCluster) -> Iterator[Burglar]:
     headers = {"Authorization": f"Bearer {(site.folder / 'cluster-token').read_text()}"}
-    with httpx.Client(base_url=cluster.url, verify=cluster.trust(), headers=headers, trust_env=False) as http:
+    with httpx.Client(
+        base_url=cluster.url, verify=cluster.trust(), headers=headers, trust_env=False, timeout=30
+    ) as http:
         yield Burglar(http)
 
 

@@ -71,7 +71,7 @@ class Office:
         """An identity provider for a new client of the realm, which tells us of logouts."""
         secret = self.realm.add_client(
             client,
-            f"{self.url}/auth/provider",
+            f"{self.url}/auth/acme/provider",
             attributes={
                 "backchannel.logout.url": f"{self.url}/auth/acme/logout",
                 "backchannel.logout.session.required": "true",

@@ -17,7 +17,7 @@ from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import ClusterSite, Front, served
 from tests.interop.support.people import binding, group
 from tests.support.metrics import samples
-from tests.support.replicas import until
+from tests.support.waiting import until
 
 USERS = ("alice", "bob", "carol", "mallory")
 REQUESTS = [
@@ -50,7 +50,7 @@ def front(cluster: RealCluster, tmp_path: Path) -> Iterator[Front]:
 
 
 def outcomes(front: Front) -> dict[str, float]:
-    page = httpx.get(f"{front.gateway.health}/metrics", trust_env=False).content
+    page = httpx.get(f"{front.gateway.health}/metrics", trust_env=False, timeout=30).content
     return {dict(labels)["outcome"]: value for (name, labels), value in samples(page).items() if name == NAME}
 
 

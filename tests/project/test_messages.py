@@ -75,11 +75,12 @@ def test_what_a_template_says_is_in_the_catalogue() -> None:
         assert unknown == [], path.name
 
 
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_a_template_has_no_text_of_its_own(path: Path) -> None:
-    reader = _Texts()
-    reader.feed(re.sub(r"\{\{\w+\}\}|\[\[[\w.]+\]\]", "", path.read_text()))
-    assert [text for text in reader.texts if not SAME_EVERYWHERE.fullmatch(text.strip())] == []
+def test_a_template_has_no_text_of_its_own(subtests: pytest.Subtests) -> None:
+    for path in TEMPLATES:
+        with subtests.test(path.stem):
+            reader = _Texts()
+            reader.feed(re.sub(r"\{\{\w+\}\}|\[\[[\w.]+\]\]", "", path.read_text()))
+            assert [text for text in reader.texts if not SAME_EVERYWHERE.fullmatch(text.strip())] == []
 
 
 def test_a_message_with_tags_is_in_no_attribute() -> None:

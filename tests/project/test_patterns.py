@@ -25,6 +25,7 @@ import ostiary
 
 ROOT = Path(__file__).parents[2]
 SYSTEM_PYTHON = Path("/usr/bin/python3")
+BUILT_FROM_SOURCE = ("gssapi", "ldap")  # libraries without wheels, which `make test` does without
 ONE_CHARACTER = (constants.LITERAL, constants.NOT_LITERAL, constants.ANY, constants.IN)
 # Where text of others is taken apart, and where a wrong match would let something pass.
 READERS = (
@@ -61,7 +62,13 @@ def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
     for module in pkgutil.walk_packages(ostiary.__path__, "ostiary."):
         if module.name.endswith("__main__"):
             continue
-        for name, value in vars(importlib.import_module(module.name)).items():
+        try:
+            loaded = importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name in BUILT_FROM_SOURCE:
+                continue
+            raise
+        for name, value in vars(loaded).items():
             pattern = value if isinstance(value, re.Pattern) else getattr(value, "__self__", None)
             if isinstance(pattern, re.Pattern):
                 yield f"{module.name}.{name}", pattern
@@ -80,6 +87,7 @@ def test_no_pattern_has_a_possessive_group() -> None:
     assert [name for name, pattern in named.items() if possessive_groups(pattern)] == []
 
 
+@pytest.mark.slow
 def test_the_systems_python_reads_what_others_write_as_this_one_does() -> None:
     version = _version(SYSTEM_PYTHON)
     if version[:2] != sys.version_info[:2] or version == sys.version_info[:3]:

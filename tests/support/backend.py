@@ -18,6 +18,7 @@ import httpx
 import uvicorn
 
 from tests.support.gateway import SECONDS, Gateway, Site
+from tests.support.serving import serving
 
 _numbers = count()
 CALLER = "token-of-the-backends"
@@ -129,11 +130,5 @@ def wsgi_server(site: Site, app: Callable[..., Any], *, port: int = 0) -> Iterat
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(site.folder / "server.pem", site.folder / "server.key")
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, name="wsgiref")
-    thread.start()
-    try:
+    with serving(server):
         yield ServedApi(site, server.server_port)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(SECONDS)

@@ -1,6 +1,6 @@
 """A program that tells everything it knows: all logs at DEBUG, every repr, every traceback, on its stdout.
 
-Run by the canary test as ``python -m tests.support.canary_program ADAPTER``, with KUBECONFIG set.
+Run by the canary test as ``python -m tests.support.canary_program ADAPTER=KUBECONFIG...``.
 """
 
 from __future__ import annotations
@@ -68,16 +68,19 @@ ADAPTERS = {name.removeprefix("through_"): call for name, call in globals().item
 def main() -> None:
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
     warnings.simplefilter("always")
-    try:
-        connection = ostiary.connect()
-        show(connection)
-        show(connection.selection)
-        ADAPTERS[sys.argv[1]](connection)
-        print("finished")
-    except Exception as error:
-        show(error)
-        print(traceback.format_exc())
-    gc.collect()
+    for argument in sys.argv[1:]:
+        adapter, _, kubeconfig = argument.partition("=")
+        print(f"began {argument}")
+        try:
+            connection = ostiary.connect(kubeconfig)
+            show(connection)
+            show(connection.selection)
+            ADAPTERS[adapter](connection)
+            print(f"finished {argument}")
+        except Exception as error:
+            show(error)
+            print(traceback.format_exc())
+        gc.collect()
 
 
 if __name__ == "__main__":

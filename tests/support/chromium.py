@@ -1,6 +1,6 @@
 """Headless Chromium in the hands of a test: what a person sees, clicks and types.
 
-    with Chromium.running(request.config) as chromium:
+    with Chromium.running() as chromium:
         chromium.person(); chromium.go(url); chromium.fill("Name", "alice"); chromium.click("button", "Sign in")
 
 Chromium is Debian's. What drives it (Playwright), and what judges the pages (axe), comes from npm.
@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
-
-import pytest
 
 from tests.support.npm import installed
 
@@ -35,7 +33,6 @@ class Chromium:
     @contextmanager
     def running(
         cls,
-        config: pytest.Config,
         *arguments: str,
         program: str = "chromium",
         environment: Mapping[str, str] | None = None,
@@ -45,7 +42,7 @@ class Chromium:
         assert found is not None, "a test that comes here needs chromium"
         with subprocess.Popen(
             ["node", "driver.js", found, *arguments],
-            cwd=installed(config, SOURCE, what="what drives the browser"),
+            cwd=installed(SOURCE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **(environment or {})},

@@ -7,12 +7,11 @@ that OpenTelemetry publishes.
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from httpx import Headers
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
     ExportTraceServiceRequest,
@@ -20,6 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.support.http_server import HttpServer, Request, Response
 
 SERVER, CLIENT, INTERNAL = Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_INTERNAL
 
@@ -42,7 +43,7 @@ class Collector:
     answers: list[int] = field(default_factory=list)
     rejects: int = 0
     requests: list[ExportTraceServiceRequest] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
+    headers: list[Headers] = field(default_factory=list)
     posts: int = 0
 
     @property
@@ -65,6 +66,13 @@ class Collector:
     def children(self, span: Span) -> list[Span]:
         return [each for each in self.spans if each.parent_span_id == span.span_id]
 
+    def respond(self, request: Request) -> Response:
+        assert request.path == "/v1/traces"
+        assert request.headers["content-type"] == "application/x-protobuf"
+        self.headers.append(request.headers)
+        status, body = self.answer(request.body)
+        return Response(status, body, {"Content-Type": "application/x-protobuf"})
+
     def answer(self, body: bytes) -> tuple[int, bytes]:
         code = self.answers.pop(0) if self.answers else 200
         if code == 200:
@@ -78,36 +86,6 @@ class Collector:
 def collecting(tls: ssl.SSLContext | None = None) -> Iterator[Collector]:
     """A collector that listens on the loopback."""
     collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            assert self.path == "/v1/traces"
-            assert headers["content-type"] == "application/x-protobuf"
-            collector.headers.append(headers)
-            code, answer = collector.answer(body)
-            self.send_response(code)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *arguments: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    scheme, host = ("http", "127.0.0.1") if tls is None else ("https", "localhost")
-    collector.url = f"{scheme}://{host}:{server.server_port}/v1/traces"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with HttpServer(collector.respond, tls=tls).running() as server:
+        collector.url = f"{server.url}/v1/traces"
         yield collector
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

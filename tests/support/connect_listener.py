@@ -18,6 +18,7 @@ from ostiary.cli.connect.proxy.listener import ContextListener
 from ostiary.cli.connect.record import ConnectRecord
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from tests.support.http1 import Client, Message, Script, Upstream, upstream
+from tests.support.http_server import server_context
 from tests.support.plugins import write_kubeconfig
 
 # Made once: every test would wait for it.
@@ -72,10 +73,8 @@ async def served(
     cluster: dict[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[Served]:
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(tls)
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
-    async with upstream(script, tls=tls) as made:
+    async with upstream(script, tls=server_context(ca, "localhost")) as made:
         kubeconfig = write_kubeconfig(
             folder / "config",
             server=f"https://localhost:{made.port}{path}",

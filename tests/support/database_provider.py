@@ -1,18 +1,15 @@
 """Somebody else's package: one object for all three steps, with a database of its own as storage and as policy.
 
-Tables: ``users (badge, name)``, ``members (name, team)``, ``grants (team, verb, resource)``. `GrantsApi` is its REST
+Tables: ``users (badge, name)``, ``members (name, team)``, ``grants (team, verb, resource)``. `grants_api` is its REST
 resource, served by a program of its own: whoever posts to it changes the policy.
 """
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import threading
 from collections.abc import Set as AbstractSet
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
@@ -20,6 +17,7 @@ from ostiary.errors import LoginRefused
 from ostiary.interfaces.group import Membership
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from tests.support.http_server import HttpServer, Request, Response
 
 HERE = "tests.support.database_provider"
 ENTRY_POINTS = f"[ostiary.identity]\ndatabase = {HERE}:DatabaseProvider\n"
@@ -98,31 +96,12 @@ class DatabaseProvider:
         return frozenset(team for (team,) in self._database.rows("SELECT team FROM grants"))
 
 
-class GrantsApi:
+def grants_api(database: Database) -> HttpServer:
     """``POST /apis/acme.example/v1/grants`` adds one. It knows nothing of who may: the gateway has decided that."""
 
-    def __init__(self, database: Database) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+    def add(request: Request) -> Response:
+        grant = request.json
+        database.grant(grant["team"], grant["verb"], grant["resource"])
+        return Response(201)
 
-            def do_POST(self) -> None:
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                database.grant(asked["team"], asked["verb"], asked["resource"])
-                self.send_response(201)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    return HttpServer(add)

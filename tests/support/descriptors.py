@@ -1,11 +1,25 @@
-"""A process that has used up its file descriptors, as a gateway with too many connections has."""
+"""The file descriptors of this process: which are open, and how code behaves when there are none left."""
 
 from __future__ import annotations
 
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Number and target of each descriptor, except sockets: threads of other tests' servers open and close them.
+
+    Such a thread may hold a file for a moment, too, so compare with `until`.
+    """
+    found = set()
+    for number in os.listdir("/dev/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/dev/fd/{number}")
+            if not target.startswith("socket:"):
+                found.add((number, target))
+    return found
 
 
 @contextmanager

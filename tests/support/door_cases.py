@@ -235,9 +235,14 @@ CLAIMS = (
     ),
     *("X-Forwarded-Uri", "X-Forwarded-Method", "X-HTTP-Method-Override", "X-Ms-Client-Principal", "X-Id-Token"),
     *("X-Goog-Authenticated-User-Email", "Cf-Access-Jwt-Assertion", "Proxy", "Forwarded", "X-Original-Host"),
+    *("X-Authentik-Username", "X-Authentik-Groups", "Tailscale-User-Login", "X-Client-Cn", "Cf-Connecting-Ip"),
+    *("Fastly-Client-IP", "X-Cluster-Client-IP"),
 )
 # Of these, names that no list has.
-UNLISTED = ("X-Remote-Extra-Scope", "X-Remote-Anything", "X-Ostiary-Anything", "Remote-Anything", "X-Pomerium-Anything")
+UNLISTED = (
+    *("X-Remote-Extra-Scope", "X-Remote-Anything", "X-Ostiary-Anything", "Remote-Anything", "X-Pomerium-Anything"),
+    *("X-Authentik-Meta-Anything", "Tailscale-User-Anything"),
+)
 
 
 def _claims() -> list[Case]:

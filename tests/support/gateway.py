@@ -67,17 +67,66 @@ class Login:
 
 # --- the folder of a gateway ---
 
+DEFAULTS: dict[str, Any] = {
+    "apiVersion": "ostiary.dev/v1",
+    "kind": "Gateway",
+    "store": {"type": "sqlite", "path": "tokens.db"},
+    "authorization": {"chain": [{"name": "cluster", "type": "rbac", "paths": ["policy"]}]},
+    "audit": {"log": {"path": "audit.log"}},
+}
 
-class Site:
-    """A folder with everything that a ``gateway.yaml`` names: certificate, users, groups, policy, credentials."""
+
+class GatewayFolder:
+    """A folder with a ``gateway.yaml`` and the policy that it names, for commands that read them."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.path = folder / "gateway.yaml"
+        self.audit_log = folder / "audit.log"
+        self.policy()
+        self.prepare()
+
+    def prepare(self) -> None:
+        self._write("token", "a-token-of-the-gateway")
+        self.write_config()
+
+    def policy(self, *manifests: Sequence[Mapping[str, Any]], folder: str = "policy") -> Path:
+        (self.folder / folder).mkdir(exist_ok=True)
+        documents = [document for manifest in manifests for document in manifest]
+        return self._write(f"{folder}/policy.yaml", yaml.safe_dump_all(documents)).parent
+
+    def config(self, **sections: Any) -> dict[str, Any]:
+        """A whole ``gateway.yaml``; each of *sections* replaces the default."""
+        upstream = {"name": "cluster", "server": "https://127.0.0.1:1", "attributes": {"type": "kubernetes"}}
+        return {
+            **DEFAULTS,
+            "identity": [{"name": "me", "type": "single_user"}],
+            "upstreams": [{**upstream, "identity": "impersonation", "tokenFile": "token"}],
+            **sections,
+        }
+
+    def write_config(self, name: str = "gateway.yaml", /, **sections: Any) -> Path:
+        return self._write(name, json.dumps(self.config(**sections)))
+
+    def _write(self, name: str, text: str) -> Path:
+        # Renamed into place: a gateway that looks at this moment sees the old one or the new one, whole.
+        path, new = self.folder / name, self.folder / ".new"
+        new.write_text(text)
+        os.replace(new, path)
+        return path
+
+
+class Site(GatewayFolder):
+    """The folder of a gateway that serves: with certificate, users, groups and credentials as well."""
 
     def __init__(self, folder: Path, ca: trustme.CA) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.ca = folder, ca
-        self.audit_log = folder / "audit.log"
-        ca.cert_pem.write_to_path(str(folder / "ca.pem"))
+        self.ca = ca
+        super().__init__(folder)
+
+    def prepare(self) -> None:
+        self.ca.cert_pem.write_to_path(str(self.folder / "ca.pem"))
         self.new_certificate()
-        self.policy()
         self.users()
 
     def new_certificate(self) -> None:
@@ -91,11 +140,6 @@ class Site:
 
     def groups(self, members: Mapping[str, Sequence[str]]) -> None:
         self._write("groups.yaml", json.dumps({group: list(users) for group, users in members.items()}))
-
-    def policy(self, *manifests: Sequence[Mapping[str, Any]], folder: str = "policy") -> None:
-        (self.folder / folder).mkdir(exist_ok=True)
-        documents = [document for manifest in manifests for document in manifest]
-        self._write(f"{folder}/policy.yaml", yaml.safe_dump_all(documents))
 
     def impersonating(self, cluster: Cluster, **more: Any) -> dict[str, Any]:
         """An upstream that believes a token which may impersonate."""
@@ -113,22 +157,14 @@ class Site:
         return {"name": "cluster", "server": cluster.url, "attributes": {"type": "kubernetes"}, "tls": tls, **more}
 
     def config(self, **sections: Any) -> dict[str, Any]:
-        """A whole ``gateway.yaml``; each of *sections* takes the place of what stands here."""
         listen = {"address": "127.0.0.1:0", "tls": {"certificate": "server.pem", "key": "server.key"}}
         return {
-            "apiVersion": "ostiary.dev/v1",
-            "kind": "Gateway",
+            **DEFAULTS,
             "listen": {**listen, **sections.pop("listen", {})},
             "health": {"address": "127.0.0.1:0"},
-            "store": {"type": "sqlite", "path": "tokens.db"},
             "identity": [{"name": "staff", "type": "htpasswd", "path": "users"}],
-            "authorization": {"chain": [{"name": "cluster", "type": "rbac", "paths": ["policy"]}]},
-            "audit": {"log": {"path": "audit.log"}},
             **sections,
         }
-
-    def write_config(self, **sections: Any) -> Path:
-        return self._write("gateway.yaml", json.dumps(self.config(**sections)))
 
     def serving(
         self, *, environment: Mapping[str, str] | None = None, early: bool = False, **sections: Any
@@ -154,13 +190,6 @@ class Site:
     def _write_leaf(self, name: str, leaf: trustme.LeafCert) -> None:
         self._write(f"{name}.pem", "".join(pem.bytes().decode() for pem in leaf.cert_chain_pems))
         self._write(f"{name}.key", leaf.private_key_pem.bytes().decode())
-
-    def _write(self, name: str, text: str) -> Path:
-        # Renamed into place: a gateway that looks at this moment sees the old one or the new one, whole.
-        path, new = self.folder / name, self.folder / "new"
-        new.write_text(text)
-        os.replace(new, path)
-        return path
 
 
 def role(namespace: str, *rules: Mapping[str, Any] | str, **subjects: str) -> list[dict[str, Any]]:
@@ -353,7 +382,8 @@ class ServedGateway(Gateway):
         return {int(each) for each in shown.split()}
 
     def probe(self, path: str) -> httpx.Response:
-        return httpx.get(self.health + path, timeout=SECONDS, trust_env=False)
+        # With a context of ours: httpx would read the system's authorities each time, though no TLS is spoken here.
+        return httpx.get(self.health + path, timeout=SECONDS, trust_env=False, verify=self.trust)
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of all samples of *name* that have these labels."""

@@ -21,11 +21,12 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import RSAKey
 
-from tests.support.oauth_server import Asked, OAuthServer, Reply
+from tests.support.http_server import Request, Response
+from tests.support.oauth_server import OAuthServer
 
 PERSON_SCOPE = "https://www.googleapis.com/auth/cloud-identity.groups.readonly"
 DIRECTORY_SCOPE = "https://www.googleapis.com/auth/admin.directory.group.member.readonly"
-HIDDEN = Reply(
+HIDDEN = Response(
     403,
     {
         "error": {
@@ -35,7 +36,7 @@ HIDDEN = Reply(
         }
     },
 )
-UNAUTHENTICATED = Reply(401, {"error": {"code": 401, "status": "UNAUTHENTICATED"}})
+UNAUTHENTICATED = Response(401, {"error": {"code": 401, "status": "UNAUTHENTICATED"}})
 # One key for all tests: making one takes a while.
 _KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
@@ -79,73 +80,73 @@ class Google(OAuthServer):
         path.write_text(json.dumps({name: value for name, value in (key | changes).items() if value is not None}))
         return path
 
-    def answer(self, asked: Asked) -> Reply:
-        match asked.path.split("/")[1:]:
-            case ["o", "oauth2", "v2", "auth"] if asked.query.get("response_type") == "code":
-                return self.send_back(asked, self.person)
-            case ["token"] if asked.method == "POST":
-                return self._token(asked)
-            case ["v1", *steps] if PERSON_SCOPE in self.tokens.get(asked.bearer, ""):
-                return self._cloud_identity(asked, steps)
-            case ["admin", "directory", "v1", "groups", *steps] if self.tokens.get(asked.bearer) == DIRECTORY_SCOPE:
+    def answer(self, request: Request) -> Response:
+        match request.path.split("/")[1:]:
+            case ["o", "oauth2", "v2", "auth"] if request.query.get("response_type") == "code":
+                return self.send_back(request.query, self.person)
+            case ["token"] if request.method == "POST":
+                return self._token(request)
+            case ["v1", *steps] if PERSON_SCOPE in self.tokens.get(request.bearer, ""):
+                return self._cloud_identity(request, steps)
+            case ["admin", "directory", "v1", "groups", *steps] if self.tokens.get(request.bearer) == DIRECTORY_SCOPE:
                 return self._directory([unquote(step) for step in steps])
         return UNAUTHENTICATED
 
     # --- tokens ---
 
-    def _token(self, asked: Asked) -> Reply:
-        if asked.form.get("grant_type") == "authorization_code":
-            return self._exchange(asked)
+    def _token(self, request: Request) -> Response:
+        if request.form.get("grant_type") == "authorization_code":
+            return self._exchange(request)
         try:
             public = RSAKey.import_key(_KEY.public_key())
-            token = jwt.decode(asked.form.get("assertion", ""), public, algorithms=["RS256"])
+            token = jwt.decode(request.form.get("assertion", ""), public, algorithms=["RS256"])
         except (JoseError, ValueError):
-            return Reply(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."})
+            return Response(400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."})
         self.assertions.append({**token.claims, "kid": token.header["kid"]})
         if token.claims["aud"] != f"{self.url}/token" or token.claims["iss"] != self.account:
-            return Reply(400, {"error": "invalid_grant"})
+            return Response(400, {"error": "invalid_grant"})
         return self._issue(token.claims["scope"])
 
-    def _exchange(self, asked: Asked) -> Reply:
-        code = self.codes.pop(asked.form.get("code", ""), None)
-        if (asked.form.get("client_id"), asked.form.get("client_secret")) != (self.client_id, self.client_secret):
-            return Reply(401, {"error": "invalid_client"})
-        if code is None or not code.fits(asked.form):
-            return Reply(400, {"error": "invalid_grant"})
+    def _exchange(self, request: Request) -> Response:
+        code = self.codes.pop(request.form.get("code", ""), None)
+        if (request.form.get("client_id"), request.form.get("client_secret")) != (self.client_id, self.client_secret):
+            return Response(401, {"error": "invalid_client"})
+        if code is None or not code.fits(request.form):
+            return Response(400, {"error": "invalid_grant"})
         return self._issue(code.scope if self.grants is None else self.grants)
 
-    def _issue(self, scope: str) -> Reply:
+    def _issue(self, scope: str) -> Response:
         token = f"ya29.{secrets.token_hex(16)}"
         self.tokens[token] = scope
-        return Reply(200, {"access_token": token, "expires_in": 3599, "scope": scope, "token_type": "Bearer"})
+        return Response(200, {"access_token": token, "expires_in": 3599, "scope": scope, "token_type": "Bearer"})
 
     # --- groups ---
 
-    def _cloud_identity(self, asked: Asked, steps: list[str]) -> Reply:
-        missing = Reply(404, {"error": {"code": 404, "status": "NOT_FOUND"}}) if self.tells_missing else HIDDEN
+    def _cloud_identity(self, request: Request, steps: list[str]) -> Response:
+        missing = Response(404, {"error": {"code": 404, "status": "NOT_FOUND"}}) if self.tells_missing else HIDDEN
         match steps:
             case ["groups:lookup"]:
-                group = self.groups.get(asked.query.get("groupKey.id", ""))
-                return missing if group is None else Reply(200, {"name": group.name})
+                group = self.groups.get(request.query.get("groupKey.id", ""))
+                return missing if group is None else Response(200, {"name": group.name})
             case ["groups", name, "memberships:checkTransitiveMembership"]:
                 found = [address for address, group in self.groups.items() if group.name == f"groups/{name}"]
-                member = _member(asked.query.get("query", ""))
+                member = _member(request.query.get("query", ""))
                 if member is None:
-                    return Reply(400, {"error": {"code": 400, "status": "INVALID_ARGUMENT"}})
+                    return Response(400, {"error": {"code": 400, "status": "INVALID_ARGUMENT"}})
                 if not found:
                     return missing
-                return Reply(200, {"hasMembership": True} if self._is_in(member, found[0]) else {})
+                return Response(200, {"hasMembership": True} if self._is_in(member, found[0]) else {})
         return missing
 
-    def _directory(self, steps: list[str]) -> Reply:
-        not_found = Reply(404, {"error": {"code": 404, "errors": [{"reason": "notFound"}]}})
+    def _directory(self, steps: list[str]) -> Response:
+        not_found = Response(404, {"error": {"code": 404, "errors": [{"reason": "notFound"}]}})
         match steps:
             case [group, "hasMember", member] if group in self.groups:
                 if member.partition("@")[2] != group.partition("@")[2]:
-                    return Reply(400, {"error": {"code": 400, "message": "Invalid Input: memberKey"}})
-                return Reply(200, {"isMember": self._is_in(member, group)})
+                    return Response(400, {"error": {"code": 400, "message": "Invalid Input: memberKey"}})
+                return Response(200, {"isMember": self._is_in(member, group)})
             case [group, "members", member] if group in self.groups and member in self.groups[group].members:
-                return Reply(200, {"email": member, "role": "MEMBER", "type": "USER", "status": "ACTIVE"})
+                return Response(200, {"email": member, "role": "MEMBER", "type": "USER", "status": "ACTIVE"})
         return not_found
 
     def _is_in(self, member: str, group: str) -> bool:

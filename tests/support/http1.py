@@ -327,6 +327,12 @@ class Upstreamed(Reader):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 
+    def abort(self) -> None:
+        """Hang up, if that has not happened yet."""
+        # Python before 3.11.5 fails to abort TLS that was closed before.
+        with suppress(AttributeError):
+            self.writer.transport.abort()
+
 
 async def honest(connection: Upstreamed) -> None:
     """Answers every request with its own body."""
@@ -366,7 +372,5 @@ async def upstream(script: Script = honest, *, tls: ssl.SSLContext | None = None
     finally:
         server.close()
         for connection in made.connections:
-            # Python before 3.11.5 fails to abort TLS that was closed before.
-            with suppress(AttributeError):
-                connection.writer.transport.abort()
+            connection.abort()
         await turn()

@@ -12,18 +12,20 @@ import hashlib
 import hmac
 import json
 import secrets
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote_plus, urlsplit
 
 import trustme
+from httpx import QueryParams
 from joserfc.jwk import ECKey, KeyParameters, RSAKey
 from joserfc.jws import JWSRegistry
 
 from ostiary.core.clock import Clock
 from ostiary.interfaces.identity import LoginRequest, Redirect
-from tests.support.oauth_server import Asked, Code, OAuthServer, Reply
+from tests.support.http_server import Request, Response
+from tests.support.oauth_server import Code, OAuthServer
 
 
 class _Absent:
@@ -84,9 +86,9 @@ class Issuer(OAuthServer):
 
     def visit(self, redirect: Redirect) -> LoginRequest:
         """What a browser does: it opens the page, where a person signs in at once, and comes back."""
-        query = dict(parse_qsl(urlsplit(redirect.url).query))
+        query = QueryParams(urlsplit(redirect.url).query)
         request = self._request_of(query)
-        back = urlsplit(self._authorize(Asked("GET", "/authorize", query, {}, {})).headers["Location"])
+        back = urlsplit(self._authorize(query).headers["Location"])
         pairs = tuple(parse_qsl(back.query, keep_blank_values=True))
         by_post = request.get("response_mode") == "form_post"
         return LoginRequest(
@@ -98,21 +100,21 @@ class Issuer(OAuthServer):
             remembered=redirect.remember,
         )
 
-    def answer(self, asked: Asked) -> Reply:
-        match asked.path.removeprefix(self.path.rstrip("/")):
+    def answer(self, request: Request) -> Response:
+        match request.path.removeprefix(self.path.rstrip("/")):
             case "/.well-known/openid-configuration":
-                return Reply(body=_changed(self._true_metadata(), self.metadata))
+                return Response(body=_changed(self._true_metadata(), self.metadata))
             case "/keys":
-                return Reply(body={"keys": self.published})
+                return Response(body={"keys": self.published})
             case "/authorize":
-                return self._authorize(asked)
+                return self._authorize(request.query)
             case "/token":
-                return self._token(asked)
-            case "/par" if asked.method == "POST":
-                return self._push(asked)
-            case "/userinfo" if asked.bearer == "access-canary":
-                return Reply(body=_changed(self.person, self.user_info))
-        return Reply(404)
+                return self._token(request)
+            case "/par" if request.method == "POST":
+                return self._push(request)
+            case "/userinfo" if request.bearer == "access-canary":
+                return Response(body=_changed(self.person, self.user_info))
+        return Response(404)
 
     def id_token(self, nonce: str | None = None, access_token: str | None = None) -> str:
         now = int(self.clock.now().timestamp())
@@ -134,18 +136,18 @@ class Issuer(OAuthServer):
             "userinfo_endpoint": f"{base}/userinfo",
         }
 
-    def _authorize(self, asked: Asked) -> Reply:
-        assert asked.query["tenant"] == "a b", "the issuer's own parameters stay"
-        request = self._request_of(asked.query)
-        self.pushed.pop(asked.query.get("request_uri", ""), None)
+    def _authorize(self, query: Mapping[str, str]) -> Response:
+        assert query["tenant"] == "a b", "the issuer's own parameters stay"
+        request = self._request_of(query)
+        self.pushed.pop(query.get("request_uri", ""), None)
         before = set(self.codes)
-        reply = self.send_back(replace(asked, query=request), "alice")
+        response = self.send_back(request, "alice")
         for code in set(self.codes) - before:
             self._nonces[code] = request["nonce"]
         more = "".join(f"&{name}={quote(value, safe='')}" for name, value in self.returns.items())
-        return Reply(302, headers={"Location": reply.headers["Location"] + more})
+        return Response(302, headers={"Location": response.headers["Location"] + more})
 
-    def _request_of(self, query: dict[str, str]) -> dict[str, str]:
+    def _request_of(self, query: Mapping[str, str]) -> Mapping[str, str]:
         """What is asked for: in the address, or pushed beforehand, and then nowhere else (RFC 9101, 6.3)."""
         uri = query.get("request_uri")
         if uri is None:
@@ -154,37 +156,37 @@ class Issuer(OAuthServer):
         assert self.pushed[uri]["client_id"] == query["client_id"]
         return self.pushed[uri]
 
-    def _push(self, asked: Asked) -> Reply:
-        name, secret = self._client(asked)
+    def _push(self, request: Request) -> Response:
+        name, secret = self._client(request)
         if (name, secret) not in ((self.client_id, self.client_secret), (self.client_id, None)):
-            return Reply(401, {"error": "invalid_client"})
+            return Response(401, {"error": "invalid_client"})
         uri = f"urn:ietf:params:oauth:request_uri:{len(self.pushed)}-{secrets.token_hex(8)}"
-        self.pushed[uri] = {key: value for key, value in asked.form.items() if key != "client_secret"}
-        return Reply(201, {"request_uri": uri, "expires_in": 60})
+        self.pushed[uri] = {key: value for key, value in request.form.items() if key != "client_secret"}
+        return Response(201, {"request_uri": uri, "expires_in": 60})
 
-    def _token(self, asked: Asked) -> Reply:
-        name, secret = self._client(asked)
+    def _token(self, request: Request) -> Response:
+        name, secret = self._client(request)
         if (name, secret) not in ((self.client_id, self.client_secret), (self.client_id, None)):
-            return Reply(401, {"error": "invalid_client"})
-        if asked.form.get("grant_type") == "refresh_token":
-            return self._refresh(asked.form["refresh_token"])
-        code = asked.form.get("code", "")
+            return Response(401, {"error": "invalid_client"})
+        if request.form.get("grant_type") == "refresh_token":
+            return self._refresh(request.form["refresh_token"])
+        code = request.form.get("code", "")
         known: Code | None = self.codes.pop(code, None)
-        if known is None or not known.fits({**asked.form, "client_id": name}):
-            return Reply(400, {"error": "invalid_grant"})
+        if known is None or not known.fits({**request.form, "client_id": name}):
+            return Response(400, {"error": "invalid_grant"})
         true = {"token_type": "Bearer", "access_token": "access-canary"}
         true["id_token"] = self.id_token(self._nonces[code], "access-canary")
-        return Reply(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
+        return Response(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
 
-    def _refresh(self, refresh_token: str) -> Reply:
+    def _refresh(self, refresh_token: str) -> Response:
         """A refresh token is good once; the second use of one ends them all, as rotating issuers have it."""
         if refresh_token not in self.refresh_tokens:
             self.refresh_tokens.clear()
-            return Reply(400, {"error": "invalid_grant"})
+            return Response(400, {"error": "invalid_grant"})
         self.refresh_tokens.remove(refresh_token)
         true = {"token_type": "Bearer", "access_token": "access-canary"}
         true["id_token"] = self.id_token(None, "access-canary")
-        return Reply(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
+        return Response(body=_changed({**true, **self._new_refresh_token()}, self.tokens))
 
     def _new_refresh_token(self) -> dict[str, str]:
         if not self.gives_refresh_tokens:
@@ -193,10 +195,10 @@ class Issuer(OAuthServer):
         self.refresh_tokens.add(f"refresh-canary-{self._refreshed}")
         return {"refresh_token": f"refresh-canary-{self._refreshed}"}
 
-    def _client(self, asked: Asked) -> tuple[str, str | None]:
-        scheme, _, encoded = asked.headers.get("authorization", "").partition(" ")
+    def _client(self, request: Request) -> tuple[str, str | None]:
+        scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
         if scheme != "Basic":
-            return asked.form.get("client_id", ""), asked.form.get("client_secret")
+            return request.form.get("client_id", ""), request.form.get("client_secret")
         name, _, secret = base64.b64decode(encoded).decode().partition(":")
         return unquote_plus(name), unquote_plus(secret)
 

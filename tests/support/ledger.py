@@ -21,7 +21,8 @@ from types import TracebackType
 import httpx
 
 from tests.support.gateway import Gateway, password
-from tests.support.replicas import RECOVERY_SECONDS, REVOCATIONS, Replicas, until
+from tests.support.replicas import RECOVERY_SECONDS, REVOCATIONS, Replicas
+from tests.support.waiting import until
 
 
 @dataclass
@@ -66,7 +67,7 @@ class Ledger:
     def progress(self) -> None:
         """Wait until somebody has signed in, and somebody's session was revoked, from now on."""
         signed_in, revoked = len(self.entries), self.revocations
-        until(lambda: len(self.entries) > signed_in and self.revocations > revoked, RECOVERY_SECONDS)
+        until(lambda: len(self.entries) > signed_in and self.revocations > revoked, seconds=RECOVERY_SECONDS)
 
     def check(self) -> None:
         """At the end, each replica says of each token what it must."""
@@ -85,39 +86,46 @@ class Ledger:
 
     def _settle(self, http: httpx.Client, entry: Entry) -> None:
         status = _status(http, self._path, entry.token)
-        until(lambda: status() != 503)
+        right = 200 if entry.revoked_at is None else 401
         must_hold_at = 0.0 if entry.revoked_at is None else entry.revoked_at + self._max_stale
-        while True:
+
+        def is_settled() -> bool:
             asked_at, code = time.monotonic(), status()
-            if code == (401 if entry.revoked_at is not None else 200):
-                return
             # What was revoked a moment before the end may still be on its way to this replica.
-            if asked_at > must_hold_at:
+            is_wrong = code not in (right, 503, CUT) and asked_at > must_hold_at
+            if is_wrong:
                 self.violations.append(f"in the end {code} for {entry}")
-                return
+            return is_wrong or code == right
+
+        until(is_settled, f"{right} for {entry}", seconds=RECOVERY_SECONDS)
 
     # --- what goes on meanwhile ---
 
     def _sign_in_all_the_time(self) -> None:
         while not self._over.wait(0.02):
-            try:
-                with self._replicas.front.http(timeout=5.0) as http:
-                    answer = http.get("/auth", auth=(self._user, password(self._user)))
-            except httpx.TransportError:
-                continue
-            if answer.status_code == 200:
-                said = answer.json()
+            if said := self._sign_in(self._user):
                 self.entries.append(Entry(said["token"], said["session"]))
 
+    def _sign_in(self, user: str) -> dict[str, str]:
+        """What the gateway says to who signs in; nothing if it was not acknowledged."""
+        try:
+            with self._replicas.front.http(timeout=5.0) as http:
+                answer = http.get("/auth", auth=(user, password(user)))
+        except httpx.TransportError:
+            return {}
+        return answer.json() if answer.status_code == 200 else {}
+
     def _revoke_all_the_time(self) -> None:
-        admin = self._replicas.front.login(self._admin).token
+        admin = ""
+        while not admin and not self._over.wait(0.02):
+            admin = self._sign_in(self._admin).get("token", "")
         while not self._over.wait(0.05):
             living = [entry for entry in self.entries if not entry.doubtful]
             if len(living) < 10:
                 continue
             entry = random.choice(living)
             entry.doubtful = True
-            while not self._over.is_set() and not self._revoke(admin, entry):
+            while not self._revoke(admin, entry) and not self._over.wait(0.02):
                 pass
 
     def _revoke(self, admin: str, entry: Entry) -> bool:

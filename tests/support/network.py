@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 SECONDS = 30.0
 _TUN = Path("/dev/net/tun")
@@ -95,7 +95,7 @@ class Network:
         if shutil.which("ip") is None:
             missing("iproute2")
         if os.geteuid() != 0 or not _TUN.exists():
-            missing("network namespaces and TUN devices, for which one must be root")
+            missing("root")
         self._numbers, self._devices, self._lines = itertools.count(1), itertools.count(), itertools.count()
         self._stack = ExitStack()
 

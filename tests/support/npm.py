@@ -1,37 +1,47 @@
-"""Programs that need packages of npm: installed once, under the lock file beside them, into pytest's cache."""
+"""npm packages that tests use, each with a lock file of its own. ``scripts/components`` installs them."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
-import pytest
+from tests.support.tiers import missing
 
-INSTALL_SECONDS = 300
+ROOT = Path(__file__).parents[2]
+SOURCES = tuple(path.parent for path in sorted(Path(__file__).parent.rglob("package-lock.json")))
+INSTALLED = ROOT / ".venv" / "npm"
 
 
-def installed(config: pytest.Config, source: Path, *, what: str) -> Path:
-    """A folder with the files of *source* and their packages. *what* names it where it cannot be had."""
-    assert config.cache is not None
-    content = b"".join(path.read_bytes() for path in sorted(source.iterdir()) if path.is_file())
-    folder = Path(config.cache.mkdir(f"{source.name}-{hashlib.sha256(content).hexdigest()[:16]}"))
-    with (folder / "lock").open("w") as lock:
-        # Several processes of one test run come here at once.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            shutil.copytree(source, folder, dirs_exist_ok=True)
-            _install_packages(folder, what)
-            (folder / "complete").touch()
+def installed(source: Path) -> Path:
+    """The folder with the files of *source* and their packages."""
+    folder = _folder(source)
+    if not folder.exists():
+        missing(f"npm packages of {source.relative_to(ROOT)}")
     return folder
 
 
-def _install_packages(folder: Path, what: str) -> None:
-    command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    if done.returncode != 0:
-        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        missing(f"{what} cannot be installed: {done.stderr[-500:]}")
+def _folder(source: Path) -> Path:
+    content = b"".join(path.read_bytes() for path in sorted(source.iterdir()) if path.is_file())
+    return INSTALLED / f"{source.name}-{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+def main() -> None:
+    for source in SOURCES:
+        folder = _folder(source)
+        if folder.exists():
+            continue
+        print(f"components: npm packages of {source.relative_to(ROOT)}", flush=True)
+        unfinished = folder.with_suffix(".unfinished")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(source, unfinished)
+        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
+        if subprocess.run(command, cwd=unfinished, stdout=subprocess.DEVNULL).returncode != 0:
+            sys.exit(f"components: npm ci failed in {unfinished}")
+        unfinished.rename(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,9 @@
 """The certified ``oidc-provider`` of npm as a process on loopback, and a person who signs in there without a browser.
 
-    with OidcProvider.running(installed(request.config), clients=[...], accounts={...}) as issuer:
+    with OidcProvider.running(installed(), clients=[...], accounts={...}) as issuer:
         back = await issuer.sign_in(redirect.url, "alice")     # where the browser is sent in the end
 
-It is installed once, by `npm`, into pytest's cache.
+``scripts/components`` installs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx2
-import pytest
 
 from tests.support import npm
 
@@ -31,9 +30,9 @@ _HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)"')
 _ABORT = re.compile(r'href="([^"]+/abort)"')
 
 
-def installed(config: pytest.Config) -> Path:
+def installed() -> Path:
     """The folder with the server and its packages."""
-    return npm.installed(config, SOURCE, what="oidc-provider")
+    return npm.installed(SOURCE)
 
 
 class OidcProvider:
@@ -60,7 +59,7 @@ class OidcProvider:
     def job_token(self, client: str, secret: str, audience: str) -> str:
         """The token of a machine, with the claims of the account of its name."""
         form = {"grant_type": "client_credentials", "resource": audience}
-        answer = httpx2.post(f"{self.url}/token", data=form, auth=(client, secret))
+        answer = httpx2.post(f"{self.url}/token", data=form, auth=(client, secret), timeout=30)
         assert answer.status_code == 200, answer.text
         return str(answer.json()["access_token"])
 

@@ -80,7 +80,7 @@ class OidcReplicas:
         with self.replicas[0].http(headers=[("Accept", "application/json")]) as http:
             away = http.get("/auth").headers["Location"]
             back = self.issuer.visit(Redirect(away))
-            answer = http.get(f"/auth/provider?{urlencode(back.query)}")
+            answer = http.get(f"/auth/acme/provider?{urlencode(back.query)}")
         assert answer.status_code == 200, answer.text
         return str(answer.json()["token"])
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-from tests.support.serving import serving
+from tests.support.http_server import HttpServer, Request, Response
 
 CANARY = "c4n4ry0signature0c4n4ry"
 REQUEST_CANARY = "c4n4ry-request-token"
@@ -28,53 +25,33 @@ def _part(value: object) -> str:
     return urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
 
 
-class GitHubActions:
+class GitHubActions(HttpServer):
     """GitHub's token endpoint, as its documentation has it: a GET with an audience and the job's request token.
 
     *sign* makes the token for an audience. `environment` is what a job with ``id-token: write`` sees of it.
     """
 
     def __init__(self, sign: Callable[[str], str], *, request_token: str = REQUEST_CANARY) -> None:
+        super().__init__(self._respond)
         self._sign, self.request_token = sign, request_token
         self.audiences: list[str] = []
-        self.refusal: tuple[int, bytes] | None = None
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/id-token?api-version=2.0"
-
-    @contextmanager
-    def running(self) -> Iterator[GitHubActions]:
-        with serving(self._http):
-            yield self
+        self.refusal: Response | None = None
+        self.endpoint = f"{self.url}/id-token?api-version=2.0"
 
     @property
     def environment(self) -> dict[str, str]:
         return {
             "GITHUB_ACTIONS": "true",
             "CI": "true",
-            "ACTIONS_ID_TOKEN_REQUEST_URL": self.url,
+            "ACTIONS_ID_TOKEN_REQUEST_URL": self.endpoint,
             "ACTIONS_ID_TOKEN_REQUEST_TOKEN": self.request_token,
         }
 
-    def _answer(self, path: str, authorization: str) -> tuple[int, bytes]:
-        query = parse_qs(urlsplit(path).query)
-        if authorization != f"bearer {self.request_token}" or query.get("api-version") != ["2.0"]:
-            return 401, b'{"message": "unauthorized"}'
-        (audience,) = query.get("audience", ["https://github.com/octo-org"])
+    def _respond(self, request: Request) -> Response:
+        authorized = request.headers.get("Authorization") == f"bearer {self.request_token}"
+        if not authorized or request.query.get("api-version") != "2.0":
+            return Response(401, {"message": "unauthorized"})
+        audience = request.query.get("audience", "https://github.com/octo-org")
         self.audiences.append(audience)
         token = self._sign(audience)
-        return self.refusal or (200, json.dumps({"count": len(token), "value": token}).encode())
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        endpoint = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                status, body = endpoint._answer(self.path, self.headers.get("Authorization") or "")
-                self.send_response_only(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        return Handler
+        return self.refusal or Response(200, {"count": len(token), "value": token})

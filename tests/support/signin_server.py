@@ -7,27 +7,22 @@ lives as long as it says. What it was asked is counted, and its clock may go wro
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
-import ssl
 import sys
 import threading
 from base64 import b64decode, urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import trustme
 
 from tests.support.apiserver import VERSION
-from tests.support.serving import serving
+from tests.support.http_server import HttpServer, Request, Response
 
 BROWSER = """#!{python} -IS
 import ssl, sys, urllib.request
@@ -87,10 +82,11 @@ class Pending:
     denied: bool = False
 
 
-class SigninServer:
+class SigninServer(HttpServer):
     """`url`; `count` of what was asked; settings may be changed at any time."""
 
     def __init__(self, ca: trustme.CA) -> None:
+        super().__init__(self._respond, tls=ca)
         self.ca = ca
         self.methods: list[dict[str, str]] = [{"name": "corp", "kind": "redirect"}]
         self.passwords = {"ann": "pässword"}
@@ -110,21 +106,12 @@ class SigninServer:
         self.everywhere: list[str] = []
         self.exchanges: list[dict[str, str]] = []
         """The form of every token exchange."""
-        self.exchange_refusal: tuple[int, dict[str, Any]] | None = None
+        self.exchange_refusal: Response | None = None
         """What every token exchange is answered with, if it is set."""
         self.clusters: list[dict[str, str]] = []
         self.incomplete = False
         """Whether about some cluster nobody could be asked."""
         self._lock = threading.Lock()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert("localhost", "127.0.0.1").configure_cert(context)
-        self._http = _Server(("127.0.0.1", 0), _handler_for(self), context)
-        self.url = f"https://localhost:{self._http.server_address[1]}"
-
-    @contextmanager
-    def running(self) -> Iterator[SigninServer]:
-        with serving(self._http):
-            yield self
 
     def now(self) -> datetime:
         return datetime.now(UTC) + self.ahead
@@ -133,16 +120,21 @@ class SigninServer:
         self.tokens.clear()
         self.renewals.clear()
 
-    # --- answers: (status, body, headers) ---
+    def _respond(self, request: Request) -> Response:
+        response = self._answer(request, request.headers.get("Authorization", ""))
+        if not self.sends_date:
+            return response
+        return replace(response, headers={"Date": format_datetime(self.now(), usegmt=True), **response.headers})
 
-    def answer(self, method: str, path: str, query: dict[str, str], form: dict[str, str], authorization: str) -> Any:
+    def _answer(self, request: Request, authorization: str) -> Response:
+        method, path, query, form = request.method, request.path, request.query, request.form
         with self._lock:
             self.count[f"{method} {path}"] += 1
             if path.startswith("/auth") and self.broken:
-                return self.broken, {"message": "the identity provider is unavailable"}, {}
+                return Response(self.broken, {"message": "the identity provider is unavailable"})
             match method, path.split("/")[1:]:
                 case "GET", ["auth", "methods"]:
-                    return 200, {"providers": self.methods, "gateway": self.url}, {}
+                    return Response(200, {"providers": self.methods, "gateway": self.url})
                 case "GET", ["auth", "cli"]:
                     return self._browser(query)
                 case "POST", ["auth", "cli", "token"]:
@@ -165,30 +157,32 @@ class SigninServer:
                     return self._upstreams(authorization)
                 case "GET", ["auth", name]:
                     return self._directly(name, authorization)
-            return (200, VERSION, {}) if self._live(authorization) else _refusal(401, "Unauthorized")
+            return Response(200, VERSION) if self._live(authorization) else _refusal(401, "Unauthorized")
 
-    def _browser(self, query: dict[str, str]) -> Any:
+    def _browser(self, query: Mapping[str, str]) -> Response:
         back = f"http://127.0.0.1:{int(query['port'])}/callback"
         self.seen_clients.append(query["client"])
+        result = {"state": query["state"]}
         if self.refuses_in_browser:
-            return 302, {}, {"Location": f"{back}?{urlencode({'error': 'access_denied', 'state': query['state']})}"}
-        code = secrets.token_urlsafe(16)
-        self.pending[code] = Pending(challenge=query["challenge"])
-        return 302, {}, {"Location": f"{back}?{urlencode({'code': code, 'state': query['state']})}"}
+            result["error"] = "access_denied"
+        else:
+            result["code"] = secrets.token_urlsafe(16)
+            self.pending[result["code"]] = Pending(challenge=query["challenge"])
+        return Response(302, headers={"Location": f"{back}?{urlencode(result)}"})
 
-    def _redeem(self, form: dict[str, str]) -> Any:
+    def _redeem(self, form: Mapping[str, str]) -> Response:
         found = self.pending.pop(form["code"], None)
         digest = hashlib.sha256(form["verifier"].encode()).digest()
         if found is None or urlsafe_b64encode(digest).rstrip(b"=").decode() != found.challenge:
-            return 400, {"error": "invalid_grant"}, {}
+            return Response(400, {"error": "invalid_grant"})
         return self._issued("ann")
 
-    def _device(self, form: dict[str, str]) -> Any:
+    def _device(self, form: Mapping[str, str]) -> Response:
         code = secrets.token_urlsafe(16)
         self.seen_clients.append(form["client"])
         self.pending[code] = Pending(user_code="BCDF-GHJK")
         page = f"{self.url}/auth/device"
-        return (
+        return Response(
             200,
             {
                 "device_code": code,
@@ -198,7 +192,6 @@ class SigninServer:
                 "interval": 0.01,
                 "expires_in": 600,
             },
-            {},
         )
 
     def decide(self, *, approve: bool) -> None:
@@ -207,56 +200,56 @@ class SigninServer:
             for found in self.pending.values():
                 found.approved, found.denied = approve, not approve
 
-    def _poll(self, form: dict[str, str]) -> Any:
+    def _poll(self, form: Mapping[str, str]) -> Response:
         found = self.pending.get(form["device_code"])
         if found is None:
-            return 400, {"error": "expired_token"}, {}
+            return Response(400, {"error": "expired_token"})
         if found.approved:
             return self._issued("ann")
-        return 400, {"error": "access_denied" if found.denied else "authorization_pending"}, {}
+        return Response(400, {"error": "access_denied" if found.denied else "authorization_pending"})
 
-    def _exchange(self, form: dict[str, str]) -> Any:
+    def _exchange(self, form: Mapping[str, str]) -> Response:
         """RFC 8693. Whether the token is good is not this server's business; that it has the right form is."""
-        self.exchanges.append(form)
+        self.exchanges.append(dict(form))
         if self.exchange_refusal is not None:
-            return *self.exchange_refusal, {}
+            return self.exchange_refusal
         if form.get("grant_type") != GRANT_TYPE or form.get("subject_token_type") != JWT or not form["subject_token"]:
-            return 400, {"error": "invalid_request", "error_description": "this is no token exchange"}, {}
+            return Response(400, {"error": "invalid_request", "error_description": "this is no token exchange"})
         self.count["exchanged"] += 1
         token = f"ost_{secrets.token_hex(16)}"
         self.tokens[token] = self.now() + self.lifetime
         seconds = int(self.lifetime.total_seconds())
         told = {"access_token": token, "issued_token_type": ACCESS_TOKEN, "token_type": "Bearer", "expires_in": seconds}
-        return 200, told | ({"scope": form["scope"]} if "scope" in form else {}), {}
+        return Response(200, told | ({"scope": form["scope"]} if "scope" in form else {}))
 
-    def _renew(self, form: dict[str, str]) -> Any:
+    def _renew(self, form: Mapping[str, str]) -> Response:
         if self.conflicts:
             self.conflicts.pop(0)()
-            code, body, _ = _refusal(409, "this session was refreshed a moment ago: use the new tokens")
-            return code, body, {"Retry-After": "0"}
+            refusal = _refusal(409, "this session was refreshed a moment ago: use the new tokens")
+            return replace(refusal, headers={"Retry-After": "0"})
         if form["renewal_token"] not in self.renewals:
             return _refusal(401, "this session has expired or was revoked: sign in again")
         self.renewals.remove(form["renewal_token"])
         return self._issued("ann")
 
-    def _logout(self, form: dict[str, str]) -> Any:
+    def _logout(self, form: Mapping[str, str]) -> Response:
         self.renewals.discard(form["renewal_token"])
         self.everywhere.append(form.get("everywhere", ""))
-        return 204, None, {}
+        return Response(204)
 
-    def _whoami(self, authorization: str) -> Any:
+    def _whoami(self, authorization: str) -> Response:
         if not self._live(authorization):
             return _refusal(401, "Unauthorized")
         groups = [{"name": "dev", "source": "teams"}, {"name": "system:authenticated", "source": "gateway"}]
         told = {"user": "ann", "groups": groups, "session": "s1", "provider": "corp"}
-        return 200, {**told, "since": "2026-01-01T00:00:00Z", "expires_at": "2026-01-02T00:00:00Z"}, {}
+        return Response(200, {**told, "since": "2026-01-01T00:00:00Z", "expires_at": "2026-01-02T00:00:00Z"})
 
-    def _upstreams(self, authorization: str) -> Any:
+    def _upstreams(self, authorization: str) -> Response:
         if not self._live(authorization):
             return _refusal(401, "Unauthorized")
-        return 200, {"gateway": self.url, "upstreams": self.clusters, "incomplete": self.incomplete}, {}
+        return Response(200, {"gateway": self.url, "upstreams": self.clusters, "incomplete": self.incomplete})
 
-    def _directly(self, name: str, authorization: str) -> Any:
+    def _directly(self, name: str, authorization: str) -> Response:
         kinds = [method["kind"] for method in self.methods if method["name"] == name]
         if kinds == ["ambient"]:
             return self._issued("ann")
@@ -269,7 +262,7 @@ class SigninServer:
             return _refusal(401, "wrong username or password")
         return self._issued(user)
 
-    def _issued(self, user: str) -> Any:
+    def _issued(self, user: str) -> Response:
         self.count["issued"] += 1
         token, renewal = f"ost_{secrets.token_hex(16)}", f"osr_{secrets.token_hex(16)}"
         expires_at = self.now() + self.lifetime
@@ -285,63 +278,16 @@ class SigninServer:
             "groups": ["dev"],
             "sources": {"dev": "teams"},
         }
-        return 200, told, {}
+        return Response(200, told)
 
     def _live(self, authorization: str) -> bool:
         expires_at = self.tokens.get(authorization.removeprefix("Bearer "))
         return expires_at is not None and self.now() < expires_at
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 256
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext):
-        self._context = context
-        super().__init__(address, handler)
-
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        # Here, in the thread of the connection: a client that never shakes hands holds up nobody else.
-        try:
-            request.settimeout(30)
-            with self._context.wrap_socket(request, server_side=True) as secure:
-                super().finish_request(secure, client_address)
-        except OSError:
-            pass
-
-
-def _handler_for(server: SigninServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            form = {name: values[0] for name, values in parse_qs(body).items()}
-            authorization = self.headers.get("Authorization") or ""
-            status, said, headers = server.answer(self.command, parts.path, query, form, authorization)
-            data = b"" if said is None else json.dumps(said).encode()
-            self.send_response_only(status)
-            if server.sends_date:
-                self.send_header("Date", format_datetime(server.now(), usegmt=True))
-            for name, value in {"Content-Type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            if status != 204:
-                self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_POST = do_GET
-
-    return Handler
-
-
-def _refusal(code: int, message: str) -> Any:
-    return code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}, {}
+def _refusal(code: int, message: str) -> Response:
+    status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    return Response(code, status)
 
 
 def _time(moment: datetime) -> str:

@@ -125,6 +125,7 @@ class Slapd:
         subprocess.run(command, input=change, text=True, check=True, capture_output=True)
 
     def asked(self) -> str:
+        """What it has written down. Binds and searches are there before their answer, UNBIND and RESULT later."""
         return (self.folder / "log").read_text(errors="replace")
 
 
@@ -183,7 +184,7 @@ def _entry(dn: str, **attributes: str | tuple[str, ...]) -> str:
 
 
 def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         with closing(socket.socket()) as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """*folder* on a disk of its own, as large as *size* says (``512k``)."""
     folder.mkdir(exist_ok=True)
     if os.geteuid() != 0:
-        missing("root, to mount a small tmpfs")
+        missing("root")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         missing("the right to mount a small tmpfs")

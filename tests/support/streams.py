@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+from tests.support.socket_server import SocketServer
 
 WEBSOCKET: dict[str, str] = {}
 SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false", "KUBECTL_PORT_FORWARD_WEBSOCKETS": "false"}
@@ -18,25 +17,10 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-@contextmanager
-def echo_server() -> Iterator[int]:
-    """Says back, in capitals, what it is told, until the other side has finished; gives its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+class EchoServer(SocketServer):
+    """Sends back, in capitals, what it receives."""
 
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    while data := connection.recv(65536):
-                        connection.sendall(data.upper())
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join()
+    def serve(self, connection: socket.socket) -> None:
+        with connection:
+            while data := connection.recv(65536):
+                connection.sendall(data.upper())

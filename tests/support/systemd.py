@@ -16,6 +16,7 @@ from typing import Self
 import pytest
 
 from tests.support import image
+from tests.support.tiers import missing
 
 SECONDS = 60.0
 SYSTEMD = Path("/lib/systemd/systemd")
@@ -65,7 +66,7 @@ class PrivateSystemd:
 
     def __enter__(self) -> Self:
         if os.geteuid() != 0:
-            pytest.skip("a systemd of its own needs root")
+            missing("root")
         units, opt = self._folder / "units", self._folder / "opt"
         units.mkdir()
         for target in TARGETS:

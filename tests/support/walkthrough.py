@@ -33,6 +33,7 @@ _FILE = re.compile(r"(?P<interpreter>#!.*\n)?# (?P<name>[\w./-]+)\n")
 _END = "@@end@@"
 # The two commands of the README prepare a clone; every other page begins with a package that is installed.
 _OF_THE_CLONE = "make "
+_LOGS = ("podman logs", "journalctl")
 
 
 @dataclass(frozen=True)
@@ -194,23 +195,32 @@ class Walk:
         raise AssertionError(f"$ {line}\n{''.join(said)}")
 
     def _type(self, command: Command) -> None:
+        shown, succeeded = self._run(command.line)
+        if command.line.endswith("&"):
+            _wait_for_port(command.line)
+        elif command.shows:
+            expected, deadline = _like(command.shows), time.monotonic() + SECONDS
+            while not expected.fullmatch(shown):
+                # A log may be read before the line is written.
+                assert command.line.startswith(_LOGS), f"$ {command.line}\n{shown}"
+                assert time.monotonic() < deadline, f"$ {command.line}\n{shown}"
+                shown, _ = self._run(command.line)
+        else:
+            assert succeeded, f"$ {command.line}\n{shown}"
+
+    def _run(self, line: str) -> tuple[str, bool]:
+        """What a command prints in the reader's shell, and whether it succeeds."""
         stdin, stdout = self._shell.stdin, self._shell.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(f"{command.line}\nprintf '\\n{_END}%d\\n' $?\n")
+        stdin.write(f"{line}\nprintf '\\n{_END}%d\\n' $?\n")
         stdin.flush()
         printed: list[str] = []
         for row in stdout:
             if row.startswith(_END):
                 break
             printed.append(row.rstrip("\n"))
-        shown = "\n".join(printed).strip()
-        if command.line.endswith("&"):
-            _wait_for_port(command.line)
-        elif command.shows:
-            assert _like(command.shows).fullmatch(shown), f"$ {command.line}\n{shown}"
-        else:
-            assert row == f"{_END}0\n", f"$ {command.line}\n{shown}"
+        return "\n".join(printed).strip(), row == f"{_END}0\n"
 
 
 def _like(shows: tuple[str, ...]) -> re.Pattern[str]:

@@ -15,6 +15,7 @@ import logging
 import socket
 import threading
 import traceback
+import warnings
 from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -29,7 +30,6 @@ from contextlib import (
 )
 from dataclasses import dataclass
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
@@ -41,10 +41,10 @@ from anyio.from_thread import start_blocking_portal
 from ostiary.client.connection import Connection
 from ostiary.errors import CredentialError, PluginFailed
 from tests.conftest import Connect
-from tests.support.apiserver import ApiServer, Seen
+from tests.support.apiserver import ApiServer
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.plugins import PluginScript, exec_user
 from tests.support.proxy import ConnectProxy
-from tests.support.serving import serving
 
 PODS = "/api/v1/namespaces/default/pods"
 WATCH = PODS + "?watch=1"
@@ -157,37 +157,6 @@ class AsyncDriver(Driver):
 # --- the places a client may be sent to ---
 
 
-class PlainServer:
-    """A server without TLS: `url`, and what it was asked."""
-
-    def __init__(self) -> None:
-        self.seen: list[Seen] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _plain_handler(self.seen))
-        self._http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    @contextmanager
-    def running(self) -> Iterator[PlainServer]:
-        with serving(self._http):
-            yield self
-
-
-def _plain_handler(seen: list[Seen]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            seen.append(Seen("GET", self.path, list(self.headers.items()), b"", None, 0, 200))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    return Handler
-
-
 def trust_everywhere(ca: trustme.CA, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Make *ca* an authority for whatever looks at the usual environment variables."""
     bundle = folder / "trusted-by-this-machine.pem"
@@ -223,10 +192,10 @@ def impersonating(plugin: PluginScript) -> dict[str, Any]:
     }
 
 
-def assert_nothing_of_ours(seen: Iterable[Seen]) -> None:
-    for request in seen:
-        assert request.header("Authorization") is None
-        assert [name for name, _ in request.headers if name.lower().startswith("impersonate-")] == []
+def assert_nothing_of_ours(requests: Iterable[Request]) -> None:
+    for request in requests:
+        assert request.headers.get("Authorization") is None
+        assert [name for name in request.headers if name.startswith("impersonate-")] == []
         assert request.certificate is None
 
 
@@ -262,8 +231,8 @@ class AdapterContract:
         return driver_for(connect_to())
 
     @pytest.fixture
-    def plain_server(self) -> Iterator[PlainServer]:
-        with PlainServer().running() as server:
+    def plain_server(self) -> Iterator[HttpServer]:
+        with HttpServer(Response(body={})).running() as server:
             yield server
 
     @pytest.fixture
@@ -287,8 +256,8 @@ class AdapterContract:
         api.rules.tokens = {"token-1"}
         assert [driver.get(PODS).status for _ in range(5)] == [200] * 5
         assert driver.post("/api/v1/echo", b"hello").status == 200
-        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]] * 6
-        assert api.seen[-1].body == b"hello"
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [["Bearer token-1"]] * 6
+        assert api.requests[-1].body == b"hello"
         assert plugin.runs == 1
 
     def test_nothing_is_dialled_and_no_plugin_runs_before_the_first_request(
@@ -315,7 +284,7 @@ class AdapterContract:
         api.rules.tokens = {"token-1"}
         driver = driver_for(connect_to(server=api.url + "/k8s/clusters/c-1"))
         assert driver.get(PODS).status == 200
-        assert api.seen[0].path == "/k8s/clusters/c-1" + PODS
+        assert api.requests[0].target == "/k8s/clusters/c-1" + PODS
 
     # --- 401 and 403 ---
 
@@ -327,8 +296,11 @@ class AdapterContract:
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
         assert driver.post("/api/v1/echo", b"x" * 1000).status == 200
-        assert [seen.body for seen in api.seen[1:]] == [b"x" * 1000] * 2
-        assert [seen.all("Authorization") for seen in api.seen[1:]] == [["Bearer token-1"], ["Bearer token-2"]]
+        assert [request.body for request in api.requests[1:]] == [b"x" * 1000] * 2
+        assert [request.headers.get_list("Authorization") for request in api.requests[1:]] == [
+            ["Bearer token-1"],
+            ["Bearer token-2"],
+        ]
         assert plugin.runs == 2
 
     def test_a_token_that_changes_keeps_the_connection(
@@ -338,7 +310,7 @@ class AdapterContract:
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
         assert driver.get(PODS).status == 200
-        assert api.statuses() == [200, 401, 200]
+        assert api.statuses == [200, 401, 200]
         assert api.connections == 1
 
     def test_a_server_that_rejects_everything_is_asked_twice_and_no_more(
@@ -346,7 +318,7 @@ class AdapterContract:
     ) -> None:
         api.rules.tokens = {"somebody-else"}
         assert driver.get(PODS).status == 401
-        assert api.statuses() == [401, 401]
+        assert api.statuses == [401, 401]
         assert plugin.runs == 2
 
     def test_tokens_that_die_after_one_use_cost_one_run_per_request_and_never_a_401(
@@ -356,7 +328,7 @@ class AdapterContract:
         plugin.before('sed -i "s/token-[0-9]*/token-$(grep -c . runs)/" answer')
         api.rules.single_use = {f"token-{number}" for number in range(1, 20)}
         assert [driver.get(PODS).status for _ in range(12)] == [200] * 12
-        assert api.statuses() == [200] + [401, 200] * 11
+        assert api.statuses == [200] + [401, 200] * 11
         assert plugin.runs == 12
 
     def test_sixteen_401s_at_once_run_the_plugin_once_and_all_succeed(
@@ -370,7 +342,7 @@ class AdapterContract:
         api.barrier = threading.Barrier(16)
         replies = at_once(16, lambda: driver.get(PODS))
         assert [reply.status for reply in replies] == [200] * 16
-        assert sorted(api.statuses()) == [200] * 17 + [401] * 16
+        assert sorted(api.statuses) == [200] * 17 + [401] * 16
         assert plugin.runs == 2
 
     def test_a_body_that_cannot_be_sent_again_gets_its_401_and_the_next_request_succeeds(
@@ -384,8 +356,8 @@ class AdapterContract:
         assert driver.post("/api/v1/echo", (part for part in (b"one", b"two"))).status == 401
         assert plugin.runs == 2
         assert driver.post("/api/v1/echo", (part for part in (b"one", b"two"))).status == 200
-        assert api.statuses() == [200, 401, 200]
-        assert api.seen[-1].body == b"onetwo"
+        assert api.statuses == [200, 401, 200]
+        assert api.requests[-1].body == b"onetwo"
 
     def test_without_retry_on_401_the_401_is_returned_and_the_next_request_succeeds(
         self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer, plugin: PluginScript
@@ -396,14 +368,14 @@ class AdapterContract:
         plugin.answer(token="token-2")
         assert driver.get(PODS).status == 401
         assert driver.get(PODS).status == 200
-        assert api.statuses() == [200, 401, 200]
+        assert api.statuses == [200, 401, 200]
         assert plugin.runs == 2
 
     def test_a_403_never_refreshes(self, driver: Driver, api: ApiServer, plugin: PluginScript) -> None:
         """E9."""
         assert driver.get("/api/v1/forbidden").status == 403
         assert driver.get("/api/v1/forbidden").status == 403
-        assert api.statuses() == [403, 403]
+        assert api.statuses == [403, 403]
         assert plugin.runs == 1
 
     def test_a_request_that_is_signed_already_is_left_alone(
@@ -414,7 +386,7 @@ class AdapterContract:
             pytest.skip("the library does not take headers for one request")
         api.rules.tokens = {"token-1"}
         assert driver.get(PODS, headers={"Authorization": "Bearer mine"}).status == 401
-        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer mine"]]
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [["Bearer mine"]]
         assert plugin.runs == 0
 
     # --- without a credential nothing is sent ---
@@ -431,7 +403,7 @@ class AdapterContract:
             driver.post("/api/v1/echo", b"hello")
         with pytest.raises(CredentialError), driver.watch(WATCH):
             pass
-        assert api.seen == []
+        assert api.requests == []
 
     # --- impersonation ---
 
@@ -443,12 +415,12 @@ class AdapterContract:
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
         driver.get(PODS)
-        assert api.statuses() == [200, 401, 200]
-        for seen in api.seen:
-            assert seen.all("Impersonate-User") == ["jane"]
-            assert seen.all("Impersonate-Uid") == ["uid-7"]
-            assert seen.all("Impersonate-Group") == ["developers", "night shift"]
-            assert seen.all("Impersonate-Extra-Reason") == ["audit", "drill"]
+        assert api.statuses == [200, 401, 200]
+        for received in api.requests:
+            assert received.headers.get_list("Impersonate-User") == ["jane"]
+            assert received.headers.get_list("Impersonate-Uid") == ["uid-7"]
+            assert received.headers.get_list("Impersonate-Group") == ["developers", "night shift"]
+            assert received.headers.get_list("Impersonate-Extra-Reason") == ["audit", "drill"]
 
     def test_a_name_outside_ascii_is_impersonated_in_utf8(
         self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer, plugin: PluginScript
@@ -457,7 +429,8 @@ class AdapterContract:
         driver = driver_for(connect_to(user={**exec_user(plugin.path), "as": "jané", "as-groups": ["日本"]}))
         driver.get(PODS)
         sent = [
-            (api.seen[0].header(name) or "").encode("latin-1") for name in ("Impersonate-User", "Impersonate-Group")
+            (api.requests[0].headers.get(name, "")).encode("latin-1")
+            for name in ("Impersonate-User", "Impersonate-Group")
         ]
         assert sent == ["jané".encode(), "日本".encode()]
 
@@ -466,7 +439,7 @@ class AdapterContract:
     ) -> None:
         driver = driver_for(connect_to(server=api.url.replace("https://", "https://u:p%20w@")))
         assert driver.get(PODS).status == 200
-        assert api.seen[0].all("Authorization") == ["Basic dTpwIHc="]
+        assert api.requests[0].headers.get_list("Authorization") == ["Basic dTpwIHc="]
 
     def test_the_dot_that_ends_a_full_name_is_no_part_of_what_the_server_must_prove(
         self, driver_for: OpenDriver, connect_to: Connect, api: ApiServer
@@ -484,7 +457,7 @@ class AdapterContract:
         plugin.answer(certificate=certificate, key=key)
         api.rules.certificates = {"alice"}
         assert driver.get(PODS).status == 200
-        assert (api.seen[0].certificate, api.seen[0].header("Authorization")) == ("alice", None)
+        assert (api.requests[0].certificate, api.requests[0].headers.get("Authorization")) == ("alice", None)
 
     def test_a_rotated_certificate_gets_new_connections_and_streams_in_flight_finish_on_the_old_one(
         self,
@@ -506,7 +479,7 @@ class AdapterContract:
             plugin.answer(certificate=second[0], key=second[1])
             api.rules.certificates = {"second"}
             assert [driver.get(PODS).status for _ in range(2)] == [200, 200]
-            assert [seen.certificate for seen in api.seen] == ["first", "first", "first", "second", "second"]
+            assert [request.certificate for request in api.requests] == ["first", "first", "first", "second", "second"]
             assert api.connections == 3
             busy, idle, current = proxy.tunnels
             idle.wait_until_left()
@@ -536,18 +509,18 @@ class AdapterContract:
         driver = driver_for(connect_to(user=impersonating(plugin)))
         with suppress(*_tuple(driver.refusal)):
             driver.get(redirect_to(elsewhere.url + PODS))
-        assert api.statuses() == [307]
-        assert_nothing_of_ours(elsewhere.seen)
+        assert api.statuses == [307]
+        assert_nothing_of_ours(elsewhere.requests)
         if driver.follows_redirects and driver.reads_trust_late:
-            assert elsewhere.statuses() == [200]
+            assert elsewhere.statuses == [200]
 
     def test_a_redirect_away_from_tls_takes_nothing_along(
-        self, driver_for: OpenDriver, connect_to: Connect, plugin: PluginScript, plain_server: PlainServer
+        self, driver_for: OpenDriver, connect_to: Connect, plugin: PluginScript, plain_server: HttpServer
     ) -> None:
         driver = driver_for(connect_to(user=impersonating(plugin)))
         driver.get(redirect_to(plain_server.url + PODS))
-        assert_nothing_of_ours(plain_server.seen)
-        assert len(plain_server.seen) == driver.follows_redirects
+        assert_nothing_of_ours(plain_server.requests)
+        assert len(plain_server.requests) == driver.follows_redirects
 
     def test_another_servers_401_is_none_of_our_business(
         self, driver: Driver, plugin: PluginScript, elsewhere: ApiServer
@@ -556,7 +529,7 @@ class AdapterContract:
         elsewhere.rules.tokens = {"token-1"}
         with suppress(*_tuple(driver.refusal)):
             assert driver.get(redirect_to(elsewhere.url + PODS)).status == (401 if driver.follows_redirects else 307)
-        assert_nothing_of_ours(elsewhere.seen)
+        assert_nothing_of_ours(elsewhere.requests)
         assert plugin.runs == 1
 
     def test_a_redirect_within_the_server_is_signed_with_the_newest_token(
@@ -568,15 +541,17 @@ class AdapterContract:
         api.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
         assert driver.get(redirect_to(PODS)).status == 200
-        assert api.statuses() == [200, 401, 307, 200]
+        assert api.statuses == [200, 401, 307, 200]
         tokens = ["token-1", "token-1", "token-2", "token-2"]
-        assert [seen.all("Authorization") for seen in api.seen] == [[f"Bearer {token}"] for token in tokens]
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [
+            [f"Bearer {token}"] for token in tokens
+        ]
 
     def test_a_server_without_tls_gets_no_credential(
-        self, driver_for: OpenDriver, connect_to: Connect, plugin: PluginScript, plain_server: PlainServer
+        self, driver_for: OpenDriver, connect_to: Connect, plugin: PluginScript, plain_server: HttpServer
     ) -> None:
         assert driver_for(connect_to(server=plain_server.url)).get(PODS).status == 200
-        assert_nothing_of_ours(plain_server.seen)
+        assert_nothing_of_ours(plain_server.requests)
         assert plugin.runs == 0
 
     # --- trust ---
@@ -594,7 +569,7 @@ class AdapterContract:
             driver = driver_for(connect_to(server=impostor.url))
             with pytest.raises(driver.refusal):
                 driver.get(PODS)
-            assert impostor.seen == []
+            assert impostor.requests == []
 
     def test_insecure_skip_tls_verify_takes_any_certificate(self, driver_for: OpenDriver, connect_to: Connect) -> None:
         with ApiServer(trustme.CA()).running() as stranger:
@@ -636,7 +611,7 @@ class AdapterContract:
         assert driver_for(connect_to(cluster={"proxy-url": url})).get(PODS).status == 200
         expected = "Basic " + b64encode(b"porter:sesame!").decode()
         assert [tunnel.headers.get("proxy-authorization") for tunnel in proxy.tunnels] == [expected]
-        assert api.seen[0].header("Proxy-Authorization") is None
+        assert api.requests[0].headers.get("Proxy-Authorization") is None
 
     def test_the_proxy_of_the_environment_is_used_for_a_server_that_is_far_away(
         self,
@@ -703,7 +678,8 @@ class AdapterContract:
     def test_closing_the_client_closes_its_connections(
         self, connect_to: Connect, api: ApiServer, proxy: ConnectProxy
     ) -> None:
-        gc.collect()
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()  # what earlier tests left
         api.barrier = threading.Barrier(4)
         with closing(self.open_driver(connect_to(cluster={"proxy-url": proxy.url}))) as driver:
             at_once(4, partial(driver.get, PODS))
@@ -727,7 +703,7 @@ class AdapterContract:
         api.rules.tokens = {CANARY + "-2"}
         plugin.answer(token=CANARY + "-2")
         driver.get(PODS)
-        assert api.seen[-1].header("Authorization") == f"Bearer {CANARY}-2"
+        assert api.requests[-1].headers.get("Authorization") == f"Bearer {CANARY}-2"
         assert CANARY not in caplog.text
         for shown in driver.shown():
             assert CANARY not in repr(shown)

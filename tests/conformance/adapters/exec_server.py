@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from dataclasses import dataclass, field
 import trustme
 from aiohttp import web
 from multidict import CIMultiDictProxy
+
+from tests.support.http_server import server_context
 
 PROTOCOL = "v4.channel.k8s.io"
 STDOUT, ERROR = b"\x01", b"\x03"
@@ -47,8 +48,6 @@ class ExecServer:
 @asynccontextmanager
 async def exec_server(ca: trustme.CA, *, tokens: set[str]) -> AsyncIterator[ExecServer]:
     """An `ExecServer` in the running event loop."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(context)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = ExecServer(f"https://localhost:{listener.getsockname()[1]}", tokens)
         application = web.Application()
@@ -56,7 +55,7 @@ async def exec_server(ca: trustme.CA, *, tokens: set[str]) -> AsyncIterator[Exec
         runner = web.AppRunner(application)
         await runner.setup()
         try:
-            await web.SockSite(runner, listener, ssl_context=context).start()
+            await web.SockSite(runner, listener, ssl_context=server_context(ca, "localhost")).start()
             yield server
         finally:
             await runner.cleanup()

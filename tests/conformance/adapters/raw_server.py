@@ -4,46 +4,28 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trustme
+
+from tests.support.http_server import server_context
+from tests.support.socket_server import SocketServer
 
 Serve = Callable[[ssl.SSLSocket], None]
 
 
-class RawServer:
+class RawServer(SocketServer):
     """Calls *serve* with each connection, in a thread of its own; `url` is its address."""
 
     def __init__(self, ca: trustme.CA, serve: Serve, *, protocols: Sequence[str] = ("http/1.1",)) -> None:
+        super().__init__()
         self._serve = serve
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context = server_context(ca, "localhost")
         self._context.set_alpn_protocols(list(protocols))
-        ca.issue_cert("localhost").configure_cert(self._context)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
         self.url = f"https://localhost:{self.port}"
 
-    @contextmanager
-    def running(self) -> Iterator[RawServer]:
-        thread = threading.Thread(target=self._accept, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            # Closing does not wake a thread that waits in accept(); this does.
-            self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            thread.join()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                threading.Thread(target=self._handle, args=(connection,), daemon=True).start()
-
-    def _handle(self, connection: socket.socket) -> None:
+    def serve(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, self._context.wrap_socket(connection, server_side=True) as tls:
             self._serve(tls)
 

@@ -37,11 +37,11 @@ from tests.conformance.adapters.contract import (
     event,
     impersonating,
 )
+from tests.conformance.adapters.websocket_server import FORWARDED_PORT, WebsocketServer
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
-from tests.support.websocket import FORWARDED_PORT, WebsocketServer
 
 OpenClient = Callable[..., ApiClient]
 
@@ -98,8 +98,8 @@ class TestApiClient(AdapterContract):
         plugin.answer(token="token-2")
         pod = V1Pod(metadata=V1ObjectMeta(name="new"))
         core.create_namespaced_pod("default", pod)
-        assert api.statuses() == [200, 401, 200]
-        assert api.seen[1].body == api.seen[2].body != b""
+        assert api.statuses == [200, 401, 200]
+        assert api.requests[1].body == api.requests[2].body != b""
 
     def test_a_refusal_is_an_exception_of_the_library(
         self, driver: KubernetesDriver, api: ApiServer, plugin: PluginScript
@@ -123,7 +123,7 @@ class TestApiClient(AdapterContract):
             pending.get(30)
         with pytest.raises(CredentialError):
             next(watched_pods(driver.client))
-        assert api.seen == []
+        assert api.requests == []
 
     def test_watch_gives_one_event_after_the_other(
         self, driver: KubernetesDriver, api: ApiServer, plugin: PluginScript
@@ -156,7 +156,7 @@ class TestApiClient(AdapterContract):
         client = connect_to().kubernetes(headers={"X-Test": "yes"}, retries=False)
         with client:
             client.rest_client.pool_manager.request("GET", PODS)
-        assert api.seen[0].header("X-Test") == "yes"
+        assert api.requests[0].headers.get("X-Test") == "yes"
 
 
 class TestStreams:
@@ -177,16 +177,16 @@ class TestStreams:
     ) -> None:
         server.rules.tokens = {"token-1"}
         assert run(open_client()) == "hello\n"
-        (seen,) = server.seen
-        assert seen.path == "/api/v1/namespaces/default/pods/web/exec?command=echo&command=hello&stdout=true"
-        assert seen.all("Authorization") == ["Bearer token-1"]
-        assert seen.all("Sec-WebSocket-Protocol") == ["v5.channel.k8s.io,v4.channel.k8s.io"]
+        (received,) = server.requests
+        assert received.target == "/api/v1/namespaces/default/pods/web/exec?command=echo&command=hello&stdout=true"
+        assert received.headers.get_list("Authorization") == ["Bearer token-1"]
+        assert received.headers.get_list("Sec-WebSocket-Protocol") == ["v5.channel.k8s.io,v4.channel.k8s.io"]
         assert plugin.runs == 1
 
     def test_exec_impersonates(self, open_client: OpenClient, server: WebsocketServer, plugin: PluginScript) -> None:
         run(open_client(user=impersonating(plugin)))
-        assert server.seen[0].all("Impersonate-User") == ["jane"]
-        assert server.seen[0].all("Impersonate-Group") == ["developers", "night shift"]
+        assert server.requests[0].headers.get_list("Impersonate-User") == ["jane"]
+        assert server.requests[0].headers.get_list("Impersonate-Group") == ["developers", "night shift"]
 
     def test_exec_presents_the_certificate_and_the_new_one_when_it_is_rotated(
         self,
@@ -203,8 +203,8 @@ class TestStreams:
         plugin.answer(certificate=second[0], key=second[1])
         server.rules.certificates = {"second"}
         assert run(client) == "hello\n"
-        assert [seen.certificate for seen in server.seen] == ["first", "first", "second"]
-        assert {seen.header("Authorization") for seen in server.seen} == {None}
+        assert [request.certificate for request in server.requests] == ["first", "first", "second"]
+        assert {request.headers.get("Authorization") for request in server.requests} == {None}
 
     def test_a_401_at_the_handshake_refreshes_once_and_dials_again(
         self, open_client: OpenClient, server: WebsocketServer, plugin: PluginScript
@@ -214,7 +214,7 @@ class TestStreams:
         server.rules.tokens = {"token-2"}
         plugin.answer(token="token-2")
         assert run(client) == "hello\n"
-        assert [seen.status for seen in server.seen] == [101, 401, 101]
+        assert server.statuses == [101, 401, 101]
         assert plugin.runs == 2
 
     def test_a_handshake_that_is_rejected_twice_is_the_exception_of_the_library(
@@ -223,7 +223,7 @@ class TestStreams:
         server.rules.tokens = {"somebody-else"}
         with pytest.raises(ApiException, match="401"):
             run(open_client())
-        assert [seen.status for seen in server.seen] == [401, 401]
+        assert server.statuses == [401, 401]
         assert plugin.runs == 2
 
     def test_without_retry_on_401_the_next_exec_succeeds(
@@ -243,7 +243,7 @@ class TestStreams:
         plugin.exit(3)
         with pytest.raises(PluginFailed):
             run(open_client())
-        assert server.seen == []
+        assert server.requests == []
 
     def test_a_header_of_the_callers_own_is_used_and_its_401_not_acted_on(
         self, open_client: OpenClient, server: WebsocketServer, plugin: PluginScript
@@ -253,7 +253,7 @@ class TestStreams:
         client.default_headers["Authorization"] = "Bearer mine"
         with pytest.raises(ApiException, match="401"):
             run(client)
-        assert [seen.all("Authorization") for seen in server.seen] == [["Bearer mine"]]
+        assert [request.headers.get_list("Authorization") for request in server.requests] == [["Bearer mine"]]
         assert plugin.runs == 0
 
     def test_a_redirect_is_not_followed(self, open_client: OpenClient, server: WebsocketServer, ca: trustme.CA) -> None:
@@ -261,13 +261,13 @@ class TestStreams:
             server.redirect_to = elsewhere.url.replace("https:", "wss:")
             with pytest.raises(ApiException):
                 run(open_client())
-            assert elsewhere.seen == []
+            assert elsewhere.requests == []
 
     def test_port_forward_is_signed(self, open_client: OpenClient, server: WebsocketServer) -> None:
         connect = CoreV1Api(open_client()).connect_get_namespaced_pod_portforward
         with closing(portforward(connect, "web", "default", ports=str(FORWARDED_PORT))) as forward:
             assert forward.socket(FORWARDED_PORT).recv(5, socket.MSG_WAITALL) == b"hello"
-        assert server.seen[0].all("Authorization") == ["Bearer token-1"]
+        assert server.requests[0].headers.get_list("Authorization") == ["Bearer token-1"]
 
     # --- trust and proxies ---
 
@@ -275,7 +275,7 @@ class TestStreams:
         with WebsocketServer(trustme.CA()).running() as impostor:
             with pytest.raises(ApiException, match="CERTIFICATE_VERIFY_FAILED"):
                 run(open_client(server=impostor.url))
-            assert impostor.seen == []
+            assert impostor.requests == []
 
     def test_insecure_skip_tls_verify_takes_any_certificate(self, open_client: OpenClient) -> None:
         with WebsocketServer(trustme.CA()).running() as stranger:
@@ -317,7 +317,7 @@ class TestStreams:
             run(open_client(cluster={"proxy-url": "https://porter:sesame@proxy.test"}))
         assert caught.value.code == "proxy-invalid"
         assert "sesame" not in str(caught.value)
-        assert server.seen == []
+        assert server.requests == []
 
     # --- others ---
 
@@ -333,7 +333,7 @@ class TestStreams:
             server.gate.set()
             assert streaming.result(30) == "hello\n"
         assert (answer.status, answer.read()) == (200, b"{}")
-        assert [seen.header("Upgrade") for seen in server.seen] == ["websocket", None]
+        assert [request.headers.get("Upgrade") for request in server.requests] == ["websocket", None]
 
     def test_after_a_stream_the_thread_calls_as_before(self, open_client: OpenClient, server: WebsocketServer) -> None:
         client = open_client()
@@ -349,7 +349,7 @@ class TestStreams:
                 host=server.url, api_key={"authorization": "Bearer theirs"}, ssl_ca_cert=authority
             )
             assert run(kubernetes.client.ApiClient(configuration)) == "hello\n"
-        assert server.seen[-1].all("Authorization") == ["Bearer theirs"]
+        assert server.requests[-1].headers.get_list("Authorization") == ["Bearer theirs"]
 
     def test_the_token_is_in_no_error_and_no_log(
         self,
@@ -367,7 +367,7 @@ class TestStreams:
         server.rules.tokens = {"somebody-else"}
         with pytest.raises(ApiException) as caught:
             run(client)
-        assert [seen.header("Authorization") for seen in server.seen] == [f"Bearer {CANARY}"] * 3
+        assert [request.headers.get("Authorization") for request in server.requests] == [f"Bearer {CANARY}"] * 3
         shown = "".join(traceback.format_exception(caught.value)) + repr(client) + repr(vars(client))
         assert CANARY not in shown + caplog.text + "".join(capfd.readouterr())
 

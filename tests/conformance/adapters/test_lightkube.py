@@ -132,14 +132,14 @@ def test_events_of_a_watch_are_objects_of_lightkube(kube: lightkube.Client, api:
 def test_the_default_namespace_is_that_of_the_context(kube: lightkube.Client, api: ApiServer) -> None:
     assert kube.namespace == "default"
     list(kube.list(Pod))
-    assert api.seen[0].path.startswith("/api/v1/namespaces/default/pods")
+    assert api.requests[0].target.startswith("/api/v1/namespaces/default/pods")
 
 
 def test_a_refusal_of_the_server_is_lightkubes_own_error(kube: lightkube.Client, api: ApiServer) -> None:
     with pytest.raises(lightkube.ApiError) as caught:
         kube.get(Pod, "forbidden")
     assert caught.value.status.code == 403
-    assert api.statuses() == [403]
+    assert api.statuses == [403]
 
 
 def test_a_plugin_that_fails_is_our_error_and_not_lightkubes(kube: lightkube.Client, plugin: PluginScript) -> None:
@@ -161,7 +161,7 @@ def test_an_option_that_would_lead_around_the_connection_is_refused(connect_to: 
 def test_other_options_are_lightkubes(connect_to: Connect, api: ApiServer) -> None:
     with closing(client(connect_to(), namespace="kube-system", field_manager="me", http2=True)) as kube:
         list(kube.list(Pod))
-    assert api.seen[0].path == "/api/v1/namespaces/kube-system/pods"
+    assert api.requests[0].target == "/api/v1/namespaces/kube-system/pods"
 
 
 async def test_the_async_client_lists_too(connect_to: Connect, api: ApiServer, plugin: PluginScript) -> None:

@@ -25,7 +25,7 @@ def driver(request: pytest.FixtureRequest, connect_to: Connect) -> Iterator[Driv
 
 
 def authorizations(api: ApiServer) -> list[list[str]]:
-    return [seen.all("Authorization") for seen in api.seen]
+    return [request.headers.get_list("Authorization") for request in api.requests]
 
 
 def test_an_expired_token_is_replaced_and_one_that_cannot_be_is_not_sent_again(
@@ -43,7 +43,7 @@ def test_an_expired_token_is_replaced_and_one_that_cannot_be_is_not_sent_again(
     clock.advance(minutes=11)
     with pytest.raises(CredentialError):
         driver.get(PODS)
-    assert len(api.seen) == 4
+    assert len(api.requests) == 4
 
 
 def test_threads_go_on_while_the_token_is_replaced_and_none_sends_two(

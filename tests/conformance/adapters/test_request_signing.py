@@ -18,7 +18,6 @@ from tests.conformance.adapters.contract import (
     PODS,
     WATCH,
     Driver,
-    PlainServer,
     assert_nothing_of_ours,
     event,
     impersonating,
@@ -39,7 +38,8 @@ from tests.conformance.adapters.test_lightkube import AsyncLightkubeDriver, Ligh
 from tests.conformance.adapters.test_requests import RequestsDriver
 from tests.conformance.adapters.test_urllib3 import Urllib3Driver
 from tests.conftest import Connect
-from tests.support.apiserver import ApiServer, Seen
+from tests.support.apiserver import ApiServer
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.plugins import PluginScript
 
 DRIVERS = [
@@ -97,13 +97,17 @@ class LoopSigner(MacSigner):
         return self.sign(request)
 
 
-def verify(api: ApiServer, seen: Seen) -> None:
+def verify(api: ApiServer, received: Request) -> None:
     """As a server would: from what has arrived."""
-    body = b"" if seen.header("X-Unsigned-Body") == "True" else seen.body
+    body = b"" if received.headers.get("X-Unsigned-Body") == "True" else received.body
     expected = mac(
-        seen.method, api.url + seen.path, seen.header("Host") or "", seen.header("Authorization") or "", body
+        received.method,
+        api.url + received.target,
+        received.headers.get("Host", ""),
+        received.headers.get("Authorization", ""),
+        body,
     )
-    assert seen.all("X-Signature") == [expected]
+    assert received.headers.get_list("X-Signature") == [expected]
 
 
 OpenWith = Callable[[Connection], Driver]
@@ -130,11 +134,11 @@ def test_what_the_signer_saw_is_what_the_server_gets(opened: OpenWith, connect_t
     assert driver.get(PODS).status == 200
     assert driver.get(odd).status == 200
     assert driver.post(ECHO, b"x" * 70000).status == 200
-    for seen, shown in zip(api.seen, signer.requests, strict=True):
-        verify(api, seen)
-        assert seen.header("Authorization") == "Bearer token-1" == shown.header("authorization")
+    for received, shown in zip(api.requests, signer.requests, strict=True):
+        verify(api, received)
+        assert received.headers.get("Authorization") == "Bearer token-1" == shown.header("authorization")
         assert urlsplit(shown.url).path + "?" + urlsplit(shown.url).query == (
-            seen.path if "?" in seen.path else seen.path + "?"
+            received.target if "?" in received.target else received.target + "?"
         )
     assert signer.requests[-1].body == b"x" * 70000
     assert not signer.requests[0].is_streamed
@@ -149,11 +153,11 @@ def test_a_request_that_is_sent_again_after_a_401_is_signed_again(
     api.rules.tokens = {"token-2"}
     plugin.answer(token="token-2")
     assert driver.post(ECHO, b"again").status == 200
-    assert api.statuses() == [200, 401, 200]
-    for seen in api.seen:
-        verify(api, seen)
-    assert [seen.header("X-Number") for seen in api.seen] == ["1", "2", "3"]
-    assert api.seen[1].header("X-Signature") != api.seen[2].header("X-Signature")
+    assert api.statuses == [200, 401, 200]
+    for received in api.requests:
+        verify(api, received)
+    assert [request.headers.get("X-Number") for request in api.requests] == ["1", "2", "3"]
+    assert api.requests[1].headers.get("X-Signature") != api.requests[2].headers.get("X-Signature")
 
 
 def test_a_streamed_body_is_an_error_or_knowingly_unsigned(
@@ -165,23 +169,23 @@ def test_a_streamed_body_is_an_error_or_knowingly_unsigned(
     with pytest.raises(RequestNotSigned) as caught:
         driver.post(ECHO, (part for part in (b"one", b"two")))
     assert caught.value.code == "request-body-streamed"
-    assert api.seen == []
+    assert api.requests == []
     driver = opened(connect_to(signer=MacSigner(streams=True)))
     assert driver.post(ECHO, (part for part in (b"one", b"two"))).status == 200
-    assert (api.seen[0].body, api.seen[0].header("X-Unsigned-Body")) == (b"onetwo", "True")
-    verify(api, api.seen[0])
+    assert (api.requests[0].body, api.requests[0].headers.get("X-Unsigned-Body")) == (b"onetwo", "True")
+    verify(api, api.requests[0])
 
 
 def test_the_signature_goes_to_the_cluster_and_nowhere_else(opened: OpenWith, connect_to: Connect) -> None:
     signer = MacSigner()
     driver = opened(connect_to(signer=signer))
-    with PlainServer().running() as elsewhere:
+    with HttpServer(Response(body={})).running() as elsewhere:
         driver.get(redirect_to(elsewhere.url + PODS))
         with suppress(Exception):
             driver.get(elsewhere.url + PODS)
-    assert len(elsewhere.seen) >= driver.follows_redirects
-    assert_nothing_of_ours(elsewhere.seen)
-    assert [seen.header("X-Signature") for seen in elsewhere.seen] == [None] * len(elsewhere.seen)
+    assert len(elsewhere.requests) >= driver.follows_redirects
+    assert_nothing_of_ours(elsewhere.requests)
+    assert [request.headers.get("X-Signature") for request in elsewhere.requests] == [None] * len(elsewhere.requests)
     assert not any(elsewhere.url in request.url for request in signer.requests if "/redirect" not in request.url)
 
 
@@ -192,9 +196,9 @@ def test_each_hop_of_a_redirect_within_the_cluster_is_signed(
     if not driver.follows_redirects:
         pytest.skip("the library does not follow redirects")
     assert driver.get(redirect_to(PODS)).status == 200
-    assert api.statuses() == [307, 200]
-    for seen in api.seen:
-        verify(api, seen)
+    assert api.statuses == [307, 200]
+    for received in api.requests:
+        verify(api, received)
 
 
 def test_a_watch_is_signed(opened: OpenWith, connect_to: Connect, api: ApiServer) -> None:
@@ -203,7 +207,7 @@ def test_a_watch_is_signed(opened: OpenWith, connect_to: Connect, api: ApiServer
     with driver.watch(WATCH) as lines:
         next(lines)
         api.end_watches()
-    verify(api, api.seen[0])
+    verify(api, api.requests[0])
 
 
 def test_impersonation_is_shown_to_the_signer(
@@ -213,8 +217,8 @@ def test_impersonation_is_shown_to_the_signer(
     opened(connect_to(user=impersonating(plugin), signer=signer)).get(PODS)
     assert signer.requests[0].header("Impersonate-User") == "jane"
     assert signer.requests[0].header("Impersonate-Group") == "developers, night shift"
-    assert api.seen[0].all("Impersonate-Group") == ["developers", "night shift"]
-    verify(api, api.seen[0])
+    assert api.requests[0].headers.get_list("Impersonate-Group") == ["developers", "night shift"]
+    verify(api, api.requests[0])
 
 
 def test_an_authorization_of_the_signer_replaces_the_connections_own(
@@ -225,7 +229,7 @@ def test_an_authorization_of_the_signer_replaces_the_connections_own(
             return [("authorization", f"Sigma {len(request.body)}"), ("X-Date", "now")]
 
     opened(connect_to(signer=Replacing())).get(PODS)
-    assert api.seen[0].all("Authorization") == ["Sigma 0"]
+    assert api.requests[0].headers.get_list("Authorization") == ["Sigma 0"]
 
 
 def test_a_signer_that_fails_sends_nothing_and_the_cause_reaches_the_caller(
@@ -239,7 +243,7 @@ def test_a_signer_that_fails_sends_nothing_and_the_cause_reaches_the_caller(
     with pytest.raises(RequestNotSigned) as caught:
         driver.get(PODS)
     assert caught.value.cause == "signer Failing: it raised LookupError: no key"
-    assert api.seen == []
+    assert api.requests == []
 
 
 def test_a_signer_of_the_event_loop_is_used_there_and_no_thread_is_started(
@@ -248,7 +252,7 @@ def test_a_signer_of_the_event_loop_is_used_there_and_no_thread_is_started(
     signer = LoopSigner()
     driver = opened(connect_to(signer=signer))
     assert driver.get(PODS).status == 200
-    verify(api, api.seen[0])
+    verify(api, api.requests[0])
     assert not any("ostiary-request-signer" in name for name in signer.threads)
 
 
@@ -262,7 +266,7 @@ def test_the_signature_is_in_no_repr_and_no_log(
     caplog.set_level(logging.DEBUG)
     driver = opened(connect_to(signer=Canary()))
     driver.get(PODS)
-    assert api.seen[0].header("X-Signature") == CANARY
+    assert api.requests[0].headers.get("X-Signature") == CANARY
     assert CANARY not in caplog.text
     for shown in driver.shown():
         assert CANARY not in repr(shown)

@@ -53,10 +53,10 @@ def test_a_file_is_signed_whole_from_where_it_stands_and_again_after_a_401(
     with path.open("rb") as file:
         file.seek(7)
         assert post(connection, file) == 200
-    assert api.statuses() == [200, 401, 200]
-    assert api.seen[1].body == api.seen[2].body == signer.requests[1].body == b"y" * 3000
-    for seen in api.seen:
-        verify(api, seen)
+    assert api.statuses == [200, 401, 200]
+    assert api.requests[1].body == api.requests[2].body == signer.requests[1].body == b"y" * 3000
+    for received in api.requests:
+        verify(api, received)
 
 
 @both
@@ -71,7 +71,7 @@ def test_a_file_is_where_it_was_if_it_could_not_be_signed(post: Post, connect_to
         post(connect_to(signer=Failing()), file)
     assert "3000 bytes" in str(caught.value.cause)
     assert file.tell() == 7
-    assert api.seen == []
+    assert api.requests == []
 
 
 @both
@@ -83,13 +83,13 @@ def test_a_file_that_does_not_fit_is_streamed(
     with pytest.raises(RequestNotSigned) as caught:
         post(connect_to(signer=MacSigner()), io.BytesIO(b"x" * 11))
     assert caught.value.code == "request-body-streamed"
-    assert len(api.seen) == 1
+    assert len(api.requests) == 1
 
 
 @pytest.mark.parametrize("body", ["text", bytearray(b"b"), [b"one", b"two"], None])
 def test_what_urllib3_takes_for_a_body_is_signed_as_it_is_sent(body: Any, connect_to: Connect, api: ApiServer) -> None:
     assert post_with_urllib3(connect_to(signer=MacSigner()), body) == 200
-    verify(api, api.seen[0])
+    verify(api, api.requests[0])
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_aiohttp_signs_what_is_in_memory_and_sent_as_it_stands(
 
     if code is None:
         assert asyncio.run(post()) == 200
-        verify(api, api.seen[0])
+        verify(api, api.requests[0])
         return
     with pytest.raises(RequestNotSigned) as caught:
         asyncio.run(post())
     assert caught.value.code == code
-    assert api.seen == []
+    assert api.requests == []
 
 
 def test_the_handshake_of_a_websocket_is_signed_with_the_url_that_is_dialled(
@@ -154,4 +154,4 @@ def test_a_signer_is_shown_a_body_of_the_standard_library_client(connect_to: Con
 
     assert ApiRequests(connect_to(signer=Noting())).send("POST", ECHO, b"{}").status == 200
     assert shown[0].body == b"{}"
-    verify(api, api.seen[0])
+    verify(api, api.requests[0])

@@ -15,9 +15,10 @@ from urllib3.util import Retry
 
 from ostiary.client.adapters.requests import ClusterAdapter
 from ostiary.client.connection import Connection
-from tests.conformance.adapters.contract import PODS, AdapterContract, Driver, PlainServer, Reply, redirect_to
+from tests.conformance.adapters.contract import PODS, AdapterContract, Driver, Reply, redirect_to
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
+from tests.support.http_server import HttpServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
 
@@ -63,7 +64,7 @@ class TestSession(AdapterContract):
         with connect_to().requests() as session:
             session.get(PODS)
             session.get(redirect_to(PODS))
-        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]] * 3
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [["Bearer token-1"]] * 3
 
     def test_a_redirect_from_elsewhere_to_the_cluster_is_signed_by_us_alone(
         self, connect_to: Connect, api: ApiServer, elsewhere: ApiServer
@@ -72,8 +73,8 @@ class TestSession(AdapterContract):
         with connect_to().requests() as session:
             url = elsewhere.url + redirect_to(api.url + PODS)
             assert session.get(url, headers={"Authorization": "Bearer theirs"}, auth=lambda request: request).ok
-        assert [seen.all("Authorization") for seen in elsewhere.seen] == [["Bearer theirs"]]
-        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]]
+        assert [request.headers.get_list("Authorization") for request in elsewhere.requests] == [["Bearer theirs"]]
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [["Bearer token-1"]]
 
     def test_a_session_or_request_with_an_auth_of_its_own_is_left_alone(
         self, connect_to: Connect, api: ApiServer, plugin: PluginScript
@@ -83,7 +84,7 @@ class TestSession(AdapterContract):
             session.auth = ("jane", "secret")
             session.get(PODS)
         basic = "Basic " + b64encode(b"jane:secret").decode()
-        assert [seen.all("Authorization") for seen in api.seen] == [[basic], [basic]]
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [[basic], [basic]]
         assert plugin.runs == 0
 
     def test_verify_cert_and_proxies_of_the_caller_do_not_reach_the_cluster(
@@ -96,10 +97,10 @@ class TestSession(AdapterContract):
                 session.verify = False
                 with pytest.raises(requests.exceptions.SSLError):
                     session.get(PODS, verify=False)
-            assert impostor.seen == []
+            assert impostor.requests == []
         with connect_to().requests() as session:
             session.get(PODS, cert=str(mine), proxies={"https": proxy.url}, verify=str(mine))
-        assert (api.seen[0].certificate, proxy.targets) == (None, [])
+        assert (api.requests[0].certificate, proxy.targets) == (None, [])
 
     def test_a_prepared_request_is_signed_when_it_is_sent_and_does_not_learn_the_token(
         self, connect_to: Connect, api: ApiServer
@@ -111,7 +112,7 @@ class TestSession(AdapterContract):
             session.send(prepared)
         assert request.url == PODS
         assert "Authorization" not in prepared.headers
-        assert [seen.all("Authorization") for seen in api.seen] == [["Bearer token-1"]] * 2
+        assert [request.headers.get_list("Authorization") for request in api.requests] == [["Bearer token-1"]] * 2
 
     def test_a_file_is_sent_again_whole(
         self, connect_to: Connect, api: ApiServer, plugin: PluginScript, tmp_path: Path
@@ -123,13 +124,13 @@ class TestSession(AdapterContract):
             api.rules.tokens = {"token-2"}
             plugin.answer(token="token-2")
             assert session.post("/api/v1/echo", data=file).status_code == 200
-        assert [seen.body for seen in api.seen[1:]] == [b"from a file"] * 2
+        assert [request.body for request in api.requests[1:]] == [b"from a file"] * 2
 
     def test_options_are_those_of_the_requests_adapter(self, connect_to: Connect, api: ApiServer) -> None:
         retries = Retry(total=2, status_forcelist=[503], raise_on_status=False)
         with connect_to().requests(max_retries=retries) as session:
             assert session.get("/api/v1/broken").status_code == 503
-        assert api.statuses() == [503] * 3
+        assert api.statuses == [503] * 3
 
     @pytest.mark.parametrize(("disabled", "encoding"), [(True, "identity"), (False, "gzip, deflate")])
     def test_compression_is_asked_for_unless_the_kubeconfig_says_no(
@@ -137,7 +138,7 @@ class TestSession(AdapterContract):
     ) -> None:
         with connect_to(cluster={"disable-compression": disabled}).requests() as session:
             session.get(PODS)
-        assert (api.seen[0].header("Accept-Encoding") or "").startswith(encoding)
+        assert (api.requests[0].headers.get("Accept-Encoding", "")).startswith(encoding)
 
     @pytest.mark.parametrize(
         ("server", "url", "is_server"),
@@ -171,10 +172,10 @@ class TestSession(AdapterContract):
             assert isinstance(session.get_adapter(connection.server + "/api"), ClusterAdapter)
 
     def test_a_server_without_tls_is_reached_through_its_proxy_too(
-        self, connect_to: Connect, plain_server: PlainServer
+        self, connect_to: Connect, plain_server: HttpServer
     ) -> None:
         # The "proxy" is the plain server itself, which sees what a proxy is asked.
         connection = connect_to(server="http://api.test:8080", cluster={"proxy-url": plain_server.url})
         with connection.requests() as session:
             assert session.get(PODS).status_code == 200
-        assert plain_server.seen[0].path == "http://api.test:8080" + PODS
+        assert plain_server.requests[0].target == "http://api.test:8080" + PODS

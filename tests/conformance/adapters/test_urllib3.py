@@ -29,11 +29,11 @@ from tests.conformance.adapters.contract import (
     AdapterContract,
     Driver,
     IssueCertificate,
-    PlainServer,
     Reply,
 )
 from tests.conftest import Connect
 from tests.support.apiserver import ApiServer
+from tests.support.http_server import HttpServer
 from tests.support.plugins import PluginScript
 from tests.support.proxy import ConnectProxy
 
@@ -92,7 +92,7 @@ class TestPoolManager(AdapterContract):
             api.rules.tokens = {"token-2"}
             plugin.answer(token="token-2")
             assert manager.request("POST", "/api/v1/echo", body=body()).status == 200
-        assert [seen.body for seen in api.seen[1:]] == [b"text", b"text"]
+        assert [request.body for request in api.requests[1:]] == [b"text", b"text"]
 
     def test_a_file_that_cannot_be_rewound_gets_its_401(
         self, connect_to: Connect, api: ApiServer, plugin: PluginScript
@@ -105,7 +105,7 @@ class TestPoolManager(AdapterContract):
             api.rules.tokens = {"token-2"}
             plugin.answer(token="token-2")
             assert manager.request("POST", "/api/v1/echo", body=pipe).status == 401
-        assert api.statuses() == [200, 401]
+        assert api.statuses == [200, 401]
 
     def test_a_401_that_nobody_reads_is_drained_and_its_connection_used_again(
         self, connect_to: Connect, api: ApiServer, plugin: PluginScript
@@ -136,7 +136,7 @@ class TestPoolManager(AdapterContract):
             clock.advance(hours=2)
             plugin.answer(certificate=second[0], key=second[1])
             assert manager.request("GET", PODS).status == 200
-            assert api.seen[-1].certificate == "second"
+            assert api.requests[-1].certificate == "second"
             assert not waiting.done()
             api.end_watches()
             watch.read()
@@ -167,8 +167,8 @@ class TestPoolManager(AdapterContract):
         retries = Retry(total=2, status_forcelist=[503], raise_on_status=False)
         with connect_to().urllib3(headers={"X-Test": "yes"}, retries=retries) as manager:
             assert manager.request("GET", "/api/v1/broken").status == 503
-        assert api.statuses() == [503] * 3
-        assert {seen.header("X-Test") for seen in api.seen} == {"yes"}
+        assert api.statuses == [503] * 3
+        assert {request.headers.get("X-Test") for request in api.requests} == {"yes"}
 
     @pytest.mark.parametrize("option", ["ca_certs", "cert_file", "ssl_context", "assert_hostname", "cert_reqs"])
     def test_tls_is_no_option(self, connect_to: Connect, option: str) -> None:
@@ -191,17 +191,17 @@ class TestPoolManager(AdapterContract):
 
         with meddle(connect_to()).urllib3() as manager:
             manager.request("GET", PODS)
-        assert api.seen[0].certificate is None
+        assert api.requests[0].certificate is None
         with ApiServer(trustme.CA()).running() as impostor:
             with meddle(connect_to(server=impostor.url)).urllib3() as manager, pytest.raises(MaxRetryError):
                 manager.request("GET", PODS)
-            assert impostor.seen == []
+            assert impostor.requests == []
 
     def test_a_path_that_looks_like_another_host_stays_at_the_server(self, connect_to: Connect, api: ApiServer) -> None:
         with connect_to().urllib3() as manager:
             manager.request("GET", "//elsewhere.test/api")
         # The test's server takes one of the two slashes away.
-        assert api.seen[0].path.endswith("/elsewhere.test/api")
+        assert api.requests[0].target.endswith("/elsewhere.test/api")
 
     @pytest.mark.parametrize(
         ("server", "url", "is_server"),
@@ -222,14 +222,14 @@ class TestPoolManager(AdapterContract):
             assert isinstance(manager.connection_from_url(url), ServerPool) is is_server
 
     def test_a_server_without_tls_is_reached_through_its_proxy_too(
-        self, connect_to: Connect, plain_server: PlainServer
+        self, connect_to: Connect, plain_server: HttpServer
     ) -> None:
         # The "proxy" is the plain server itself, which sees what a proxy is asked.
         connection = connect_to(server="http://api.test:8080", cluster={"proxy-url": plain_server.url})
         with connection.urllib3() as manager:
             assert manager.request("GET", PODS).status == 200
-        assert plain_server.seen[0].path == "http://api.test:8080" + PODS
-        assert plain_server.seen[0].header("Host") == "api.test:8080"
+        assert plain_server.requests[0].target == "http://api.test:8080" + PODS
+        assert plain_server.requests[0].headers.get("Host") == "api.test:8080"
 
     def test_a_socks_proxy_needs_a_package_and_says_which(self, connect_to: Connect) -> None:
         if importlib.util.find_spec("socks") is not None:

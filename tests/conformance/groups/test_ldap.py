@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trustme
 
-pytest.importorskip("ldap", reason="python-ldap is not installed")
+pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.model import UserInfo
 from ostiary.plugins.ldap.declared_settings import Nested

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-pytest.importorskip("gssapi", reason="gssapi is not installed")
+pytest.importorskip("gssapi", reason="missing: gssapi")
 
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.interfaces.identity import LoginRequest

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import trustme
 
-pytest.importorskip("ldap", reason="python-ldap is not installed")
+pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.interfaces.identity import LoginRequest
 from ostiary.plugins.ldap.identity import LdapIdentity

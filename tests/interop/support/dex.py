@@ -1,6 +1,6 @@
 """A real Dex, with the small program of ``modules/dex``: an issuer with people of its own, kept in memory.
 
-    with running_dex(folder, ca, "https://localhost:8443/auth/provider") as dex:
+    with running_dex(folder, ca, "https://localhost:8443/auth/dex/provider") as dex:
         dex.issuer
 
 The connector ``local`` asks for a password in a form. The other one, ``mock``, signs in one person without asking, and

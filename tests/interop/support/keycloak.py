@@ -3,7 +3,7 @@
     with running_keycloak(folder, ca) as keycloak:
         realm = keycloak.realm("acme")
         alice = realm.add_user("alice", "developers")
-        secret = realm.add_client("gateway", "https://localhost:8443/auth/provider")
+        secret = realm.add_client("gateway", "https://localhost:8443/auth/acme/provider")
 
 What an administrator does goes through the admin API, and what a person does in a browser is done by `person.Person`.
 """

@@ -25,9 +25,9 @@ import trustme
 
 from tests.interop.support.process import Server
 from tests.interop.support.programs import SPIRE, not_built, spire
-from tests.support.missing import missing
 from tests.support.ports import free_port
 from tests.support.postgresql import PostgresServer, running
+from tests.support.tiers import missing
 
 SECONDS = 60
 # No rotation by itself: the tests say when.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.kubectl import find_kubectl
+from tests.support.tiers import missing
 
 SECONDS = 30
 
@@ -17,6 +18,8 @@ class Kubectl:
     """kubectl with one kubeconfig; *environment* is added to ours."""
 
     def __init__(self, kubeconfig: Path, **environment: str) -> None:
+        if find_kubectl() is None:
+            missing("kubectl")
         self.kubeconfig = kubeconfig
         self.environment = environment
 

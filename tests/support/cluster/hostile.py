@@ -18,6 +18,8 @@ from typing import Self
 
 import trustme
 
+from tests.support.http_server import server_context
+
 Step = Callable[["Conversation"], None]
 
 
@@ -151,7 +153,7 @@ class Hostile:
         self.stalled, self.released, self.abandoned = threading.Event(), threading.Event(), threading.Event()
         """A stall was reached; it may go on; the other side gave up first."""
         self._scripts: dict[str, tuple[Step, ...]] = {f"/{name}": steps for name, steps in BEHAVIOURS.items()}
-        self._tls = None if ca is None else _context(ca)
+        self._tls = None if ca is None else server_context(ca, "localhost", "127.0.0.1")
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads: list[threading.Thread] = []
         self._open: set[socket.socket] = set()
@@ -221,9 +223,3 @@ def _read_head(connection: socket.socket) -> bytes:
             return b""
         head += byte
     return head
-
-
-def _context(ca: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost", "127.0.0.1").configure_cert(context)
-    return context

@@ -7,11 +7,11 @@ to a folder, and a change exchanges that link.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import trustme
 import yaml
 
@@ -124,5 +124,4 @@ def secrets_of_an_operator(ca: trustme.CA, *, database_password: str = "sesame")
 
 
 def _htpasswd_line(name: str) -> str:
-    command = ["htpasswd", "-nbBC", "4", name, password(name)]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() + "\n"
+    return f"{name}:{bcrypt.hashpw(password(name).encode(), bcrypt.gensalt(4)).decode()}\n"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tests.support.kubectl import find_kubectl
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 ROOT = Path(__file__).parents[3]
 KUSTOMIZE = ROOT / "deploy" / "kustomize"

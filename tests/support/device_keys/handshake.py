@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512, HashAl
 
 from ostiary.core.tls import TlsSettings, build_context
 from ostiary.model import ClientCertificate, SignatureScheme
+from tests.support.http_server import common_name, server_context
 
 _HASHES: dict[str, HashAlgorithm] = {"sha256": SHA256(), "sha384": SHA384(), "sha512": SHA512()}
 
@@ -50,10 +51,7 @@ def shake_hands(
     signature_algorithms: str = "",
 ) -> str:
     """The name in the certificate that the server saw; raises what the client does."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(server)
-    ca.configure_trust(server)
-    server.verify_mode = ssl.CERT_REQUIRED
+    server = server_context(ca, "localhost", client_certificates=ssl.CERT_REQUIRED)
     client = build_context(TlsSettings(ca.cert_pem.bytes().decode()), certificate)
     client.maximum_version = version
     seen: list[str] = []
@@ -61,8 +59,7 @@ def shake_hands(
 
     def serve() -> None:
         with suppress(OSError), server.wrap_socket(theirs, server_side=True) as connection:
-            subject: dict[str, str] = dict(part[0] for part in connection.getpeercert()["subject"])  # type: ignore
-            seen.append(subject["commonName"])
+            seen.append(str(common_name(connection)))
             connection.sendall(b"!")
 
     thread = threading.Thread(target=serve)

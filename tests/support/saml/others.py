@@ -1,6 +1,6 @@
 """Two more identity systems on loopback, at which everybody who comes is Alice: npm's samlp, and that of pysaml2.
 
-    with samlp(request.config, service=signer("gateway"), encrypted=True) as idp: ...
+    with samlp(service=signer("gateway"), encrypted=True) as idp: ...
     with Pysaml2.running(tmp_path, lambda: metadata_of_the_gateway) as idp: ...
 
 Both check the signatures of requests, and speak with keys of their own. `metadata` is what the gateway is told.
@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.support import npm
+from tests.support.http_server import HttpServer, Request, Response
 from tests.support.saml.documents import POST, REDIRECT, IdentitySystem, Signer, signer, text
 
 SOURCE = Path(__file__).parent / "samlp"
@@ -36,7 +33,7 @@ class Running:
 
 
 @contextmanager
-def samlp(config: pytest.Config, *, service: Signer, encrypted: bool = False, **options: Any) -> Iterator[Running]:
+def samlp(*, service: Signer, encrypted: bool = False, **options: Any) -> Iterator[Running]:
     own = signer("samlp")
     settings = {
         "issuer": "urn:samlp",
@@ -50,7 +47,7 @@ def samlp(config: pytest.Config, *, service: Signer, encrypted: bool = False, **
     if encrypted:
         public = service.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         settings |= {"encryptionCert": service.certificate_pem.decode(), "encryptionPublicKey": public.decode()}
-    folder = npm.installed(config, SOURCE, what="samlp")
+    folder = npm.installed(SOURCE)
     command = ["node", "server.js", json.dumps(settings)]
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -71,34 +68,14 @@ def pysaml2(folder: Path, service_metadata: Callable[[], str], **policy: Any) ->
     (folder / "idp.key").write_bytes(own.key_pem)
     (folder / "idp.crt").write_bytes(own.certificate_pem)
 
-    class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}
-            self._sign_in(query, REDIRECT)
+    def sign_in(request: Request) -> Response:
+        sent, binding = (request.query, REDIRECT) if request.method == "GET" else (request.form, POST)
+        idp = _server(folder, server.url, service_metadata())
+        return Response(200, _answer(idp, sent, binding, policy).encode(), {"Content-Type": "text/html"})
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            self._sign_in({key: values[0] for key, values in parse_qs(body).items()}, POST)
-
-        def _sign_in(self, sent: dict[str, str], binding: str) -> None:
-            page = _answer(server_for(url), sent, binding, policy).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(page)))
-            self.end_headers()
-            self.wfile.write(page)
-
-        def log_message(self, *parts: Any) -> None: ...
-
-    def server_for(url: str) -> Any:
-        return _server(folder, url, service_metadata())
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        idp = IdentitySystem(f"{url}/idp", name="pysaml2")
-        yield Running(url, text(idp.metadata(url=url)))
-        server.shutdown()
+    with HttpServer(sign_in).running() as server:
+        system = IdentitySystem(f"{server.url}/idp", name="pysaml2")
+        yield Running(server.url, text(system.metadata(url=server.url)))
 
 
 def _server(folder: Path, url: str, service_metadata: str) -> Any:
@@ -125,7 +102,7 @@ def _server(folder: Path, url: str, service_metadata: str) -> Any:
 _URI = "urn:oasis:names:tc:SAML:2.0:attrname-format:uri"
 
 
-def _answer(server: Any, sent: dict[str, str], binding: str, policy: dict[str, Any]) -> str:
+def _answer(server: Any, sent: Mapping[str, str], binding: str, policy: dict[str, Any]) -> str:
     from saml2.saml import NAMEID_FORMAT_PERSISTENT, NameID
 
     detached = {key: sent[name] for key, name in (("sigalg", "SigAlg"), ("signature", "Signature")) if name in sent}

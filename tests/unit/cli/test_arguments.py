@@ -9,9 +9,8 @@ from ostiary.cli import main
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_what_was_meant_is_told(subtests: pytest.Subtests, capsys: Captured) -> None:
+    cases = [
         ("sesions list", "did you mean ostiary sessions?"),
         ("sessions lst", "did you mean list?"),
         ("policy lin x", "did you mean lint?"),
@@ -21,11 +20,11 @@ Captured = pytest.CaptureFixture[str]
         ("kubeconfig --mege", "did you mean --merge?"),
         ("sessions list -o jsn", "did you mean json?"),
         ("login --store keyrin", "did you mean keyring?"),
-    ],
-)
-def test_what_was_meant_is_told(words: str, told: str, capsys: Captured) -> None:
-    assert main(words.split()) == 2
-    assert told in capsys.readouterr().err
+    ]
+    for words, told in cases:
+        with subtests.test(words=words, told=told):
+            assert main(words.split()) == 2
+            assert told in capsys.readouterr().err
 
 
 def test_what_looks_like_nothing_leads_to_the_help(capsys: Captured) -> None:

@@ -35,12 +35,11 @@ def test_each_version_has_its_own_bytes() -> None:
     assert usable_answer(content(), b"v1alpha1", 1500) is None
 
 
-@pytest.mark.parametrize(
-    ("now", "usable"), [(939.9, False), (940, True), (1000, True), (1999.9, True), (2000, False), (9e9, False)]
-)
-def test_it_is_good_from_when_it_was_had_until_it_should_be_renewed(now: float, usable: bool) -> None:
+def test_it_is_good_from_when_it_was_had_until_it_should_be_renewed(subtests: pytest.Subtests) -> None:
     """A clock that was set back does not make an old one good; one that was corrected by a little does no harm."""
-    assert (usable_answer(content(), b"v1", now) == ANSWER) == usable
+    for now, usable in [(939.9, False), (940, True), (1000, True), (1999.9, True), (2000, False), (9e9, False)]:
+        with subtests.test(now=now, usable=usable):
+            assert (usable_answer(content(), b"v1", now) == ANSWER) == usable
 
 
 @settings(max_examples=200)
@@ -71,28 +70,26 @@ def test_a_name_that_no_file_can_have_is_not_made() -> None:
     assert file_name("https://" + "a" * 300, "default") is None
 
 
-@pytest.mark.parametrize(
-    ("environ", "folder"),
-    [
+def test_the_folder_is_the_account_s_own(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[bytes, bytes], str | None]] = [
         ({b"HOME": b"/home/ann"}, "/home/ann/.local/state/ostiary-"),
         ({b"HOME": b"/home/ann", b"XDG_STATE_HOME": b"/var/state"}, "/var/state/ostiary-"),
         ({b"HOME": b"/home/ann", b"XDG_STATE_HOME": b"relative"}, "/home/ann/.local/state/ostiary-"),
         ({b"HOME": b"relative"}, None),
         ({}, None),
         ({b"HOME": b"/home/\xff"}, None),
-    ],
-)
-def test_the_folder_is_the_account_s_own(environ: dict[bytes, bytes], folder: str | None) -> None:
-    found = state_folder(environ)
-    assert found == (None if folder is None else f"{folder}{os.geteuid()}")
+    ]
+    for environ, folder in cases:
+        with subtests.test(environ=environ, folder=folder):
+            found = state_folder(environ)
+            assert found == (None if folder is None else f"{folder}{os.geteuid()}")
 
 
 LIBRARY = "/Users/ann/Library/Application Support/ostiary-"
 
 
-@pytest.mark.parametrize(
-    ("environ", "platform", "folder"),
-    [
+def test_each_system_has_its_place_for_it(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[bytes, bytes], str, str | None]] = [
         ({b"HOME": b"/Users/ann"}, "darwin", f"{LIBRARY}{os.geteuid()}"),
         ({b"HOME": b"/Users/ann", b"XDG_STATE_HOME": b"/state"}, "darwin", f"/state/ostiary-{os.geteuid()}"),
         ({b"LOCALAPPDATA": rb"C:\Users\ann\AppData\Local"}, "win32", r"C:\Users\ann\AppData\Local/ostiary"),
@@ -101,15 +98,14 @@ LIBRARY = "/Users/ann/Library/Application Support/ostiary-"
         ({b"LOCALAPPDATA": b"C:relative"}, "win32", None),
         ({b"HOME": b"/home/ann", b"XDG_STATE_HOME": b"/state"}, "win32", None),
         ({b"LOCALAPPDATA": b"C:\\\xff"}, "win32", None),
-    ],
-)
-def test_each_system_has_its_place_for_it(environ: dict[bytes, bytes], platform: str, folder: str | None) -> None:
-    assert state_folder(environ, platform) == folder
+    ]
+    for environ, platform, folder in cases:
+        with subtests.test(environ=environ, platform=platform, folder=folder):
+            assert state_folder(environ, platform) == folder
 
 
-@pytest.mark.parametrize(
-    ("argv", "found"),
-    [
+def test_options_that_are_not_understood_at_once_are_left_to_the_slow_way(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], dict[str, str] | None]] = [
         (["--server", "https://g"], {"--server": "https://g"}),
         (["--server=https://g", "--device"], {"--server": "https://g"}),
         (["--account", "a", "--server", "https://g"], {"--server": "https://g", "--account": "a"}),
@@ -119,12 +115,10 @@ def test_each_system_has_its_place_for_it(environ: dict[bytes, bytes], platform:
         (["--server", "https://g", "--help"], None),
         (["--server", "https://g", "more"], None),
         ([], None),
-    ],
-)
-def test_options_that_are_not_understood_at_once_are_left_to_the_slow_way(
-    argv: list[str], found: dict[str, str] | None
-) -> None:
-    assert cached_token._options(argv) == found
+    ]
+    for argv, found in cases:
+        with subtests.test(argv=argv, found=found):
+            assert cached_token._options(argv) == found
 
 
 # --- who asked ---

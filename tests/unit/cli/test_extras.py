@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 from tests.support.plugins import write_kubeconfig
 
 # None of the libraries that extras bring.
@@ -20,8 +20,27 @@ for name in ("argon2", "bcrypt", "cedarpy", "httptools", "httpx", "httpx2", "jos
              "h2", "prometheus_client", "starlette", "uvloop"):
     sys.modules[name] = None
 from ostiary.cli import main
-sys.exit(main(sys.argv[1:]))
 """
+ONE_COMMAND = PLAIN + "sys.exit(main(sys.argv[1:]))"
+# Starting a process takes much longer than most commands.
+EACH_COMMAND = (
+    PLAIN
+    + """
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+done = []
+for line in sys.argv[1:]:
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(line.split())
+        except SystemExit as left:
+            code = left.code
+    done.append([line, code, out.getvalue(), err.getvalue()])
+print(json.dumps(done))
+"""
+)
 Done = subprocess.CompletedProcess[str]
 
 
@@ -33,21 +52,28 @@ def site(tmp_path: Path) -> GatewayFolder:
 
 
 def ostiary(site: GatewayFolder, *words: str) -> Done:
-    command = [sys.executable, "-c", PLAIN, *words]
+    command = [sys.executable, "-c", ONE_COMMAND, *words]
     return subprocess.run(command, cwd=site.folder, capture_output=True, text=True, timeout=100)
 
 
-@pytest.mark.parametrize(
-    "line", ["serve", "serve --config gateway.yaml", "policy replay --config gateway.yaml log", "explain an-id"]
-)
-def test_a_missing_library_is_told_with_the_extra_that_brings_it(site: GatewayFolder, line: str) -> None:
+def ostiary_each(site: GatewayFolder, *lines: str) -> list[Done]:
+    """The commands one after the other, all in one process."""
+    command = [sys.executable, "-c", EACH_COMMAND, *lines]
+    output = subprocess.run(command, cwd=site.folder, stdout=subprocess.PIPE, text=True, timeout=100, check=True).stdout
+    return [Done(line, code, out, err) for line, code, out, err in json.loads(output)]
+
+
+def test_a_missing_library_is_told_with_the_extra_that_brings_it(site: GatewayFolder) -> None:
     (site.folder / "log").write_text("{}\n")
-    done = ostiary(site, *line.split())
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "cause  the library " in done.stderr
-    assert "hint   pip install 'ostiary[gateway]'\n" in done.stderr
-    assert done.stderr.endswith("code   library-missing\n")
-    assert "Traceback" not in done.stderr
+    told = ostiary_each(
+        site, "serve", "serve --config gateway.yaml", "policy replay --config gateway.yaml log", "explain an-id"
+    )
+    for done in (*told, ostiary(site, "serve")):
+        assert (done.returncode, done.stdout) == (1, ""), done.args
+        assert "cause  the library " in done.stderr
+        assert "hint   pip install 'ostiary[gateway]'\n" in done.stderr
+        assert done.stderr.endswith("code   library-missing\n")
+        assert "Traceback" not in done.stderr
 
 
 def test_the_workload_api_is_told_with_its_extra(site: GatewayFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,16 +97,16 @@ def test_the_proxy_on_loopback_is_told_with_its_extra(
 
 
 def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:
-    done = ostiary(site, "serve", "--schema")
-    assert json.loads(done.stdout)["type"] == "object", done.stderr
-    assert ostiary(site, "serve", "--check", "--config", "gateway.yaml").stdout == "gateway.yaml: OK\n"
-    site.config.unlink()
+    schema, checked = ostiary_each(site, "serve --schema", "serve --check --config gateway.yaml")
+    assert json.loads(schema.stdout)["type"] == "object", schema.stderr
+    assert checked.stdout == "gateway.yaml: OK\n"
+    site.path.unlink()
     assert ostiary(site, "serve", "--check").stdout == "the built-in configuration: OK\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "shown"),
-    [
+def test_the_other_commands_need_none(site: GatewayFolder) -> None:
+    site.audit_log.write_text("")
+    expected = [
         ("can-i get pods -n team --user alice --explain", 0, "yes"),
         ("who-can get pods -n team", 0, "alice"),
         ("explain an-id --server https://localhost:1", 1, "sign-in-needed"),
@@ -96,13 +122,11 @@ def test_the_schema_and_a_check_need_no_extra(site: GatewayFolder) -> None:
         ("completion bash", 0, "ostiary"),
         ("registry lint --config none", 1, "none"),
         ("exec explain", 1, "config-not-found"),
-    ],
-)
-def test_the_other_commands_need_none(site: GatewayFolder, line: str, code: int, shown: str) -> None:
-    site.audit_log.write_text("")
-    done = ostiary(site, *line.split())
-    assert (done.returncode, shown in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    ]
+    told = ostiary_each(site, *(line for line, _, _ in expected))
+    for done, (line, code, shown) in zip(told, expected, strict=True):
+        assert (done.returncode, shown in done.stdout + done.stderr) == (code, True), f"{line}: {done}"
+        assert "Traceback" not in done.stderr, line
 
 
 def test_what_the_providers_log_while_they_are_read_is_a_note(site: GatewayFolder) -> None:
@@ -110,7 +134,6 @@ def test_what_the_providers_log_while_they_are_read_is_a_note(site: GatewayFolde
     *_, binding = role("", "pods", User="alice")
     site.policy([{**binding, "roleRef": gone}])
     (site.folder / "tokens.db").write_text("")
-    for line in ("sessions list", "serve --check --config gateway.yaml"):
-        done = ostiary(site, *line.split())
+    for done in ostiary_each(site, "sessions list", "serve --check --config gateway.yaml"):
         (told,) = [each for each in done.stderr.splitlines() if "gone" in each]
         assert told.startswith("ostiary: warning: a role that the RBAC policy binds does not exist"), done.stderr

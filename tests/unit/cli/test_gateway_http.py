@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,28 +12,28 @@ from hypothesis import strategies as st
 from ostiary.cli.arguments import UsageError
 from ostiary.cli.gateway_http import GatewayHttp, Reply, checked_address
 from ostiary.errors import ProviderError
-from tests.support.serving import serving
+from tests.support.http_server import HttpServer, Response
+
+EMPTY = Response(body={})
 
 
-@pytest.mark.parametrize(
-    ("given", "taken"),
-    [
+def test_one_gateway_has_one_address(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://gateway.example", "https://gateway.example"),
         ("HTTPS://Gateway.Example:8443/", "https://gateway.example:8443"),
         ("https://gateway.example/Sub/", "https://gateway.example/Sub"),
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
         ("http://[::1]:8080", "http://[::1]:8080"),
         ("http://localhost", "http://localhost"),
-    ],
-)
-def test_one_gateway_has_one_address(given: str, taken: str) -> None:
-    assert checked_address(given) == taken
-    assert checked_address(taken) == taken
+    ]
+    for address, taken in cases:
+        with subtests.test(address=address, taken=taken):
+            assert checked_address(address) == taken
+            assert checked_address(taken) == taken
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_what_is_no_address_or_shows_the_token_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "gateway.example",
         "ftp://gateway.example",
@@ -48,17 +46,16 @@ def test_one_gateway_has_one_address(given: str, taken: str) -> None:
         "https://gateway.example/a b",
         "https://gateway.example/\n",
         "https://[::1",
-    ],
-)
-def test_what_is_no_address_or_shows_the_token_is_refused_and_not_quoted(address: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        checked_address(address)
-    assert "ann:word" not in str(caught.value)
+    ]
+    for address in cases:
+        with subtests.test(address=address):
+            with pytest.raises(UsageError) as caught:
+                checked_address(address)
+            assert "ann:word" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("address", "cause"),
-    [
+def test_what_is_wrong_with_an_address_is_told(subtests: pytest.Subtests) -> None:
+    cases = [
         ("gateway.example", "it does not begin with https://"),
         ("gateway.example:8443/sub", "it does not begin with https://"),
         ("localhost:8080", "it does not begin with https://"),
@@ -67,12 +64,12 @@ def test_what_is_no_address_or_shows_the_token_is_refused_and_not_quoted(address
         ("ftp://gateway.example", "it is not a URL such as https://gateway.example"),
         ("", "it is not a URL such as https://gateway.example"),
         ("a gateway", "it is not a URL such as https://gateway.example"),
-    ],
-)
-def test_what_is_wrong_with_an_address_is_told(address: str, cause: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        checked_address(address)
-    assert caught.value.cause == cause
+    ]
+    for address, cause in cases:
+        with subtests.test(address=address, cause=cause):
+            with pytest.raises(UsageError) as caught:
+                checked_address(address)
+            assert caught.value.cause == cause
 
 
 @settings(max_examples=200)
@@ -85,60 +82,31 @@ def test_any_text_is_taken_or_refused(text: str) -> None:
 # --- one question ---
 
 
-class Listener:
-    """Says *body* to everybody, and remembers the first line of what it was asked."""
-
-    def __init__(self, status: int = 200, body: bytes = b"{}", **headers: str) -> None:
-        self.asked: list[str] = []
-        listener = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                listener.asked.append(self.requestline)
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_CONNECT = do_GET
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Listener]:
-        with serving(self._http):
-            yield self
-
-
 def ask(server: str, **options: Any) -> Reply:
     return GatewayHttp(server, **options).ask("GET", "/x", headers={"Authorization": "Bearer t"})
 
 
 def test_what_stays_on_this_machine_is_shown_to_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Listener().running() as gateway, Listener().running() as proxy:
+    with HttpServer(EMPTY).running() as gateway, HttpServer(EMPTY).running() as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         assert ask(gateway.url).status == 200
-        assert (len(gateway.asked), proxy.asked) == (1, [])
+        assert (len(gateway.requests), proxy.requests) == (1, [])
 
 
 def test_a_proxy_sees_where_to_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Listener(502).running() as proxy:
+    with HttpServer(Response(502)).running() as proxy:
         monkeypatch.setenv("https_proxy", proxy.url)
         with pytest.raises(ProviderError) as caught:
             ask("https://gateway.example")
         assert caught.value.code == "gateway-unreachable"
-        assert [line.rpartition(" ")[0] for line in proxy.asked] == ["CONNECT gateway.example:443"]
+        assert [(request.method, request.target) for request in proxy.requests] == [("CONNECT", "gateway.example:443")]
 
 
 def test_a_redirect_is_an_answer_and_not_a_way() -> None:
-    with Listener().running() as other, Listener(307, Location=f"{other.url}/x").running() as gateway:
-        assert ask(gateway.url).status == 307
-        assert other.asked == []
+    with HttpServer(EMPTY).running() as other:
+        with HttpServer(Response(307, {}, {"Location": f"{other.url}/x"})).running() as gateway:
+            assert ask(gateway.url).status == 307
+        assert other.requests == []
 
 
 @pytest.mark.parametrize(
@@ -147,12 +115,12 @@ def test_a_redirect_is_an_answer_and_not_a_way() -> None:
     ids=["empty", "no JSON", "a list", "deep", "large"],
 )
 def test_an_answer_that_is_no_object_or_too_large_has_no_fields(body: bytes) -> None:
-    with Listener(body=body).running() as gateway:
+    with HttpServer(Response(body=body)).running() as gateway:
         assert ask(gateway.url, largest=100).fields == {}
 
 
 def test_a_reply_does_not_show_what_is_in_it() -> None:
-    with Listener(body=b'{"token": "s3cret"}').running() as gateway:
+    with HttpServer(Response(body={"token": "s3cret"})).running() as gateway:
         found = ask(gateway.url)
         assert found.fields == {"token": "s3cret"}
         assert "s3cret" not in repr(found)

@@ -159,15 +159,15 @@ def test_kubectl_calls_it_by_another_name(capsys: Captured, monkeypatch: pytest.
     assert "did you mean kubectl ostiary exec?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(capsys: Captured, command: str) -> None:
-    assert main([command, "--help"]) == 0
-    assert f"usage: ostiary {command}" in capsys.readouterr().out
+def test_every_command_has_help(capsys: Captured, subtests: pytest.Subtests) -> None:
+    for command in COMMANDS:
+        with subtests.test(command=command):
+            assert main([command, "--help"]) == 0
+            assert f"usage: ostiary {command}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_wrong_command_line_is_told_in_our_form(capsys: Captured, subtests: pytest.Subtests) -> None:
+    cases: list[list[str]] = [
         ["exec"],
         ["exec", "nonsense"],
         ["exec", "run", "--nonsense"],
@@ -179,15 +179,15 @@ def test_every_command_has_help(capsys: Captured, command: str) -> None:
         ["exec", "check"],
         ["exec", "check", "--env", "NAME", "true"],
         ["completion", "tcsh"],
-    ],
-)
-def test_a_wrong_command_line_is_told_in_our_form(capsys: Captured, line: list[str]) -> None:
-    assert main(line) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("ostiary: ")
-    assert "  hint   " in shown.err
-    assert shown.err.endswith("  code   usage\n")
+    ]
+    for line in cases:
+        with subtests.test(line=line):
+            assert main(line) == 2
+            shown = capsys.readouterr()
+            assert shown.out == ""
+            assert shown.err.startswith("ostiary: ")
+            assert "  hint   " in shown.err
+            assert shown.err.endswith("  code   usage\n")
 
 
 @pytest.mark.parametrize(

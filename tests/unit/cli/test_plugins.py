@@ -63,7 +63,7 @@ def test_json_tells_every_declared_trait(capsys: Captured) -> None:
     moving = ["export_log", "export_sessions", "import_log", "import_sessions", "examine", "others_using"]
     objects = ["put_object", "find_object", "list_objects", "delete_object", "object_kinds"]
     records = ["put_record", "find_record", "take_record"]
-    listing = ["sessions_from", "page_sessions"]
+    listing = ["sessions_from", "page_sessions", "count_objects"]
     assert found["sqlite"]["abilities"] == [*records, "path", *objects, *moving, *listing]
     assert found["sqlite"]["problems"] == []
 

@@ -11,7 +11,7 @@ import gc
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,33 +121,31 @@ def observed(
 ) -> Verdict:
     # Connections with the same plugin share its credential as long as one of them lives: none of the last test may.
     gc.collect()
-    api.seen.clear()
+    api.requests.clear()
     caplog.clear()
     before = plugin.runs
     try:
         with connect_to(user=user).httpx() as client:
             client.get("/version")
     except OstiaryError:
-        assert api.seen == []
+        assert api.requests == []
         return Verdict(refused=True)
-    (seen,) = api.seen
+    (received,) = api.requests
     unused = [record.args[1] for record in caplog.records if "is not used" in record.msg and record.args]  # type: ignore[index]
     return Verdict(
         False,
-        seen.header("Authorization"),
-        seen.certificate is not None,
+        received.headers.get("Authorization"),
+        received.certificate is not None,
         plugin.runs - before,
         tuple(map(str, unused)),
     )
 
 
-@pytest.fixture(autouse=True)
-def nothing_older_is_collected() -> Iterator[None]:
+@pytest.fixture(autouse=True, scope="module")
+def nothing_older_is_collected() -> None:
     """What earlier tests of this process left is not looked at again and again by `observed`: that took minutes."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def test_every_credential_field_alone_and_in_pairs_is_obeyed_refused_or_told_as_unused(
@@ -203,7 +201,7 @@ def test_a_password_in_the_address_signs_over_https_and_is_never_told(
     connection = connect_to(server=server, user={"token": "static"})
     with connection.httpx() as client:
         client.get("/version")
-    assert api.seen[0].all("Authorization") == ["Basic " + base64.b64encode(b"u:c4n4ry").decode()]
+    assert api.requests[0].headers.get_list("Authorization") == ["Basic " + base64.b64encode(b"u:c4n4ry").decode()]
     assert "the credential of user 'dev' is not sent" in caplog.text
     plain = connect_to(server="http://u:c4n4ry@c.test", user={})
     assert "no credential is sent to http://c.test" in caplog.text
@@ -216,7 +214,7 @@ def test_a_request_that_its_caller_signs_still_presents_the_certificate(
     for name in ("certificate", "certificate-data"):
         with connect_to(user=fields[name]).httpx() as client:
             client.get("/version", headers={"Authorization": "Bearer mine"})
-        assert (api.seen[-1].header("Authorization"), api.seen[-1].certificate) == ("Bearer mine", "dev")
+        assert (api.requests[-1].headers.get("Authorization"), api.requests[-1].certificate) == ("Bearer mine", "dev")
 
 
 @pytest.mark.parametrize(
@@ -272,5 +270,5 @@ def test_a_token_file_that_cannot_be_used_beside_a_token_is_told(
         file.write_text(content)
     with connect_to(user={"token": "static", "tokenFile": str(file)}).httpx() as client:
         client.get("/version")
-    assert api.seen[-1].header("Authorization") == "Bearer static"
+    assert api.requests[-1].headers.get("Authorization") == "Bearer static"
     assert "the token in the kubeconfig is sent instead" in caplog.text

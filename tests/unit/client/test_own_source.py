@@ -83,7 +83,7 @@ def test_many_requests_at_once_fetch_once_and_the_kubeconfigs_plugin_never_runs(
     ):
         statuses = list(threads.map(lambda _: client.get(PODS).status_code, range(32)))
     assert statuses == [200] * 32
-    assert {seen.header("Authorization") for seen in api.seen} == {"Bearer token-1"}
+    assert {request.headers.get("Authorization") for request in api.requests} == {"Bearer token-1"}
     assert (source.rejections, plugin.runs) == ([None], 0)
     assert "brings a source of its own" in caplog.text
 
@@ -95,7 +95,7 @@ def test_a_401_is_told_to_the_source_and_the_request_sent_again(
     api.rules.tokens = {"token-2"}
     with connect_to(source=source).httpx() as client:
         assert client.get(PODS).status_code == 200
-    assert api.statuses() == [401, 200]
+    assert api.statuses == [401, 200]
     first, second = source.rejections
     assert first is None
     assert second.status == 401
@@ -112,7 +112,9 @@ def test_it_is_fetched_again_when_it_has_expired_and_not_before(
         client.get(PODS)
         clock.advance(minutes=1, seconds=1)
         client.get(PODS)
-    assert [seen.header("Authorization") for seen in api.seen] == [f"Bearer token-{n}" for n in (1, 1, 2)]
+    assert [request.headers.get("Authorization") for request in api.requests] == [
+        f"Bearer token-{n}" for n in (1, 1, 2)
+    ]
 
 
 def test_a_coroutine_runs_in_the_loop_of_connect_and_without_one_in_its_own(connect_to: Connect) -> None:
@@ -159,7 +161,7 @@ def test_a_certificate_of_the_source_is_presented(
     source = Returning(Credential(certificate=ClientCertificate(chain, Secret(key))))
     with connect_to(source=source).httpx() as client:
         assert client.get(PODS).status_code == 200
-    assert api.seen[0].certificate == "robot"
+    assert api.requests[0].certificate == "robot"
 
 
 def test_a_key_of_the_source_may_be_one_that_signs(connect_to: Connect, api: ApiServer, ca: trustme.CA) -> None:
@@ -170,7 +172,7 @@ def test_a_key_of_the_source_may_be_one_that_signs(connect_to: Connect, api: Api
     source = Returning(Credential(certificate=ClientCertificate(chain, device_key=key)))
     with connect_to(source=source).httpx() as client:
         assert client.get(PODS).status_code == 200
-    assert api.seen[0].certificate == "robot"
+    assert api.requests[0].certificate == "robot"
     mismatched = Returning(Credential(certificate=ClientCertificate(chain, device_key=other)))
     with connect_to(source=mismatched).httpx() as client, pytest.raises(KeyUnusable):
         client.get(PODS)
@@ -208,7 +210,7 @@ def test_what_cannot_be_used_is_refused_before_it_is_sent(
     assert caught.value.code == "own-source-invalid"
     assert cause in str(caught.value.cause)
     assert "canary" not in str(caught.value)
-    assert api.seen == []
+    assert api.requests == []
 
 
 def test_what_it_raises_is_the_cause_and_it_is_left_alone_for_a_while(connect_to: Connect, clock: FakeClock) -> None:
@@ -247,7 +249,7 @@ def test_a_source_that_insists_on_a_rejected_credential_is_asked_once_more_and_t
     with connect_to(source=Insisting(Credential(token=Secret("t")))).httpx() as client:
         assert [client.get(PODS).status_code for _ in range(5)] == [401] * 5
     assert len(calls) == 2
-    assert api.statuses() == [401] * 6
+    assert api.statuses == [401] * 6
 
 
 def test_an_error_of_its_own_words_comes_through(connect_to: Connect) -> None:
@@ -299,7 +301,7 @@ def test_no_kubeconfig_is_needed(api: ApiServer, ca_data: str) -> None:
     overrides = ostiary.Overrides(server=api.url, certificate_authority_data=b64decode(ca_data))
     with ostiary.connect(overrides=overrides, source=Source()).httpx() as client:
         assert client.get(PODS).status_code == 200
-    assert api.seen[0].header("Authorization") == "Bearer token-1"
+    assert api.requests[0].headers.get("Authorization") == "Bearer token-1"
 
 
 def test_it_is_fetched_in_a_thread_of_its_own(connect_to: Connect) -> None:

@@ -90,9 +90,8 @@ def test_what_only_looks_like_loopback_is(server: str) -> None:
 # --- no_proxy ---
 
 
-@pytest.mark.parametrize(
-    ("rules", "server", "exempt"),
-    [
+def test_a_rule_of_no_proxy(subtests: pytest.Subtests) -> None:
+    cases = [
         # A name means itself and everything below it.
         ("example.test", "https://example.test", True),
         ("example.test", "https://api.example.test:6443", True),
@@ -160,10 +159,10 @@ def test_what_only_looks_like_loopback_is(server: str) -> None:
         ("10.0.0.0/99", "https://10.0.0.1", False),
         ("api.test/24", "https://api.test", False),
         ("https://api.test", "https://api.test", False),
-    ],
-)
-def test_a_rule_of_no_proxy(rules: str, server: str, exempt: bool) -> None:
-    assert is_exempt(server, rules) is exempt
+    ]
+    for rules, server, exempt in cases:
+        with subtests.test(rules=rules, server=server, exempt=exempt):
+            assert is_exempt(server, rules) is exempt
 
 
 labels = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
@@ -221,15 +220,16 @@ UNUSABLE = [
 ]
 
 
-@pytest.mark.parametrize("url", UNUSABLE)
-def test_an_address_that_cannot_be_used_is_an_error_that_shows_no_password(url: str) -> None:
-    with pytest.raises(TransportError) as caught:
-        chosen("https://api.test", configured=url)
-    assert caught.value.code == "proxy-invalid"
-    assert caught.value.hint
-    assert CANARY not in str(caught.value) + repr(caught.value)
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+def test_an_address_that_cannot_be_used_is_an_error_that_shows_no_password(subtests: pytest.Subtests) -> None:
+    for url in UNUSABLE:
+        with subtests.test(url=url):
+            with pytest.raises(TransportError) as caught:
+                chosen("https://api.test", configured=url)
+            assert caught.value.code == "proxy-invalid"
+            assert caught.value.hint
+            assert CANARY not in str(caught.value) + repr(caught.value)
+            assert caught.value.__cause__ is None
+            assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 def test_an_address_of_the_environment_is_checked_too() -> None:
@@ -242,19 +242,18 @@ def test_an_address_that_is_not_needed_is_not_checked() -> None:
     assert chosen("https://api.test", HTTP_PROXY="ftp://proxy.test") is None
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_an_address_that_can_be_used_is_given_as_it_was_written(subtests: pytest.Subtests) -> None:
+    cases = [
         "http://proxy.test",
         "https://proxy.test:3128",
         "socks5://proxy.test:1080",
         "HTTP://proxy.test",
         "http://[2001:db8::1]:3128",
         f"http://user:{CANARY}@proxy.test:3128/",
-    ],
-)
-def test_an_address_that_can_be_used_is_given_as_it_was_written(url: str) -> None:
-    assert chosen("https://api.test", configured=url) == url
+    ]
+    for url in cases:
+        with subtests.test(url=url):
+            assert chosen("https://api.test", configured=url) == url
 
 
 @given(st.text())

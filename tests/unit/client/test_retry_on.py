@@ -20,7 +20,7 @@ def test_a_403_replaces_the_credential_only_for_those_who_ask_for_it(
     plugin.answer(token="token-1", version="v1alpha1")
     with connect_to(user=user, retry_on=(401, 403)).httpx() as client:
         assert client.get("/api/v1/forbidden").status_code == 403
-    assert (api.statuses(), plugin.runs) == ([403, 403], 2)
+    assert (api.statuses, plugin.runs) == ([403, 403], 2)
     assert '"code":403' in plugin.infos[1]
 
 
@@ -29,7 +29,7 @@ def test_with_retry_on_401_false_the_403_is_returned_and_the_credential_replaced
 ) -> None:
     with connect_to(retry_on=[403, 401], retry_on_401=False).httpx() as client:
         assert client.get("/api/v1/forbidden").status_code == 403
-    assert (api.statuses(), plugin.runs) == ([403], 2)
+    assert (api.statuses, plugin.runs) == ([403], 2)
 
 
 def test_no_status_at_all_leaves_the_credential_alone(

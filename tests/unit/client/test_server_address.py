@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from ostiary.client.server_address import AddressError, is_secure_server, parse_server, server_for_plugins
 
 
-@pytest.mark.parametrize(
-    ("server", "url"),
-    [
+def test_an_address(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://c.test:6443", "https://c.test:6443"),
         ("HTTPS://C.test", "https://C.test"),
         ("https://c.test:", "https://c.test"),
@@ -24,16 +23,15 @@ from ostiary.client.server_address import AddressError, is_secure_server, parse_
         ("c.test", "http://c.test"),
         ("10.0.0.1:6443", "http://10.0.0.1:6443"),
         ("localhost:8080/", "http://localhost:8080"),
-    ],
-)
-def test_an_address(server: str, url: str) -> None:
-    assert str(parse_server(server)) == url
-    assert is_secure_server(server) == url.startswith("https")
+    ]
+    for server, url in cases:
+        with subtests.test(server=server, url=url):
+            assert str(parse_server(server)) == url
+            assert is_secure_server(server) == url.startswith("https")
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
+def test_what_is_no_address_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         " https://c.test",
         "https://c.test:6443 ",
@@ -52,13 +50,13 @@ def test_an_address(server: str, url: str) -> None:
         "https://2001:db8::1",
         "https://[2001:db8::1",
         "https://c.test:1:2",
-    ],
-)
-def test_what_is_no_address_is_refused_and_not_quoted(server: str) -> None:
-    with pytest.raises(AddressError) as refused:
-        parse_server(server)
-    assert "c.test" not in str(refused.value)
-    assert not is_secure_server(server)
+    ]
+    for server in cases:
+        with subtests.test(server=server):
+            with pytest.raises(AddressError) as refused:
+                parse_server(server)
+            assert "c.test" not in str(refused.value)
+            assert not is_secure_server(server)
 
 
 def test_a_user_and_password_sign_and_stand_in_no_text() -> None:
@@ -68,19 +66,18 @@ def test_a_user_and_password_sign_and_stand_in_no_text() -> None:
     assert (str(address), "p w" in repr(address)) == ("https://c.test", False)
 
 
-@pytest.mark.parametrize(
-    ("server", "told"),
-    [
+def test_a_plugin_is_told_the_server_as_it_stands(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://c.test:6443", "https://c.test:6443"),
         ("HTTPS://C.test", "HTTPS://C.test"),
         ("https://c.test:6443#f", "https://c.test:6443#f"),
         ("https://c.test?q", "https://c.test?q"),
         ("https://c.test/?q", "https://c.test/?q"),
         ("https://c.test/base/?q=1#f", "https://c.test/base/"),
-    ],
-)
-def test_a_plugin_is_told_the_server_as_it_stands(server: str, told: str) -> None:
-    assert server_for_plugins(server) == told
+    ]
+    for server, told in cases:
+        with subtests.test(server=server, told=told):
+            assert server_for_plugins(server) == told
 
 
 @given(st.text(max_size=40))

@@ -12,9 +12,8 @@ from ostiary.errors import ConfigurationError
 from tests.unit.gateway import acme
 
 
-@pytest.mark.parametrize(
-    ("plugin_type", "name", "module", "extras"),
-    [
+def test_a_provider_whose_library_is_missing_names_the_extras(subtests: pytest.Subtests) -> None:
+    cases = [
         ("authorization", "cedar", "ostiary.plugins.cedar", "gateway,cedar"),
         ("authorization", "abac", "ostiary.plugins.abac.authorization", "gateway"),
         ("identity", "oidc", "ostiary.plugins.oidc.identity", "gateway,oidc"),
@@ -22,16 +21,17 @@ from tests.unit.gateway import acme
         ("identity", "google", "ostiary.plugins.google.identity", "gateway,oidc"),
         ("identity", "sso_cookie", "ostiary.plugins.sso_cookie.identity", "gateway,oidc"),
         ("identity", "github", "ostiary.plugins.github.identity", "gateway"),
-    ],
-)
-def test_a_provider_whose_library_is_missing_names_the_extras(
-    monkeypatch: pytest.MonkeyPatch, plugin_type: str, name: str, module: str, extras: str
-) -> None:
-    # As if one of its imports failed.
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigurationError) as caught:
-        catalog.load(plugin_type, name)
-    assert caught.value.hint == f"pip install 'ostiary[{extras}]'"
+    ]
+    for plugin_type, name, module, extras in cases:
+        with (
+            subtests.test(plugin_type=plugin_type, name=name, module=module, extras=extras),
+            pytest.MonkeyPatch.context() as monkeypatch,
+        ):
+            # As if one of its imports failed.
+            monkeypatch.setitem(sys.modules, module, None)
+            with pytest.raises(ConfigurationError) as caught:
+                catalog.load(plugin_type, name)
+            assert caught.value.hint == f"pip install 'ostiary[{extras}]'"
 
 
 def test_endings_of_policy_files_lead_to_the_provider_that_declares_them() -> None:

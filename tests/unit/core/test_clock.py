@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from tests.support.missing import missing
+from tests.support.tiers import missing
 
 HOUR = 3600
 

@@ -10,6 +10,7 @@ from ostiary.core.catalog import Context
 from ostiary.core.config import Fields
 from ostiary.interfaces.audit import Batches
 from ostiary.interfaces.identity import LoginRequest
+from ostiary.interfaces.resources import MountedResource, ResourceAnswer, ResourceGroup, ResourceRequest
 from ostiary.model import UserInfo
 from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
@@ -25,6 +26,8 @@ anybody = {HERE}:Anybody
 by_certificate = {HERE}:ByCertificate
 [ostiary.authorization]
 everything = {HERE}:Everything
+grants = {HERE}:PolicyWithGrants
+shared_grants = {HERE}:PolicyWithSharedGrants
 [ostiary.token_store]
 dictionary = {HERE}:UndeclaredStore
 shared = {HERE}:SharedStore
@@ -69,6 +72,19 @@ class Anybody(SingleUserIdentity):
 
 class Everything(AllowAllAuthorization):
     pass
+
+
+class PolicyWithGrants(AllowAllAuthorization):
+    """Serves its grants as resources, and keeps them in the process."""
+
+    resource_group = ResourceGroup("grants.example.com", "v1", (MountedResource("grants", "Grant", False, ("list",)),))
+
+    async def serve_resource(self, request: ResourceRequest) -> ResourceAnswer:
+        return ResourceAnswer(200, {})
+
+
+class PolicyWithSharedGrants(PolicyWithGrants):
+    shared_between_processes = True
 
 
 class ClusterAttributes(KubernetesAttributes):

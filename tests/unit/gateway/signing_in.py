@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from typing import Any
@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from ostiary.core.tokens import Tokens
+from ostiary.core.tokens import TOKENS_PER_USER, Tokens
 from ostiary.errors import LoginRefused
 from ostiary.gateway.accounts.api_tokens import ApiTokens
 from ostiary.gateway.accounts.service_accounts import ServiceAccounts
@@ -107,6 +107,7 @@ class Gateway:
     decisions: DecisionFeed | None = None
     api_tokens: ApiTokenSettings = field(default_factory=ApiTokenSettings)
     starts_per_minute: float = 60.0
+    tokens_per_user: int = TOKENS_PER_USER
     step_up: StepUpRules | None = None
     address: str = "192.0.2.1"
     begun: int = 0
@@ -114,7 +115,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.store = self.store or MemoryTokenStore(clock=self.clock)
-        self.tokens = Tokens(self.store, clock=self.clock)
+        self.tokens = Tokens(self.store, clock=self.clock, tokens_per_user=self.tokens_per_user)
         self.login = Login(
             identity=self.identity,
             groups=self.groups,
@@ -174,12 +175,14 @@ Make = Callable[..., Gateway]
 
 @pytest.fixture
 def make(clock: FakeClock) -> Make:
-    def build(*providers: Any, groups: Any = (), prefix: str = "", **parts: Any) -> Gateway:
+    def build(
+        *providers: Any, groups: Any = (), prefix: str = "", prefixes: Sequence[str] = (), **parts: Any
+    ) -> Gateway:
         names = [f"idp{number}" for number in range(1, len(providers) + 1)]
-        several = len(providers) > 1
+        prefixes = prefixes or ([prefix] if len(providers) == 1 else [f"{name}:" for name in names])
         identity = [
-            Identity(name, "test", provider, prefix=f"{name}:" if several else prefix)
-            for name, provider in zip(names, providers, strict=True)
+            Identity(name, "test", provider, prefix=prefix)
+            for name, provider, prefix in zip(names, providers, prefixes, strict=True)
         ]
         checks = [
             provider if isinstance(provider, Groups) else Groups(f"g{number}", "test", provider)

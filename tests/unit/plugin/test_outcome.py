@@ -49,12 +49,14 @@ def test_both_may_come_together_and_expire_with_the_first_of_them(client_certifi
     assert answer.expires_at == NOW + timedelta(hours=1)
 
 
-@pytest.mark.parametrize("result", [None, "token", (), (Token("a"), Token("b")), (Token("a"), None), {"token": "t"}])
-def test_anything_else_is_refused_and_its_text_not_quoted(result: Any) -> None:
-    with pytest.raises(AnswerInvalid) as caught:
-        answer_of(result, now=NOW)
-    assert "returned" in str(caught.value.cause)
-    assert "Token" in str(caught.value.hint)
+def test_anything_else_is_refused_and_its_text_not_quoted(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [None, "token", (), (Token("a"), Token("b")), (Token("a"), None), {"token": "t"}]
+    for result in cases:
+        with subtests.test(result=result):
+            with pytest.raises(AnswerInvalid) as caught:
+                answer_of(result, now=NOW)
+            assert "returned" in str(caught.value.cause)
+            assert "Token" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("expiry", [{"expires_in": timedelta(0)}, {"expires_at": NOW}, {"expires_in": timedelta(-1)}])

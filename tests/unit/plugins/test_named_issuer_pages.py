@@ -30,25 +30,31 @@ def shown_entry(name: str) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in ("name", "type")}
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_an_issuer_that_is_known_by_name_is_an_identity_provider(name: str, tmp_path: Path) -> None:
+def test_an_issuer_that_is_known_by_name_is_an_identity_provider(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """S1: identity as a service. A few settings are enough, and the page shows them."""
-    provider_class: Any = catalog.load("identity", name)
-    assert issubclass(provider_class, NamedIssuerIdentity)
-    settings = shown_entry(name)
-    (tmp_path / settings["clientSecretFile"]).write_text("secret")
-    reading = Reading(parse(yaml.safe_dump(settings)))
-    provider = provider_class.from_config(reading.root, Context("staff", tmp_path))
-    assert reading.problems == []
-    assert reading.unknown_fields() == ()
-    assert provider._issuer.url.startswith("https://")
+    for name in TYPES:
+        with subtests.test(name=name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            provider_class: Any = catalog.load("identity", name)
+            assert issubclass(provider_class, NamedIssuerIdentity)
+            settings = shown_entry(name)
+            (tmp_path / settings["clientSecretFile"]).write_text("secret")
+            reading = Reading(parse(yaml.safe_dump(settings)))
+            provider = provider_class.from_config(reading.root, Context("staff", tmp_path))
+            assert reading.problems == []
+            assert reading.unknown_fields() == ()
+            assert provider._issuer.url.startswith("https://")
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_every_setting_stands_on_its_page(name: str, tmp_path: Path) -> None:
-    reading = Reading(parse("{}"))
-    catalog.load("identity", name).from_config(reading.root, Context("staff", tmp_path))
-    assert [setting for setting in reading.root._asked if f"`{setting}`" not in page_of(name)] == []
+def test_every_setting_stands_on_its_page(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in TYPES:
+        with subtests.test(name=name):
+            tmp_path = tmp_path_factory.mktemp("case")
+            reading = Reading(parse("{}"))
+            catalog.load("identity", name).from_config(reading.root, Context("staff", tmp_path))
+            assert [setting for setting in reading.root._asked if f"`{setting}`" not in page_of(name)] == []
 
 
 def test_the_page_about_all_issuers_leads_to_them() -> None:

@@ -34,9 +34,8 @@ def names(found: tuple[ImageCredential, ...]) -> list[str]:
     return [one.username for one in found]
 
 
-@pytest.mark.parametrize(
-    ("glob", "target"),
-    [
+def test_a_glob_key_is_found(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://hello.kubernetes.io", "hello.kubernetes.io"),
         ("https://*.docker.io", "prefix.docker.io"),
         ("https://prefix.*.io", "prefix.docker.io"),
@@ -53,27 +52,26 @@ def names(found: tuple[ImageCredential, ...]) -> list[str]:
         ("https://prefix.docker.*/path:1111", "prefix.docker.io/path:1111"),
         ("prefix.docker.io:1111", "prefix.docker.io:1111/path"),
         ("*.docker.io:1111", "prefix.docker.io:1111/path"),
-    ],
-)
-def test_a_glob_key_is_found(glob: str, target: str) -> None:
-    (found,) = Credentials([(glob, LOGIN)], SOURCE).find(f"{target}/foo/bar")
-    assert (found.username, found.password, found.email) == ("foo", Secret("bar"), "foo@bar.baz")
-    assert found.source is SOURCE
+    ]
+    for glob, target in cases:
+        with subtests.test(glob=glob, target=target):
+            (found,) = Credentials([(glob, LOGIN)], SOURCE).find(f"{target}/foo/bar")
+            assert (found.username, found.password, found.email) == ("foo", Secret("bar"), "foo@bar.baz")
+            assert found.source is SOURCE
 
 
-@pytest.mark.parametrize(
-    ("glob", "target"),
-    [
+def test_a_key_that_does_not_match_is_not_found(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://hello.kubernetes.io", "world.mesos.org/foo/bar"),
         ("https://*.docker.com", "prefix.docker.io"),
         ("https://suffix.*.io", "prefix.docker.io"),
         ("https://prefix.docker.c*", "prefix.docker.io"),
         ("https://prefix.*.io/path:1111", "prefix.docker.io/path/subpath:1111"),
         ("suffix.*.io", "prefix.docker.io"),
-    ],
-)
-def test_a_key_that_does_not_match_is_not_found(glob: str, target: str) -> None:
-    assert Credentials([(glob, LOGIN)], SOURCE).find(f"{target}/foo/bar") == ()
+    ]
+    for glob, target in cases:
+        with subtests.test(glob=glob, target=target):
+            assert Credentials([(glob, LOGIN)], SOURCE).find(f"{target}/foo/bar") == ()
 
 
 @pytest.mark.parametrize(
@@ -96,9 +94,8 @@ def test_the_old_address_of_docker_hub_counts_only_if_nothing_matches() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("image", "is_default"),
-    [
+def test_which_images_are_of_the_default_registry(subtests: pytest.Subtests) -> None:
+    cases = [
         ("foo/bar", True),
         ("docker.io/foo/bar", True),
         ("index.docker.io/foo/bar", True),
@@ -107,19 +104,18 @@ def test_the_old_address_of_docker_hub_counts_only_if_nothing_matches() -> None:
         ("registry.tld/foo/bar", False),
         ("registry:5000/foo/bar", False),
         ("myhostdocker.io/foo/bar", False),
-    ],
-)
-def test_which_images_are_of_the_default_registry(image: str, is_default: bool) -> None:
-    assert is_default_registry(image) is is_default
+    ]
+    for image, is_default in cases:
+        with subtests.test(image=image, is_default=is_default):
+            assert is_default_registry(image) is is_default
 
 
 GRACE = RegistryLogin("grace", Secret("squash"), "grace@example.com")
 ADA = RegistryLogin("ada", Secret("smash"), "ada@example.com")
 
 
-@pytest.mark.parametrize(
-    ("image", "expected"),
-    [
+def test_every_key_that_matches_is_found_the_longest_first(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("bar.example.com", ["ada"]),
         ("bar.example.com/pong", ["grace", "ada"]),
         ("bar.example.com/ping", ["ada"]),
@@ -127,11 +123,11 @@ ADA = RegistryLogin("ada", Secret("smash"), "ada@example.com")
         ("bar.example.com/pong/pang", ["grace", "ada"]),
         ("example.com", []),
         ("foo.example.com", []),
-    ],
-)
-def test_every_key_that_matches_is_found_the_longest_first(image: str, expected: list[str]) -> None:
-    both = Credentials([("bar.example.com", ADA), ("bar.example.com/pong", GRACE)], SOURCE)
-    assert names(both.find(image)) == expected
+    ]
+    for image, expected in cases:
+        with subtests.test(image=image, expected=expected):
+            both = Credentials([("bar.example.com", ADA), ("bar.example.com/pong", GRACE)], SOURCE)
+            assert names(both.find(image)) == expected
 
 
 @pytest.mark.parametrize(
@@ -177,9 +173,8 @@ def test_the_version_in_a_key_is_no_part_of_an_image_name(image: str) -> None:
     assert len(credentials("https://quay.io/v1/").find(image)) == 1
 
 
-@pytest.mark.parametrize(
-    ("raw", "key"),
-    [
+def test_keys_are_normalised(subtests: pytest.Subtests) -> None:
+    cases = [
         ("https://quay.io/v1/", b"quay.io"),
         ("https://quay.io/v1", b"quay.io/v1"),
         ("https://quay.io/v2/ns", b"quay.io/ns"),
@@ -189,10 +184,10 @@ def test_the_version_in_a_key_is_no_part_of_an_image_name(image: str) -> None:
         ("quay.io:5000", b"quay.io:5000"),
         ("%invalid%", None),
         ("a b", None),
-    ],
-)
-def test_keys_are_normalised(raw: str, key: bytes | None) -> None:
-    assert normalised_key(raw) == key
+    ]
+    for raw, key in cases:
+        with subtests.test(raw=raw, key=key):
+            assert normalised_key(raw) == key
 
 
 def test_a_key_that_cannot_be_parsed_is_passed_over() -> None:

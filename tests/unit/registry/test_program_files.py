@@ -13,10 +13,10 @@ BIN = Path(__file__).parents[3] / "src" / "bin"
 INTERPRETER = "#!/bin/sh\nprintf '%s\\n' \"$@\"\n"
 
 
-@pytest.mark.parametrize("program", ["docker-credential-ostiary", "ostiary-credential-provider"])
-@pytest.mark.parametrize(
-    ("folder", "lines", "flags"),
-    [
+def test_the_interpreter_is_that_of_the_entry_point(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[str, str, list[str] | None]] = [
         ("venv", "#!{python}\n", []),
         ("venv", "#!{python} -sP\n", ["-sP"]),
         ("venv", "#! {python}\n", []),
@@ -27,20 +27,20 @@ INTERPRETER = "#!/bin/sh\nprintf '%s\\n' \"$@\"\n"
         ("venv", "#!python\n", None),
         ("venv", "#!/bin/sh\nexit 0\n", None),
         ("venv", "", None),
-    ],
-)
-def test_the_interpreter_is_that_of_the_entry_point(
-    tmp_path: Path, program: str, folder: str, lines: str, flags: list[str] | None
-) -> None:
-    python = tmp_path / folder / "python"
-    python.parent.mkdir()
-    python.write_text(INTERPRETER)
-    python.chmod(0o755)
-    copy = Path(shutil.copy(BIN / program, tmp_path))
-    (tmp_path / "kubectl-ostiary").write_text(lines.format(python=python))
-    done = subprocess.run(["/bin/sh", copy, "get", "a b"], capture_output=True, text=True, timeout=30)
-    if flags is None:
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "does not name one by its full path" in done.stderr
-    else:
-        assert done.stdout.splitlines() == [*flags, str(copy), "get", "a b"], done.stderr
+    ]
+    for program in ["docker-credential-ostiary", "ostiary-credential-provider"]:
+        for folder, lines, flags in cases:
+            with subtests.test(program=program, folder=folder, lines=lines, flags=flags):
+                tmp_path = tmp_path_factory.mktemp("case")
+                python = tmp_path / folder / "python"
+                python.parent.mkdir()
+                python.write_text(INTERPRETER)
+                python.chmod(0o755)
+                copy = Path(shutil.copy(BIN / program, tmp_path))
+                (tmp_path / "kubectl-ostiary").write_text(lines.format(python=python))
+                done = subprocess.run(["/bin/sh", copy, "get", "a b"], capture_output=True, text=True, timeout=30)
+                if flags is None:
+                    assert (done.returncode, done.stdout) == (1, "")
+                    assert "does not name one by its full path" in done.stderr
+                else:
+                    assert done.stdout.splitlines() == [*flags, str(copy), "get", "a b"], done.stderr

@@ -137,9 +137,9 @@ def test_a_local_review_in_its_namespace_is_read() -> None:
     assert (found.kind, found.namespace, found.user) == (LOCAL, "dev", UserInfo("alice"))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_no_review_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    """Typed decoding is the schema check; sizes are bounded."""
+    cases = [
         b"",
         b"secret-marker",
         b"[]",
@@ -153,13 +153,12 @@ def test_a_local_review_in_its_namespace_is_read() -> None:
         review({"user": "a", "resourceAttributes": POD}, version="authorization.k8s.io/v2"),
         review({"user": "a", "resourceAttributes": POD}, kind="TokenReview"),
         review({"user": "a" * MAX_BYTES, "resourceAttributes": POD}),
-    ],
-)
-def test_what_is_no_review_is_refused_and_not_quoted(data: bytes) -> None:
-    """Typed decoding is the schema check; sizes are bounded."""
-    with pytest.raises(ReviewError) as caught:
-        decode_review(data)
-    assert "secret-marker" not in str(caught.value)
+    ]
+    for data in cases:
+        with subtests.test(data=data):
+            with pytest.raises(ReviewError) as caught:
+                decode_review(data)
+            assert "secret-marker" not in str(caught.value)
 
 
 def test_unknown_fields_of_a_newer_cluster_do_not_matter() -> None:
@@ -174,24 +173,27 @@ def test_absent_lists_may_be_null_as_go_writes_them() -> None:
 # --- answers ---
 
 
-@pytest.mark.parametrize("version", [V1, V1BETA1])
-@pytest.mark.parametrize(
-    ("decision", "status"),
-    [
+def test_an_answer_echoes_the_question_and_says_three_things(subtests: pytest.Subtests) -> None:
+    """2.4: no opinion is allowed:false and denied absent; "not found" cannot be said, so its reason is neutral."""
+    cases: list[tuple[Decision, dict[str, Any]]] = [
         (Decision(Verdict.ALLOW, "because"), {"allowed": True, "reason": "because"}),
         (Decision(Verdict.DENY, "no"), {"allowed": False, "denied": True, "reason": "no"}),
         (Decision(Verdict.NO_OPINION, "hm"), {"allowed": False, "reason": "hm"}),
         (Decision(Verdict.NO_OPINION, "nothing in namespace dev", hidden=True), {"allowed": False}),
         (Decision(Verdict.DENY, "nothing in namespace dev", hidden=True), {"allowed": False, "denied": True}),
-    ],
-)
-def test_an_answer_echoes_the_question_and_says_three_things(
-    version: str, decision: Decision, status: dict[str, Any]
-) -> None:
-    """2.4: no opinion is allowed:false and denied absent; "not found" cannot be said, so its reason is neutral."""
-    spec = {"user": "alice", "resourceAttributes": POD}
-    answer = json.loads(encode_status(decode_review(review(spec, version=version)), decision))
-    assert answer == {"kind": SUBJECT, "apiVersion": version, "metadata": {}, "spec": spec, "status": status}
+    ]
+    for version in [V1, V1BETA1]:
+        for decision, status in cases:
+            with subtests.test(version=version, decision=decision, status=status):
+                spec = {"user": "alice", "resourceAttributes": POD}
+                answer = json.loads(encode_status(decode_review(review(spec, version=version)), decision))
+                assert answer == {
+                    "kind": SUBJECT,
+                    "apiVersion": version,
+                    "metadata": {},
+                    "spec": spec,
+                    "status": status,
+                }
 
 
 def test_an_evaluation_error_and_another_reason_can_be_told() -> None:
@@ -270,9 +272,9 @@ def test_the_other_servers_answer_is_a_decision(status: dict[str, Any], decision
     assert decode_status(answer(status)) == decision
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_an_unclear_answer_is_an_error_and_no_decision(subtests: pytest.Subtests) -> None:
+    """2.4: both allowed and denied is an error; so is everything that is no answer at all."""
+    cases = [
         answer({"allowed": True, "denied": True}),
         answer({}),
         answer(None),
@@ -284,12 +286,10 @@ def test_the_other_servers_answer_is_a_decision(status: dict[str, Any], decision
         b"<html>",
         b"",
         answer({"allowed": True, "reason": "x" * MAX_BYTES}),
-    ],
-)
-def test_an_unclear_answer_is_an_error_and_no_decision(data: bytes) -> None:
-    """2.4: both allowed and denied is an error; so is everything that is no answer at all."""
-    with pytest.raises(ReviewError):
-        decode_status(data)
+    ]
+    for data in cases:
+        with subtests.test(data=data), pytest.raises(ReviewError):
+            decode_status(data)
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -107,9 +107,8 @@ def test_a_provider_passes_over_fields_of_later_versions() -> None:
     assert decode_request(stdin) == Request("a")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_provider_refuses_a_request_that_it_cannot_understand(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
         {"kind": "Other"},
         {"kind": None},
         {"apiVersion": "credentialprovider.kubelet.k8s.io/v9"},
@@ -119,21 +118,22 @@ def test_a_provider_passes_over_fields_of_later_versions() -> None:
         {"serviceAccountToken": [CANARY]},
         {"serviceAccountAnnotations": {"a": 1}},
         {"serviceAccountAnnotations": [CANARY]},
-    ],
-)
-def test_a_provider_refuses_a_request_that_it_cannot_understand(change: dict[str, Any]) -> None:
-    fields = {"kind": "CredentialProviderRequest", "apiVersion": V1, "image": IMAGE, **change}
-    with pytest.raises(ConfigurationError) as caught:
-        decode_request(json.dumps(fields).encode())
-    assert caught.value.code == "credential-provider-request-invalid"
-    assert CANARY not in str(caught.value)
+    ]
+    for change in cases:
+        with subtests.test(change=change):
+            fields = {"kind": "CredentialProviderRequest", "apiVersion": V1, "image": IMAGE, **change}
+            with pytest.raises(ConfigurationError) as caught:
+                decode_request(json.dumps(fields).encode())
+            assert caught.value.code == "credential-provider-request-invalid"
+            assert CANARY not in str(caught.value)
 
 
-@pytest.mark.parametrize("stdin", [b"", b"image: a", b"[]", b"\xff", b"{} {}", b"[" * 100_000])
-def test_a_provider_refuses_what_is_no_json_object(stdin: bytes) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        decode_request(stdin)
-    assert caught.value.hint
+def test_a_provider_refuses_what_is_no_json_object(subtests: pytest.Subtests) -> None:
+    for stdin in [b"", b"image: a", b"[]", b"\xff", b"{} {}", b"[" * 100_000]:
+        with subtests.test(stdin=stdin):
+            with pytest.raises(ConfigurationError) as caught:
+                decode_request(stdin)
+            assert caught.value.hint
 
 
 # --- from the provider ---
@@ -205,9 +205,9 @@ def test_an_answer_in_another_version_is_refused(version: str | None, shown: str
     assert error.code == "credential-provider-answer-version"
 
 
-@pytest.mark.parametrize(
-    "stdout",
-    [
+def test_stdout_must_hold_one_json_object_and_nothing_else(subtests: pytest.Subtests) -> None:
+    """YAML is refused too."""
+    cases = [
         b"",
         b" \n",
         f"kind: CredentialProviderResponse\npassword: {CANARY}".encode(),
@@ -223,17 +223,16 @@ def test_an_answer_in_another_version_is_refused(version: str | None, shown: str
         b'{"a": NaN}',
         b'{"a":' * 100_000,
         b'{"a": ' + b"9" * 10_000 + b"}",
-    ],
-)
-def test_stdout_must_hold_one_json_object_and_nothing_else(stdout: bytes) -> None:
-    """YAML is refused too."""
-    error = refused(stdout)
-    assert (error.rule, error.code) == ("one-object-on-stdout", "credential-provider-answer-undecodable")
+    ]
+    for stdout in cases:
+        with subtests.test(stdout=stdout):
+            error = refused(stdout)
+            assert (error.rule, error.code) == ("one-object-on-stdout", "credential-provider-answer-undecodable")
 
 
-@pytest.mark.parametrize(
-    ("stdout", "rule"),
-    [
+def test_decoding_is_strict(subtests: pytest.Subtests) -> None:
+    """Unknown, repeated and otherwise spelled fields are refused, and not quoted."""
+    cases = [
         (answer(**{CANARY: 1}), "known-fields"),
         (answer(CacheKeyType="Image"), "known-fields"),
         (answer(auth={"a": {**ENTRY, CANARY: 1}}), "known-fields"),
@@ -241,11 +240,10 @@ def test_stdout_must_hold_one_json_object_and_nothing_else(stdout: bytes) -> Non
         (answer().replace(b'"cacheKeyType"', b'"cacheKeyType": "Image", "cacheKeyType"'), "fields-once"),
         (answer().replace(b'"username"', b'"username": "a", "username"'), "fields-once"),
         (answer().replace(b'"*.registry.io"', b'"*.registry.io": null, "*.registry.io"'), "fields-once"),
-    ],
-)
-def test_decoding_is_strict(stdout: bytes, rule: str) -> None:
-    """Unknown, repeated and otherwise spelled fields are refused, and not quoted."""
-    assert refused(stdout).rule == rule
+    ]
+    for stdout, rule in cases:
+        with subtests.test(stdout=stdout, rule=rule):
+            assert refused(stdout).rule == rule
 
 
 @pytest.mark.parametrize("key_type", ["Image", "Registry", "Global"])
@@ -253,34 +251,35 @@ def test_there_are_three_types_of_cache_keys(key_type: str) -> None:
     assert decode(answer(cacheKeyType=key_type)).cache_key_type is CacheKeyType(key_type)
 
 
-@pytest.mark.parametrize("key_type", ["", None, "image", "ServiceAccount", CANARY, 1, ["Image"]])
-def test_any_other_type_of_cache_key_leaves_the_whole_answer_unused(key_type: Any) -> None:
-    error = refused(answer(cacheKeyType=key_type))
-    assert error.rule == "cache-key-type"
-    assert "Image, Registry, Global" in error.hint
+def test_any_other_type_of_cache_key_leaves_the_whole_answer_unused(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = ["", None, "image", "ServiceAccount", CANARY, 1, ["Image"]]
+    for key_type in cases:
+        with subtests.test(key_type=key_type):
+            error = refused(answer(cacheKeyType=key_type))
+            assert error.rule == "cache-key-type"
+            assert "Image, Registry, Global" in error.hint
 
 
-@pytest.mark.parametrize(
-    ("duration", "expected"),
-    [
+def test_a_duration_is_optional_and_may_be_nothing_or_negative(subtests: pytest.Subtests) -> None:
+    """Without one the configured default counts."""
+    cases: list[tuple[str | None, timedelta | None]] = [
         (None, None),
         ("0", timedelta(0)),
         ("0s", timedelta(0)),
         ("12h", timedelta(hours=12)),
         ("-1s", timedelta(seconds=-1)),
         ("21.6µs", timedelta(microseconds=22)),
-    ],
-)
-def test_a_duration_is_optional_and_may_be_nothing_or_negative(
-    duration: str | None, expected: timedelta | None
-) -> None:
-    """Without one the configured default counts."""
-    assert decode(answer(cacheDuration=duration)).cache_duration == expected
+    ]
+    for duration, expected in cases:
+        with subtests.test(duration=duration, expected=expected):
+            assert decode(answer(cacheDuration=duration)).cache_duration == expected
 
 
-@pytest.mark.parametrize("duration", ["", "5", "1d", CANARY, 60, True, {"a": CANARY}])
-def test_what_is_no_duration_is_refused(duration: Any) -> None:
-    assert refused(answer(cacheDuration=duration)).rule == "cache-duration"
+def test_what_is_no_duration_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = ["", "5", "1d", CANARY, 60, True, {"a": CANARY}]
+    for duration in cases:
+        with subtests.test(duration=duration):
+            assert refused(answer(cacheDuration=duration)).rule == "cache-duration"
 
 
 @pytest.mark.parametrize("auth", [None, {}])
@@ -299,9 +298,9 @@ def test_username_and_password_may_be_empty(entry: Any) -> None:
     assert decode(answer(auth={"*.azurecr.io": entry})).auth == {"*.azurecr.io": BasicAuth("", Secret(""))}
 
 
-@pytest.mark.parametrize(
-    ("auth", "rule"),
-    [
+def test_auth_maps_patterns_to_a_username_and_a_password(subtests: pytest.Subtests) -> None:
+    """There is nothing but username and password."""
+    cases: list[tuple[Any, str]] = [
         ([ENTRY], "auth-shape"),
         (CANARY, "auth-shape"),
         ({"a": CANARY}, "auth-shape"),
@@ -309,11 +308,10 @@ def test_username_and_password_may_be_empty(entry: Any) -> None:
         ({"a": {"username": 5}}, "field-types"),
         ({"a": {"password": [CANARY]}}, "field-types"),
         ({"a": {**ENTRY, "identitytoken": CANARY}}, "known-fields"),
-    ],
-)
-def test_auth_maps_patterns_to_a_username_and_a_password(auth: Any, rule: str) -> None:
-    """There is nothing but username and password."""
-    assert refused(answer(auth=auth)).rule == rule
+    ]
+    for auth, rule in cases:
+        with subtests.test(auth=auth, rule=rule):
+            assert refused(answer(auth=auth)).rule == rule
 
 
 def test_text_that_is_no_text_is_read_as_by_go() -> None:
@@ -400,9 +398,9 @@ def test_the_proposals_answer_is_for_the_image_and_until_its_expiry() -> None:
     assert decode(stdout, PROPOSED) == expected
 
 
-@pytest.mark.parametrize(
-    ("expiry", "duration"),
-    [
+def test_the_proposals_expiry_becomes_a_duration_that_is_never_negative(subtests: pytest.Subtests) -> None:
+    """Without one nothing is cached. I22."""
+    cases: list[tuple[str | None, timedelta]] = [
         (None, timedelta(0)),
         ("2026-01-01T00:00:00Z", timedelta(0)),
         ("2025-12-31T23:59:59Z", timedelta(0)),
@@ -411,14 +409,11 @@ def test_the_proposals_answer_is_for_the_image_and_until_its_expiry() -> None:
         ("2026-01-01T00:00:01.5Z", timedelta(seconds=1.5)),
         ("2026-01-01T00:00:01.123456789Z", timedelta(seconds=1, microseconds=123456)),
         ("9999-12-31T23:59:59-23:59", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC) - NOW + timedelta(minutes=1439)),
-    ],
-)
-def test_the_proposals_expiry_becomes_a_duration_that_is_never_negative(
-    expiry: str | None, duration: timedelta
-) -> None:
-    """Without one nothing is cached. I22."""
-    stdout = proposed(username="user", password="pw", expirationTimestamp=expiry)
-    assert decode(stdout, PROPOSED).cache_duration == duration
+    ]
+    for expiry, duration in cases:
+        with subtests.test(expiry=expiry, duration=duration):
+            stdout = proposed(username="user", password="pw", expirationTimestamp=expiry)
+            assert decode(stdout, PROPOSED).cache_duration == duration
 
 
 def test_the_proposals_answer_may_name_any_kind_and_hold_other_fields() -> None:
@@ -438,9 +433,8 @@ def test_the_proposals_credential_is_never_lost_to_the_version_of_the_registrys_
     assert list(response.auth) == [key]
 
 
-@pytest.mark.parametrize(
-    ("fields", "rule"),
-    [
+def test_the_proposals_answer_is_checked(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"username": 5}, "field-types"),
         ({"password": [CANARY]}, "field-types"),
         ({"expirationTimestamp": CANARY}, "expiration-timestamp"),
@@ -449,10 +443,10 @@ def test_the_proposals_credential_is_never_lost_to_the_version_of_the_registrys_
         ({"expirationTimestamp": "2026-01-01 00:00:00Z"}, "expiration-timestamp"),
         ({"expirationTimestamp": "2026-13-01T00:00:00Z"}, "expiration-timestamp"),
         ({"auth": {"a": ENTRY}}, "api-version"),
-    ],
-)
-def test_the_proposals_answer_is_checked(fields: dict[str, Any], rule: str) -> None:
-    assert refused(proposed(**fields), PROPOSED).rule == rule
+    ]
+    for fields, rule in cases:
+        with subtests.test(fields=fields, rule=rule):
+            assert refused(proposed(**fields), PROPOSED).rule == rule
 
 
 def test_a_repeated_field_in_the_proposals_answer_is_refused() -> None:

@@ -68,9 +68,8 @@ def test_a_message_with_a_changed_byte_is_read_or_refused(data: st.DataObject) -
         header_map(check_request(bytes(message)).headers)
 
 
-@pytest.mark.parametrize(
-    "attributes",
-    [
+def test_what_readers_would_merge_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         bytes_field(4, b"") * 2,
         bytes_field(1, b"") * 2,
         bytes_field(4, bytes_field(2, b"") * 2),
@@ -78,11 +77,10 @@ def test_a_message_with_a_changed_byte_is_read_or_refused(data: st.DataObject) -
         bytes_field(10, bytes_field(1, b"door") + bytes_field(2, b"x")) * 2,
         bytes_field(10, bytes_field(1, b"door") * 2),
         bytes_field(1, bytes_field(1, bytes_field(1, bytes_field(2, b"192.0.2.1") * 2))),
-    ],
-)
-def test_what_readers_would_merge_is_refused(attributes: bytes) -> None:
-    with pytest.raises(ProtobufError, match="twice"):
-        check_request(bytes_field(1, attributes))
+    ]
+    for attributes in cases:
+        with subtests.test(attributes=attributes), pytest.raises(ProtobufError, match="twice"):
+            check_request(bytes_field(1, attributes))
 
 
 def test_a_number_in_the_place_of_a_message_is_refused() -> None:

@@ -63,9 +63,8 @@ def test_an_answer_says_how_long_the_token_is_good_for() -> None:
     assert CANARY not in repr(bound)
 
 
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [
+def test_an_answer_that_is_not_what_was_asked_for_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    cases = [
         (b"", "not a JSON object"),
         (b"[" * 100_000, "not a JSON object"),
         (b'"' + CANARY.encode(), "not a JSON object"),
@@ -79,14 +78,14 @@ def test_an_answer_says_how_long_the_token_is_good_for() -> None:
         (answer(spec={"expirationSeconds": True}), "how long"),
         (answer(status={"expirationTimestamp": None}), "when the token expires"),
         (answer(status={"expirationTimestamp": "2030-01-01T01:00:00"}), "when the token expires"),
-    ],
-)
-def test_an_answer_that_is_not_what_was_asked_for_is_refused_and_not_quoted(body: bytes, why: str) -> None:
-    with pytest.raises(UnusableAnswer, match=why) as refused:
-        decode_token_request(body, audience="registry")
-    assert CANARY not in str(refused.value)
-    assert refused.value.__cause__ is None
-    assert refused.value.__context__ is None
+    ]
+    for body, why in cases:
+        with subtests.test(body=body, why=why):
+            with pytest.raises(UnusableAnswer, match=why) as refused:
+                decode_token_request(body, audience="registry")
+            assert CANARY not in str(refused.value)
+            assert refused.value.__cause__ is None
+            assert refused.value.__context__ is None
 
 
 def test_a_service_account_has_a_uid_and_perhaps_annotations() -> None:

@@ -113,16 +113,17 @@ def test_a_404_is_what_a_missing_object_gets() -> None:
     )
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("kind", ["pods", "pods/p", "pods/p/exec"])
-def test_a_404_never_names_the_namespace(method: str, kind: str) -> None:
+def test_a_404_never_names_the_namespace(subtests: pytest.Subtests) -> None:
     """S55: nor does it depend on it in any other way."""
-    answers = {
-        status.not_found(asked(method, f"/api/v1/namespaces/{namespace}/{kind}").request)
-        for namespace in ("secret-plans", "other")
-    }
-    (answer,) = answers
-    assert b"secret" not in answer.body
+    for method in ["GET", "POST", "DELETE"]:
+        for kind in ["pods", "pods/p", "pods/p/exec"]:
+            with subtests.test(method=method, kind=kind):
+                answers = {
+                    status.not_found(asked(method, f"/api/v1/namespaces/{namespace}/{kind}").request)
+                    for namespace in ("secret-plans", "other")
+                }
+                (answer,) = answers
+                assert b"secret" not in answer.body
 
 
 def test_a_404_without_a_name_is_the_one_for_an_unknown_path() -> None:
@@ -131,9 +132,9 @@ def test_a_404_without_a_name_is_the_one_for_an_unknown_path() -> None:
     assert status.no_route().code == 404
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "reason"),
-    [
+def test_every_other_failure_has_its_code_and_reason(subtests: pytest.Subtests) -> None:
+    """S53."""
+    cases: list[tuple[status.Answer, int, str | None]] = [
         (status.bad_request("no"), 400, "BadRequest"),
         (status.method_not_allowed(), 405, "MethodNotAllowed"),
         (status.too_large(), 413, "RequestEntityTooLarge"),
@@ -142,14 +143,13 @@ def test_a_404_without_a_name_is_the_one_for_an_unknown_path() -> None:
         (status.upstream_failed(502), 502, None),
         (status.upstream_failed(503), 503, "ServiceUnavailable"),
         (status.upstream_failed(504), 504, "Timeout"),
-    ],
-)
-def test_every_other_failure_has_its_code_and_reason(answer: status.Answer, code: int, reason: str | None) -> None:
-    """S53."""
-    shown = json.loads(answer.body)
-    assert answer.code == shown["code"] == code
-    assert shown.get("reason") == reason
-    assert (shown["kind"], shown["status"]) == ("Status", "Failure")
+    ]
+    for answer, code, reason in cases:
+        with subtests.test(answer=answer, code=code, reason=reason):
+            shown = json.loads(answer.body)
+            assert answer.code == shown["code"] == code
+            assert shown.get("reason") == reason
+            assert (shown["kind"], shown["status"]) == ("Status", "Failure")
 
 
 def test_a_429_says_in_whole_seconds_when_to_come_back() -> None:

@@ -13,9 +13,8 @@ from ostiary.wire.www_authenticate import ChallengeError, WwwChallenge, find_cha
 ACR = 'Bearer realm="https://team.azurecr.io/oauth2/token",service="team.azurecr.io"'
 
 
-@pytest.mark.parametrize(
-    ("header", "challenges"),
-    [
+def test_headers_are_read_as_they_are_meant(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[WwwChallenge]]] = [
         ("", []),
         (" , ,", []),
         ('Basic realm="local"', [WwwChallenge("basic", {"realm": "local"})]),
@@ -40,19 +39,18 @@ ACR = 'Bearer realm="https://team.azurecr.io/oauth2/token",service="team.azurecr
         ('BEARER REALM="X"', [WwwChallenge("bearer", {"realm": "X"})]),
         ('Basic realm="first", realm="second"', [WwwChallenge("basic", {"realm": "first"})]),
         ('Basic realm=""', [WwwChallenge("basic", {"realm": ""})]),
-    ],
-)
-def test_headers_are_read_as_they_are_meant(header: str, challenges: list[WwwChallenge]) -> None:
-    assert list(parse_challenges(header)) == challenges
+    ]
+    for header, challenges in cases:
+        with subtests.test(header=header, challenges=challenges):
+            assert list(parse_challenges(header)) == challenges
 
 
-@pytest.mark.parametrize(
-    "header", ['Basic realm="open', '"Basic"', "Basic realm=a b", "=", 'Basic realm="a"x', "Basic\n"]
-)
-def test_what_is_no_challenge_is_refused_without_quoting_it(header: str) -> None:
-    with pytest.raises(ChallengeError) as caught:
-        parse_challenges(header)
-    assert header.strip() not in str(caught.value) or header == "="
+def test_what_is_no_challenge_is_refused_without_quoting_it(subtests: pytest.Subtests) -> None:
+    for header in ['Basic realm="open', '"Basic"', "Basic realm=a b", "=", 'Basic realm="a"x', "Basic\n"]:
+        with subtests.test(header=header):
+            with pytest.raises(ChallengeError) as caught:
+                parse_challenges(header)
+            assert header.strip() not in str(caught.value) or header == "="
 
 
 def test_the_first_challenge_of_a_scheme_is_found_whatever_its_case() -> None:

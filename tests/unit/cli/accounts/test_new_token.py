@@ -13,17 +13,16 @@ from ostiary.cli.arguments import UsageError
 ANSWER = {"status": {"token": "the-token", "user": "alice", "expirationTimestamp": "2030-01-01T00:00:00Z"}}
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [(None, None), ("30m", 1800), ("12h", 43_200), ("90d", 7_776_000), ("1s", 1), ("1h30m", 5400)]
-)
-def test_a_lifetime_is_read(text: str | None, seconds: int | None) -> None:
-    assert expiration_seconds(argparse.Namespace(lifetime=text)) == seconds
+def test_a_lifetime_is_read(subtests: pytest.Subtests) -> None:
+    for text, seconds in [(None, None), ("30m", 1800), ("12h", 43_200), ("90d", 7_776_000), ("1s", 1), ("1h30m", 5400)]:
+        with subtests.test(text=text, seconds=seconds):
+            assert expiration_seconds(argparse.Namespace(lifetime=text)) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0s", "-1h", "soon", "d", "9" * 20 + "d", "1.5d", "٣d", "100", "500ms"])
-def test_anything_else_is_a_mistake_on_the_command_line(text: str) -> None:
-    with pytest.raises(UsageError, match="--for needs a time"):
-        expiration_seconds(argparse.Namespace(lifetime=text))
+def test_anything_else_is_a_mistake_on_the_command_line(subtests: pytest.Subtests) -> None:
+    for text in ["", "0s", "-1h", "soon", "d", "9" * 20 + "d", "1.5d", "٣d", "100", "500ms"]:
+        with subtests.test(text=text), pytest.raises(UsageError, match="--for needs a time"):
+            expiration_seconds(argparse.Namespace(lifetime=text))
 
 
 def test_a_token_that_is_less_still_lets_kubectl_find_its_way() -> None:

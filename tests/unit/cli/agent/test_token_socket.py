@@ -105,7 +105,7 @@ print(text.decode())
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+@pytest.mark.needs("root")
 def test_another_user_is_refused_whatever_the_mode_is(bench: Bench) -> None:
     for folder in (bench.path.parent, *bench.path.parent.parents):
         if folder.stat().st_uid == os.getuid() and folder != Path("/"):

@@ -52,9 +52,10 @@ def test_a_folder_that_is_too_long_or_cannot_be_made_is_told(tmp_path: Path, mon
         ensured_folder()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
+def test_a_mistake_on_the_command_line_is_told_and_nothing_is_done(
+    subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases: list[tuple[list[str], str]] = [
         ([], "name a context"),
         (["a", "b", "--name", "c"], "for one context"),
         (["a", "b", "--port", "2000"], "for one context"),
@@ -66,12 +67,10 @@ def test_a_folder_that_is_too_long_or_cannot_be_made_is_told(tmp_path: Path, mon
         (["--remove"], "name a context"),
         (["token"], "the name of one context"),
         (["token", "a", "b"], "the name of one context"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_told_and_nothing_is_done(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["connect", *words]) == 2
-    captured = capsys.readouterr()
-    assert said in captured.err
-    assert captured.out == ""
+    ]
+    for words, said in cases:
+        with subtests.test(words=words, said=said):
+            assert main(["connect", *words]) == 2
+            captured = capsys.readouterr()
+            assert said in captured.err
+            assert captured.out == ""

@@ -28,17 +28,16 @@ def test_a_url_of_a_proxy(url: str, host: str | None, authority: str, port: int)
     assert (address.authority, address.port) == (authority, port)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_what_is_no_url_of_a_proxy_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    cases = [
         *("shop.example", "ftp://shop.example", "https://", "https://user:password@shop.example", "https://a:99999"),
         *("https://shop.example/path", "https://shop.example?q", "http://shop.example", "https://shöp.example"),
-    ],
-)
-def test_what_is_no_url_of_a_proxy_is_refused_and_not_quoted(url: str) -> None:
-    with pytest.raises(UsageError) as refusal:
-        proxy_address(url, None)
-    assert "password" not in str(refusal.value)
+    ]
+    for url in cases:
+        with subtests.test(url=url):
+            with pytest.raises(UsageError) as refusal:
+                proxy_address(url, None)
+            assert "password" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("host", ["a b", "a/b", "a@b", "a\r\nX: y", "ä"])
@@ -64,9 +63,8 @@ def answering(data: bytes) -> Iterator[Front]:
         thread.join(30)
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "body"),
-    [
+def test_an_answer_is_read(subtests: pytest.Subtests) -> None:
+    cases = [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", 200, b"hi"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", 200, b"hi"),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", 403, b""),
@@ -75,10 +73,10 @@ def answering(data: bytes) -> Iterator[Front]:
         (b"", 0, b""),
         (b"nonsense", 0, b"nonsense"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf", 0, b"HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nhalf"),
-    ],
-)
-def test_an_answer_is_read(data: bytes, status: int, body: bytes) -> None:
-    with answering(data) as front:
-        answer = front.send(b"GET / HTTP/1.1\r\n\r\n")
-    assert (answer.status, answer.body) == (status, body)
-    assert front.sent == 1
+    ]
+    for data, status, body in cases:
+        with subtests.test(data=data, status=status, body=body):
+            with answering(data) as front:
+                answer = front.send(b"GET / HTTP/1.1\r\n\r\n")
+            assert (answer.status, answer.body) == (status, body)
+            assert front.sent == 1

@@ -34,9 +34,8 @@ def observed(*lines: bytes, target: bytes = b"/", **more: object) -> Observation
     return Observation(Answer(200), (arrival(*lines, target=target, **more),))
 
 
-@pytest.mark.parametrize(
-    "judge",
-    [
+def test_nothing_is_wrong_with_what_does_not_arrive(subtests: pytest.Subtests) -> None:
+    cases = [
         judges.nothing_arrives,
         judges.user_is_kept,
         judges.no_claim_arrives,
@@ -49,10 +48,10 @@ def observed(*lines: bytes, target: bytes = b"/", **more: object) -> Observation
         judges.no_upgrade_arrives,
         judges.no_oracle_answers,
         judges.gateway_is_not_exposed,
-    ],
-)
-def test_nothing_is_wrong_with_what_does_not_arrive(judge: object) -> None:
-    assert judge(GROUND, PROBE, NOTHING) == ""  # type: ignore[operator]
+    ]
+    for judge in cases:
+        with subtests.test(judge=judge):
+            assert judge(GROUND, PROBE, NOTHING) == ""
 
 
 @given(st.sampled_from(spellings(b"X-Remote-User")))
@@ -99,9 +98,8 @@ def test_the_denied_path_is_known_whatever_it_looks_like() -> None:
     assert judges.denied_path_stays_out(GROUND, PROBE, observed(target=b"/x?to=/admin")) == ""
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+def test_two_programs_could_disagree(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[bytes, ...]] = [
         (b"Content-Length: 5", b"Transfer-Encoding: chunked"),
         (b"Content-Length: 5", b"Content-Length: 5"),
         (b"Content-Length: +5",),
@@ -113,10 +111,10 @@ def test_the_denied_path_is_known_whatever_it_looks_like() -> None:
         (b"X : a",),
         (b"X: a\0b",),
         (b"X: a\rb",),
-    ],
-)
-def test_two_programs_could_disagree(lines: tuple[bytes, ...]) -> None:
-    assert judges.framing_doubt(arrival(*lines))
+    ]
+    for lines in cases:
+        with subtests.test(lines=lines):
+            assert judges.framing_doubt(arrival(*lines))
 
 
 @pytest.mark.parametrize("line", [b"Content-Length: 5", b"Transfer-Encoding: chunked", b"X: Content-Length"])

@@ -12,6 +12,7 @@ import pytest
 import trustme
 
 from ostiary.cli import main
+from tests.support.http_server import HttpServer, Response
 from tests.support.issuer import Issuer
 
 Captured = pytest.CaptureFixture[str]
@@ -148,22 +149,9 @@ def test_online_asks_issuers_and_upstreams_and_reports_each(
 
 
 def test_online_an_upstream_that_answers_is_ok(write: Write, tmp_path: Path, capsys: Captured) -> None:
-    import threading
-    from http.server import BaseHTTPRequestHandler, HTTPServer
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *parts: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        write(upstream=f"http://127.0.0.1:{server.server_port}")
+    with HttpServer(Response(404)).running() as server:
+        write(upstream=server.url)
         assert check(tmp_path, "--online") == 0
-        server.shutdown()
     told = capsys.readouterr().out
     assert 'upstream "api": OK' in told
     assert told.endswith("gateway.yaml: OK\n")

@@ -15,7 +15,7 @@ from ostiary.cli import main
 from ostiary.core.tokens import Issued, Tokens, digest
 from ostiary.model import UserInfo
 from ostiary.plugins.sqlite.token_store import SqliteTokenStore
-from tests.support.gateway_site import GatewayFolder
+from tests.support.gateway import GatewayFolder
 
 Captured = pytest.CaptureFixture[str]
 
@@ -179,7 +179,7 @@ def test_a_store_that_is_not_there_is_not_made(capsys: Captured, site: GatewayFo
 
 
 def test_sessions_in_memory_can_only_be_asked_for_at_the_gateway(capsys: Captured, site: GatewayFolder) -> None:
-    site.write(store={"type": "memory"})
+    site.write_config(store={"type": "memory"})
     code, _, err = run(capsys, "list")
     assert code == 1
     assert "--server" in err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 READ = {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get", "list"]}
@@ -147,7 +147,7 @@ def test_a_missing_configuration_is_told_by_its_name(capsys: Captured) -> None:
 
 def test_a_provider_that_cannot_be_asked_is_no_no(capsys: Captured, site: GatewayFolder) -> None:
     link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
-    site.write(authorization={"chain": [link], "timeout": "2s"})
+    site.write_config(authorization={"chain": [link], "timeout": "50ms"})
     for more in ((), ("--explain",)):
         code, out, err = run(capsys, "can-i", "get", "pods", *more)
         assert (code, out) == (1, "")
@@ -172,7 +172,7 @@ def test_who_can_in_json_is_what_the_gateway_itself_answers(capsys: Captured) ->
 
 def test_nobody_is_an_answer_and_a_provider_that_cannot_tell_is_named(capsys: Captured, site: GatewayFolder) -> None:
     link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
-    site.write(authorization={"chain": [link]})
+    site.write_config(authorization={"chain": [link]})
     code, out, err = run(capsys, "who-can", "get", "pods")
     assert (code, out) == (1, "nobody\n")
     assert 'the provider "far" cannot list whom it allows' in err
@@ -242,7 +242,7 @@ def test_a_name_without_the_prefix_of_its_provider_is_told(
 ) -> None:
     """A policy may allow alice something, and yet nobody here has that name."""
     (site.folder / "groups.yaml").write_text("dev: [alice]\n")
-    site.write(
+    site.write_config(
         identity=[{"name": "me", "type": "single_user", "username": "alice", "prefix": "staff:"}],
         groups=[{"name": "teams", "type": "file", "path": "groups.yaml", "prefix": "team:"}],
     )
@@ -252,7 +252,7 @@ def test_a_name_without_the_prefix_of_its_provider_is_told(
 
 @pytest.mark.parametrize("line", ["restart orders 7 -n north", "get order", "read --path /x", "lst pods"])
 def test_other_apis_have_words_of_their_own(capsys: Captured, site: GatewayFolder, line: str) -> None:
-    site.write(
+    site.write_config(
         identity=[{"name": "me", "type": "single_user", "username": "alice"}],
         authorization={"chain": [{"name": "policy", "type": "rbac", "paths": ["policy"]}]},
         upstreams=[{"name": "shop", "server": "http://127.0.0.1:1", "attributes": "http"}],
@@ -265,10 +265,10 @@ class TestSeveralUpstreams:
 
     @pytest.fixture(autouse=True)
     def two(self, site: GatewayFolder) -> None:
-        site.policy(role("team", READ, User="alice"), name="dev")
-        site.policy(role("team", READ, User="bob"), name="prod")
+        site.policy(role("team", READ, User="alice"), folder="dev")
+        site.policy(role("team", READ, User="bob"), folder="prod")
         cluster = {"server": "https://127.0.0.1:1", "identity": "impersonation", "tokenFile": "token"}
-        site.write(
+        site.write_config(
             identity=[{"name": "me", "type": "single_user", "username": "alice"}],
             authorization={
                 "chain": [

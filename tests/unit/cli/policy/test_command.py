@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list"]}
@@ -67,8 +67,8 @@ def test_a_configuration_is_no_policy(capsys: Captured) -> None:
 
 @pytest.fixture
 def two(site: GatewayFolder) -> None:
-    site.policy(role("team", READ, User="alice"), name="old")
-    site.policy(role("team", {**READ, "verbs": ["get"]}, User="alice"), role("team", READ, Group="dev"), name="new")
+    site.policy(role("team", READ, User="alice"), folder="old")
+    site.policy(role("team", {**READ, "verbs": ["get"]}, User="alice"), role("team", READ, Group="dev"), folder="new")
 
 
 @pytest.mark.usefixtures("two")
@@ -99,8 +99,8 @@ def test_what_fails_the_build_is_chosen(capsys: Captured, old: str, new: str, fa
 
 
 def test_only_losses_pass_by_default(capsys: Captured, site: GatewayFolder) -> None:
-    site.policy(role("", READ, {"nonResourceURLs": ["/m"], "verbs": ["get"]}, User="alice"), name="old")
-    site.policy(name="new")
+    site.policy(role("", READ, {"nonResourceURLs": ["/m"], "verbs": ["get"]}, User="alice"), folder="old")
+    site.policy(folder="new")
     code, out, _ = run(capsys, "diff", "old", "new", "-o", "json")
     told = json.loads(out)
     assert (code, told["gains"], told["losses"]) == (0, 0, 2)
@@ -116,8 +116,8 @@ def test_only_losses_pass_by_default(capsys: Captured, site: GatewayFolder) -> N
 def test_whole_configurations_are_compared(capsys: Captured, site: GatewayFolder) -> None:
     chain = {"chain": [{"name": "cluster", "type": "rbac", "paths": ["new"]}]}
     everything = {"chain": [{"name": "all", "type": "allow_all"}]}
-    site.write(name="new.yaml", authorization=chain)
-    site.write(name="all.yaml", authorization=everything)
+    site.write_config("new.yaml", authorization=chain)
+    site.write_config("all.yaml", authorization=everything)
     assert 'Group "dev"' in run(capsys, "diff", "old", "new.yaml")[1]
     code, out, _ = run(capsys, "diff", "new.yaml", "all.yaml")
     assert (code, "+ * on * of API group *" in out) == (1, True)
@@ -125,7 +125,7 @@ def test_whole_configurations_are_compared(capsys: Captured, site: GatewayFolder
 
 def test_policies_that_cannot_be_listed_are_not_called_equal(capsys: Captured, site: GatewayFolder) -> None:
     link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
-    site.write(authorization={"chain": [link]})
+    site.write_config(authorization={"chain": [link]})
     code, out, err = run(capsys, "diff", "gateway.yaml", "gateway.yaml")
     assert (code, out) == (1, "")
     assert "ostiary policy replay" in err
@@ -207,7 +207,7 @@ def test_a_gate_that_tried_nothing_is_not_open(capsys: Captured, log: Path, text
 def test_what_cannot_be_decided_fails_whatever_else(capsys: Captured, log: Path, site: GatewayFolder) -> None:
     log.write_text(event(1, "alice", "get", "allow"))
     link = {"name": "far", "type": "subject_access_review", "server": "https://127.0.0.1:1", "tokenFile": "token"}
-    site.write(authorization={"chain": [link], "timeout": "2s"})
+    site.write_config(authorization={"chain": [link], "timeout": "50ms"})
     code, _, err = run(capsys, "replay", "-c", "gateway.yaml", "log", "--fail-on", "never")
     assert code == 1
     assert "1 requests could not be decided" in err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
@@ -88,7 +88,7 @@ def test_an_unknown_id_is_told_with_where_was_looked(capsys: Captured, site: Gat
 
 
 def test_a_gateway_without_an_audit_log_says_what_else_can_be_done(capsys: Captured, site: GatewayFolder) -> None:
-    site.write(audit={})
+    site.write_config(audit={})
     code, _, err = run(capsys, "id-1")
     assert code == 1
     assert "--server" in err

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 ALICE = [{"name": "me", "type": "single_user", "username": "alice"}]
@@ -26,7 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayFolder:
     site = GatewayFolder(tmp_path)
     site.policy(role("team", READ, Group="dev"), role("", READ, Group="system:masters"))
     (tmp_path / "groups.yaml").write_text("dev: [alice]\n")
-    site.write(identity=ALICE, groups=TEAMS)
+    site.write_config(identity=ALICE, groups=TEAMS)
     return site
 
 
@@ -69,7 +69,7 @@ def test_the_older_form_says_what_it_cannot_limit(capsys: Captured) -> None:
 def test_a_policy_that_cannot_be_listed_is_told(capsys: Captured, site: GatewayFolder) -> None:
     (site.folder / "p.cedar").write_text('permit(principal in Group::"dev", action, resource);')
     chain = [{"name": "iam", "type": "cedar", "paths": ["p.cedar"]}]
-    site.write(identity=ALICE, groups=TEAMS, authorization={"chain": chain})
+    site.write_config(identity=ALICE, groups=TEAMS, authorization={"chain": chain})
     code, documents, err = run(capsys)
     assert code == 0
     assert '"iam" cannot tell what the policy allows' in err
@@ -77,7 +77,7 @@ def test_a_policy_that_cannot_be_listed_is_told(capsys: Captured, site: GatewayF
 
 
 def test_a_gateway_that_impersonates_nobody_needs_no_role(capsys: Captured, site: GatewayFolder) -> None:
-    site.write(upstreams=[])
+    site.write_config(upstreams=[])
     code, documents, err = run(capsys)
     assert (code, documents) == (1, [])
     assert "does not use impersonation" in err
@@ -114,7 +114,7 @@ def test_it_holds_nobody_of_the_system_whatever_the_policy_and_the_providers(
         "oidc": OIDC,
     }
     site.policy(*IN_EVERY_CLUSTER, role("team", READ, User="alice"), role("team", READ, Group="dev"))
-    site.write(identity=[{"name": "staff", "type": kind, **settings[kind]}], groups=TEAMS)
+    site.write_config(identity=[{"name": "staff", "type": kind, **settings[kind]}], groups=TEAMS)
     code, documents, _ = run(capsys, *options)
     assert code == 0
     assert "system:" not in str(documents)
@@ -129,11 +129,11 @@ def _whom(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_with_prefixes_only_names_that_have_one_are_in_it(capsys: Captured, site: GatewayFolder) -> None:
-    """A second identity provider makes "staff:alice" of alice: the policy's "alice" is nobody then."""
+    """With a prefix, alice is "staff:alice": the policy's "alice" is nobody then."""
     (site.folder / "users").write_text(f"alice:{HASH}\n")
     site.policy(role("team", READ, User="alice"), role("other", READ, User="staff:alice"))
-    second = {"name": "partners", "type": "single_user", "username": "alice"}
-    site.write(identity=[{"name": "staff", "type": "htpasswd", "path": "users"}, second])
+    second = {"name": "partners", "type": "single_user", "username": "alice", "prefix": "partners:"}
+    site.write_config(identity=[{"name": "staff", "type": "htpasswd", "path": "users", "prefix": "staff:"}, second])
     _, documents, _ = run(capsys)
     assert _whom(documents[0])[0]["resourceNames"] == ["partners:alice", "staff:alice"]
     assert [one["metadata"].get("namespace") for one in documents if one["kind"] == "Role"] == ["other"]
@@ -141,7 +141,7 @@ def test_with_prefixes_only_names_that_have_one_are_in_it(capsys: Captured, site
 
 def test_users_that_cannot_be_listed_must_be_named(capsys: Captured, site: GatewayFolder) -> None:
     site.policy(role("team", READ, Group="dev"))
-    site.write(identity=[{"name": "sso", "type": "oidc", **OIDC}], groups=TEAMS)
+    site.write_config(identity=[{"name": "sso", "type": "oidc", **OIDC}], groups=TEAMS)
     code, documents, err = run(capsys)
     assert (code, documents) == (1, [])
     assert '"sso" cannot list its users' in err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 from tests.unit.gateway.policy.test_disagreements import event
 
 Captured = pytest.CaptureFixture[str]

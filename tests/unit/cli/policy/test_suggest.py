@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ostiary.cli import main
-from tests.support.gateway_site import GatewayFolder, role
+from tests.support.gateway import GatewayFolder, role
 
 Captured = pytest.CaptureFixture[str]
 READ = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "delete"]}
@@ -159,10 +159,10 @@ def test_a_right_at_one_upstream_is_none_at_another(capsys: Captured) -> None:
 
 
 def test_a_policy_of_manifests_may_stand_in_for_a_gateway(capsys: Captured, site: GatewayFolder) -> None:
-    site.policy(role("team", READ, User="alice"), name="other")
+    site.policy(role("team", READ, User="alice"), folder="other")
     write(event())
     assert "delete, list on pods" in run(capsys, "audit.log", "--policy", "other")[1]
-    site.config.unlink()
+    site.path.unlink()
     code, out, err = run(capsys, "audit.log")
     assert (code, "NEVER USED" in out) == (0, False)
     assert "it is not known what was never used" in err
@@ -234,10 +234,8 @@ def test_a_role_that_says_too_little_or_too_much_is_remarked_on(capsys: Captured
 def test_what_is_below_the_prefix_of_an_upstream_is_what_the_role_is_about(
     capsys: Captured, site: GatewayFolder
 ) -> None:
-    text = site.config.read_text()
-    site.config.write_text(
-        text.replace("  name: cluster\n  server", "  name: cluster\n  prefix: /dev\n  stripPrefix: true\n  server")
-    )
+    (upstream,) = site.config()["upstreams"]
+    site.write_config(upstreams=[{**upstream, "prefix": "/dev", "stripPrefix": True}])
     paths = [event(requestURI=f"/dev{path}", objectRef=None) for path in ("/apis", "/metrics")]
     write(*paths)
     _, out, _ = run(capsys, "audit.log", "-o", "yaml")

@@ -172,6 +172,16 @@ def test_the_docker_configuration_of_the_node_counts_unless_it_shall_not(tmp_pat
     assert run(capsys, "get", *options, "--no-docker-config", IMAGE)[0] == 1
 
 
+def test_logins_of_docker_count_only_if_they_are_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    (tmp_path / "config.json").write_text('{"auths":{"a.registry.io":{"username":"mine","password":"p"}}}')
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    assert run(capsys, "get", "--no-docker-config", IMAGE)[0] == 1
+    code, out, _ = run(capsys, "get", "--no-docker-config", "--docker-logins", IMAGE)
+    assert (code, "mine" in out) == (0, True)
+
+
 def test_a_password_that_is_not_text_is_printed_in_base64(tmp_path: Path, capsys: Captured) -> None:
     auth, password = b64encode(b"n:\xff").decode(), b64encode(b"\xff").decode()
     (tmp_path / "config.json").write_text(f'{{"auths":{{"a.registry.io":{{"auth":"{auth}"}}}}}}')

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway_site import GatewayFolder
+from tests.support.gateway import GatewayFolder
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GatewayFolder:
     monkeypatch.chdir(tmp_path)
     site = GatewayFolder(tmp_path)
-    site.write(name="new.yaml", store={"type": "sqlite", "path": "new.db"})
+    site.write_config("new.yaml", store={"type": "sqlite", "path": "new.db"})
     return site

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway_site import GatewayFolder
+from tests.support.gateway import GatewayFolder
 from tests.support.open_store import opened_elsewhere
 from tests.unit.cli.store.stores import Captured, alive, objects_in, put_object, revoke, run, run_json, sign_in
 
@@ -188,7 +188,7 @@ def test_and_back_again(capsys: Captured) -> None:
 def test_a_store_is_not_moved_to_itself(capsys: Captured, site: GatewayFolder, path: str) -> None:
     sign_in("ann")
     Path("link.db").symlink_to("tokens.db")
-    site.write(name="same.yaml", store={"type": "sqlite", "path": path})
+    site.write_config("same.yaml", store={"type": "sqlite", "path": path})
     code, _, err = run(capsys, "migrate", "gateway.yaml", "same.yaml")
     assert code == 1
     assert "both configurations name the same store" in err
@@ -197,7 +197,7 @@ def test_a_store_is_not_moved_to_itself(capsys: Captured, site: GatewayFolder, p
 @pytest.mark.parametrize("pair", [("memory.yaml", "new.yaml"), ("gateway.yaml", "memory.yaml")])
 def test_a_store_in_memory_cannot_be_moved(capsys: Captured, site: GatewayFolder, pair: tuple[str, str]) -> None:
     sign_in("ann")
-    site.write(name="memory.yaml", store={"type": "memory"})
+    site.write_config("memory.yaml", store={"type": "memory"})
     code, _, err = run(capsys, "migrate", *pair)
     assert code == 1
     assert "store-not-movable" in err

@@ -10,7 +10,7 @@ import pytest
 
 from ostiary.gateway.replicas.registry import TOPIC
 from ostiary.gateway.replicas.replica import Replica, encode_replica
-from tests.support.gateway_site import GatewayFolder
+from tests.support.gateway import GatewayFolder
 from tests.support.noting_store import ENTRY_POINTS, NotingStore
 from tests.unit.cli.store.stores import Captured, alive, run, run_json, sign_in
 from tests.unit.gateway.acme import install
@@ -23,11 +23,11 @@ def noting(site: GatewayFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Two gateways, one of which moves from ``tokens.db`` to ``new.db``, and stores that know their owner."""
     install(tmp_path / "packages", monkeypatch, ENTRY_POINTS, package="noting")
     old, new = ({"type": "noting", "path": file} for file in ("tokens.db", "new.db"))
-    site.write(name="gateway.yaml", store=old, externalURL=ONE)
-    site.write(name="new.yaml", store=new, externalURL=ONE)
-    site.write(name="other.yaml", store=old, externalURL=OTHER)
-    site.write(name="other-new.yaml", store=new, externalURL=OTHER)
-    site.write(name="nameless.yaml", store=old)
+    site.write_config("gateway.yaml", store=old, externalURL=ONE)
+    site.write_config("new.yaml", store=new, externalURL=ONE)
+    site.write_config("other.yaml", store=old, externalURL=OTHER)
+    site.write_config("other-new.yaml", store=new, externalURL=OTHER)
+    site.write_config("nameless.yaml", store=old)
 
 
 def error_of(capsys: Captured, *arguments: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_taking_over_needs_a_gateway_with_a_name_and_a_store_with_an_owner(
     sign_in("ann")
     error = error_of(capsys, "check", "--config", "nameless.yaml", "--take-over")
     assert error["cause"] == "it has no externalURL"
-    site.write(name="sqlite.yaml", externalURL=ONE)
+    site.write_config("sqlite.yaml", externalURL=ONE)
     code, _, err = run(capsys, "check", "--config", "sqlite.yaml", "--take-over")
     assert code == 2
     assert "has no owner" in err

@@ -26,7 +26,8 @@ from ostiary.client.connection import Connection
 from ostiary.errors import BackingOff, ConfigurationError, CredentialError
 from ostiary.testing import FakeClock
 from tests.support.apiserver import ApiServer
-from tests.support.oauth_server import Asked, OAuthServer, Reply
+from tests.support.http_server import Request, Response
+from tests.support.oauth_server import OAuthServer
 
 Connect = Callable[..., Connection]
 REFRESH = "refresh-c4n4ry"
@@ -53,17 +54,19 @@ class TokenIssuer(OAuthServer):
         self.metadata: dict[str, Any] = {}
         self.given = 0
 
-    def answer(self, asked: Asked) -> Reply:
-        if asked.path == "/.well-known/openid-configuration":
-            return Reply(body={"token_endpoint": f"{self.url}/token", **self.metadata})
+    def answer(self, request: Request) -> Response:
+        if request.path == "/.well-known/openid-configuration":
+            return Response(body={"token_endpoint": f"{self.url}/token", **self.metadata})
         basic = base64.b64encode(b"kube%2Bclient:se%2Fcret+c4n4ry").decode()
-        proven = (self.takes_basic and asked.headers.get("authorization") == f"Basic {basic}") or (
-            (asked.form.get("client_id"), asked.form.get("client_secret")) == (self.client_id, self.client_secret)
+        proven = (self.takes_basic and request.headers.get("authorization") == f"Basic {basic}") or (
+            (request.form.get("client_id"), request.form.get("client_secret")) == (self.client_id, self.client_secret)
         )
         if not proven:
-            return Reply(401, {"error": "invalid_client"})
-        if asked.form.get("grant_type") != "refresh_token" or asked.form.get("refresh_token") not in self.good:
-            return Reply(400, {"error": "invalid_grant", "error_description": f"{asked.form.get('refresh_token')}"})
+            return Response(401, {"error": "invalid_client"})
+        if request.form.get("grant_type") != "refresh_token" or request.form.get("refresh_token") not in self.good:
+            return Response(
+                400, {"error": "invalid_grant", "error_description": f"{request.form.get('refresh_token')}"}
+            )
         self.given += 1
         tokens: dict[str, Any] = {
             "access_token": "access",
@@ -73,7 +76,7 @@ class TokenIssuer(OAuthServer):
             newer = f"refresh-{self.given}-c4n4ry"
             self.good = {newer}
             tokens["refresh_token"] = newer
-        return Reply(body={name: value for name, value in {**tokens, **self.answers}.items() if value is not None})
+        return Response(body={name: value for name, value in {**tokens, **self.answers}.items() if value is not None})
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def user(config: dict[str, str] | None, name: str = "oidc", **more: Any) -> dict
 
 
 def bearers(api: ApiServer) -> list[str]:
-    return [(seen.header("Authorization") or "").removeprefix("Bearer ") for seen in api.seen]
+    return [(request.headers.get("Authorization", "")).removeprefix("Bearer ") for request in api.requests]
 
 
 # --- the id-token ---
@@ -112,7 +115,7 @@ def test_the_id_token_is_sent_and_nobody_is_asked_while_it_is_good(
     with connect_to(user=user(provider)).httpx() as client:
         assert [client.get("/version").status_code for _ in range(3)] == [200] * 3
     assert bearers(api) == [provider["id-token"]] * 3
-    assert issuer.asked == []
+    assert issuer.requests == []
 
 
 def test_an_expired_id_token_is_refreshed_once_and_the_new_tokens_are_in_the_kubeconfig(
@@ -133,6 +136,27 @@ def test_an_expired_id_token_is_refreshed_once_and_the_new_tokens_are_in_the_kub
     assert len(changed) == 2, "every other byte stays as it was"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [name.name for name in tmp_path.iterdir() if name.name.startswith("kubeconfig")] == ["kubeconfig"]
+
+
+def test_the_file_that_replaces_the_kubeconfig_is_private_while_it_is_written(
+    connect_to: Connect, provider: dict[str, str], clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = connect_to(user=user(provider))
+    (tmp_path / "kubeconfig").chmod(0o644)
+    written: list[tuple[bool, int]] = []
+
+    def chmod(path: str, mode: int) -> None:
+        written.append(("refresh-1-c4n4ry" in Path(path).read_text(), stat.S_IMODE(os.stat(path).st_mode)))
+
+    monkeypatch.setattr(os, "chmod", chmod)
+    clock.advance(minutes=5)
+    umask = os.umask(0)
+    try:
+        with connection.httpx() as client:
+            client.get("/version")
+    finally:
+        os.umask(umask)
+    assert written == [(True, 0o600)]
 
 
 def test_a_comment_in_a_yaml_kubeconfig_survives_a_refresh_and_a_missing_id_token_is_added(
@@ -169,7 +193,7 @@ def test_a_client_that_the_issuer_does_not_know_by_the_header_proves_itself_in_t
     clock.advance(minutes=5)
     with connect_to(user=user(provider)).httpx() as client:
         assert client.get("/version").status_code == 200
-    assert [("client_id" in asked.form) for asked in issuer.asked if asked.path == "/token"] == [False, True]
+    assert [("client_id" in request.form) for request in issuer.requests if request.target == "/token"] == [False, True]
 
 
 def test_tokens_that_another_program_wrote_are_used_and_the_issuer_is_not_asked(
@@ -183,7 +207,7 @@ def test_tokens_that_another_program_wrote_are_used_and_the_issuer_is_not_asked(
     with connection.httpx() as client:
         client.get("/version")
     assert bearers(api) == [newer]
-    assert issuer.asked == []
+    assert issuer.requests == []
 
 
 @pytest.mark.parametrize("spoil", ["lock", "gone", "utf-16", "user gone"])
@@ -225,7 +249,7 @@ def test_a_401_does_not_ask_the_issuer(
     api.rules.tokens = {"somebody-else"}
     with connect_to(user=user(provider)).httpx() as client:
         assert client.get("/version").status_code == 401
-    assert issuer.asked == []
+    assert issuer.requests == []
 
 
 # --- beside other credentials, as in client-go ---
@@ -237,7 +261,7 @@ def test_a_static_token_or_username_is_sent_in_place_of_the_id_token_and_the_log
     for static, sent in (({"token": "static"}, "Bearer static"), ({"username": "bob"}, "Basic Ym9iOg==")):
         with connect_to(user=user(provider, **static)).httpx() as client:
             client.get("/version")
-        assert api.seen[-1].header("Authorization") == sent
+        assert api.requests[-1].headers.get("Authorization") == sent
     assert caplog.text.count("auth-provider in the kubeconfig is not used") == 2
 
 
@@ -263,7 +287,7 @@ def test_a_client_certificate_goes_along_with_the_id_token(
     both = user(provider, **{"client-certificate-data": certificate, "client-key-data": key})
     with connect_to(user=both).httpx() as client:
         client.get("/version")
-    assert (bearers(api), api.seen[0].certificate) == ([provider["id-token"]], "alice")
+    assert (bearers(api), api.requests[0].certificate) == ([provider["id-token"]], "alice")
 
 
 # --- refusals ---
@@ -283,7 +307,7 @@ def test_any_other_auth_provider_is_refused_with_where_to_go_and_nothing_is_sent
     assert advice in (refused.value.hint or "")
     assert refused.value.code == "auth-provider-unusable"
     assert "c4n4ry" not in str(refused.value)
-    assert api.seen == []
+    assert api.requests == []
 
 
 @pytest.mark.parametrize("missing", ["idp-issuer-url", "client-id"])
@@ -314,13 +338,13 @@ def spoil_metadata(issuer: TokenIssuer) -> None:
 
 
 FAILURES: dict[str, tuple[Callable[[TokenIssuer], None], str]] = {
-    "no metadata": (lambda issuer: issuer.failures.update({"/.well": Reply(404)}), "status 404"),
+    "no metadata": (lambda issuer: issuer.failures.update({"/.well": Response(404)}), "status 404"),
     "no endpoint": (lambda issuer: issuer.metadata.update(token_endpoint=None), "no token_endpoint"),
     "a plain endpoint": (spoil_metadata, "not https"),
     "refused": (lambda issuer: issuer.good.clear(), "status 400 (invalid_grant)"),
     "no id-token": (lambda issuer: issuer.answers.update(id_token=None), "no id_token"),
     "no access token": (lambda issuer: issuer.answers.update(access_token=None), "no access_token"),
-    "no JSON": (lambda issuer: issuer.failures.update({"/token": Reply(body=b"<html>")}), "no access_token"),
+    "no JSON": (lambda issuer: issuer.failures.update({"/token": Response(body=b"<html>")}), "no access_token"),
 }
 
 
@@ -340,13 +364,13 @@ def test_a_refresh_that_fails_is_the_callers_error_nothing_is_sent_and_no_token_
     with connect_to(user=user(provider)).httpx() as client:
         with pytest.raises(CredentialError) as failure:
             client.get("/version")
-        asked = len(issuer.asked)
+        asked = len(issuer.requests)
         with pytest.raises(BackingOff):
             client.get("/version")
     assert cause in (failure.value.cause or "")
     assert failure.value.code == "oidc-token-unavailable"
     assert "c4n4ry" not in str(failure.value) + caplog.text
-    assert (api.seen, len(issuer.asked)) == ([], asked)
+    assert (api.requests, len(issuer.requests)) == ([], asked)
 
 
 def test_an_issuer_that_another_authority_vouches_for_is_not_trusted(
@@ -356,7 +380,7 @@ def test_an_issuer_that_another_authority_vouches_for_is_not_trusted(
     clock.advance(minutes=5)
     with connect_to(user=user(provider)).httpx() as client, pytest.raises(CredentialError, match="cannot be reached"):
         client.get("/version")
-    assert (api.seen, issuer.asked) == ([], [])
+    assert (api.requests, issuer.requests) == ([], [])
 
 
 @pytest.mark.parametrize("id_token", ["c4n4ry", "a.c4n4ry.c", "a.%.c", "a.W10.c", "a.b=.c"])
@@ -376,7 +400,7 @@ def test_without_a_refresh_token_an_expired_id_token_is_an_error(
     clock.advance(minutes=5)
     with connect_to(user=user(provider)).httpx() as client, pytest.raises(CredentialError, match="no refresh-token"):
         client.get("/version")
-    assert issuer.asked == []
+    assert issuer.requests == []
 
 
 # --- the claims ---

@@ -66,38 +66,37 @@ def spelled(folder: Path, *, exists: bool, absolute: bool) -> str:
     return str(folder / name) if absolute else name
 
 
-@pytest.mark.parametrize(
-    ("plugin_exists", "entry_exists", "plugin_absolute", "entry_absolute", "length", "kind"), MATRIX
-)
-def test_every_combination_of_policy_list_and_spelling_is_decided_as_kubectl_decides(
-    folder: Path,
-    plugin_exists: bool,
-    entry_exists: bool,
-    plugin_absolute: bool,
-    entry_absolute: bool,
-    length: int | None,
-    kind: str,
-) -> None:
-    program(folder / "present")
-    command = spelled(folder, exists=plugin_exists, absolute=plugin_absolute)
-    entry = spelled(folder, exists=entry_exists, absolute=entry_absolute)
-    entries = None if length is None else ["other", "/opt/other", entry][3 - length :]
+def decided(kind: str, entries: list[str] | None, command: str) -> str | type[Exception]:
+    """What is executed, or the class of the error."""
+    try:
+        return policy_of(kind, entries).check(plan_of(command))
+    except (ConfigurationError, PluginRefused) as error:
+        return type(error)
 
-    if kind == "Nonsense" or (kind == "Allowlist") != bool(entries) or (kind != "Allowlist" and entries == []):
-        with pytest.raises(ConfigurationError):
-            policy_of(kind, entries)
-        return
-    policy = policy_of(kind, entries)
-    same_program = plugin_exists == entry_exists
-    same_spelling = same_program and plugin_absolute == entry_absolute
-    # What does not exist cannot be found under its other spelling.
-    is_listed = same_spelling or (same_program and plugin_exists)
-    if kind in ("", "AllowAll") or (kind == "Allowlist" and is_listed):
-        found = plugin_absolute or plugin_exists
-        assert policy.check(plan_of(command)) == (str(folder / Path(command).name) if found else command)
-    else:
-        with pytest.raises(PluginRefused):
-            policy.check(plan_of(command))
+
+def test_every_combination_of_policy_list_and_spelling_is_decided_as_kubectl_decides(folder: Path) -> None:
+    program(folder / "present")
+    wrong = []
+    for plugin_exists, entry_exists, plugin_absolute, entry_absolute, length, kind in MATRIX:
+        command = spelled(folder, exists=plugin_exists, absolute=plugin_absolute)
+        entry = spelled(folder, exists=entry_exists, absolute=entry_absolute)
+        entries = None if length is None else ["other", "/opt/other", entry][3 - length :]
+        same_program = plugin_exists == entry_exists
+        same_spelling = same_program and plugin_absolute == entry_absolute
+        # What does not exist cannot be found under its other spelling.
+        is_listed = same_spelling or (same_program and plugin_exists)
+
+        expected: str | type[Exception]
+        if kind == "Nonsense" or (kind == "Allowlist") != bool(entries) or (kind != "Allowlist" and entries == []):
+            expected = ConfigurationError
+        elif kind in ("", "AllowAll") or (kind == "Allowlist" and is_listed):
+            found = plugin_absolute or plugin_exists
+            expected = str(folder / Path(command).name) if found else command
+        else:
+            expected = PluginRefused
+        if (actual := decided(kind, entries, command)) != expected:
+            wrong.append((kind, entries, command, actual, expected))
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 def test_the_matrix_is_as_large_as_that_of_client_go() -> None:
@@ -376,7 +375,7 @@ def test_links_in_a_circle_are_refused(home: Path) -> None:
         Trusted(AllowAll()).check(plan_of(str(home / "a")))
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can give a file to somebody else")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("which", ["bin/p", "bin", "link"])
 def test_what_belongs_to_somebody_else_is_refused(home: Path, which: str) -> None:
     path = program(home / "bin" / "p")
@@ -402,10 +401,10 @@ def test_the_callback_sees_what_would_be_executed(folder: Path) -> None:
     assert (seen[0].command, seen[0].executable, seen[0].place) == (messy, str(path), PLACE)
 
 
-@pytest.mark.parametrize("answer", [False, None, 1, "yes", "True", object()])
-def test_anything_but_true_is_a_refusal(answer: object) -> None:
-    with pytest.raises(PluginRefused, match="permission denied"):
-        Confirm(lambda plan: answer).check(plan_of("/bin/sh"))  # type: ignore[arg-type,return-value]
+def test_anything_but_true_is_a_refusal(subtests: pytest.Subtests) -> None:
+    for answer in [False, None, 1, "yes", "True", object()]:
+        with subtests.test(answer=answer), pytest.raises(PluginRefused, match="permission denied"):
+            Confirm(lambda plan, answer=answer: answer).check(plan_of("/bin/sh"))  # type: ignore[misc]
 
 
 def test_an_exception_of_the_callback_is_a_refusal() -> None:

@@ -213,9 +213,9 @@ def test_of_a_field_that_stands_twice_the_last_counts() -> None:
     assert loads("current-context: a\ncurrent-context: b\n").current_context == "b"
 
 
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
+def test_a_name_that_stands_twice_in_one_list_is_refused(subtests: pytest.Subtests) -> None:
+    """TestDuplicateClusterName, TestDuplicateContextName, TestDuplicateUserName, TestDuplicateExtensionName."""
+    cases = [
         ("clusters: [{name: a}, {name: b}, {name: a}]", "clusters[2].name"),
         ("contexts: [{name: a}, {name: a}]", "contexts[1].name"),
         ("users: [{name: a}, {name: a}]", "users[1].name"),
@@ -233,13 +233,12 @@ def test_of_a_field_that_stands_twice_the_last_counts() -> None:
             "contexts[0].context.extensions[1].name",
         ),
         ("users: [{user: {extensions: TWO}}]", "users[0].user.extensions[1].name"),
-    ],
-)
-def test_a_name_that_stands_twice_in_one_list_is_refused(text: str, path: str) -> None:
-    """TestDuplicateClusterName, TestDuplicateContextName, TestDuplicateUserName, TestDuplicateExtensionName."""
-    (problem,) = error_of(text.replace("TWO", "[{name: a, extension: x}, {name: a}]")).problems
-    assert problem.place.path == path
-    assert problem.message == "duplicate entry 'a'"
+    ]
+    for text, path in cases:
+        with subtests.test(text=text, path=path):
+            (problem,) = error_of(text.replace("TWO", "[{name: a, extension: x}, {name: a}]")).problems
+            assert problem.place.path == path
+            assert problem.message == "duplicate entry 'a'"
 
 
 def test_an_extension_that_holds_nothing_does_not_take_its_name() -> None:
@@ -263,11 +262,12 @@ def test_the_name_of_a_variable_ends_at_its_first_equals_sign(name: str, value: 
     assert exec_config.env == (expected,)
 
 
-@pytest.mark.parametrize("value", ["5", "1.5", "true", "y", "[a]", "{a: b}"])
-def test_arguments_and_variables_must_be_strings(value: str) -> None:
-    text = f"users: [{{user: {{exec: {{args: [{value}], env: [{{name: A, value: {value}}}]}}}}}}]"
-    paths = [problem.place.path for problem in error_of(text).problems]
-    assert paths == ["users[0].user.exec.args[0]", "users[0].user.exec.env[0].value"]
+def test_arguments_and_variables_must_be_strings(subtests: pytest.Subtests) -> None:
+    for value in ["5", "1.5", "true", "y", "[a]", "{a: b}"]:
+        with subtests.test(value=value):
+            text = f"users: [{{user: {{exec: {{args: [{value}], env: [{{name: A, value: {value}}}]}}}}}}]"
+            paths = [problem.place.path for problem in error_of(text).problems]
+            assert paths == ["users[0].user.exec.args[0]", "users[0].user.exec.env[0].value"]
 
 
 def test_a_password_of_the_wrong_type_is_not_quoted() -> None:
@@ -335,9 +335,8 @@ def test_from_memory_no_path_is_resolved(command: str) -> None:
     assert user.exec.command == command
 
 
-@pytest.mark.parametrize(
-    ("fields", "uses"),
-    [
+def test_any_static_credential_beats_the_exec_plugin(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, str], bool]] = [
         ({}, True),
         ({"token": "t"}, False),
         ({"tokenFile": "t"}, False),
@@ -346,9 +345,9 @@ def test_from_memory_no_path_is_resolved(command: str) -> None:
         ({"client-certificate": "c"}, True),
         ({"client-key-data": "S0VZ"}, True),
         ({"client-certificate": "c", "client-key-data": "S0VZ"}, False),
-    ],
-)
-def test_any_static_credential_beats_the_exec_plugin(fields: dict[str, str], uses: bool) -> None:
-    text = json.dumps({"users": [{"name": "dev", "user": {**fields, "exec": {"command": "p"}}}]})
-    assert loads(text).users["dev"].uses_exec is uses
-    assert not loads(json.dumps({"users": [{"name": "dev", "user": fields}]})).users["dev"].uses_exec
+    ]
+    for fields, uses in cases:
+        with subtests.test(fields=fields, uses=uses):
+            text = json.dumps({"users": [{"name": "dev", "user": {**fields, "exec": {"command": "p"}}}]})
+            assert loads(text).users["dev"].uses_exec is uses
+            assert not loads(json.dumps({"users": [{"name": "dev", "user": fields}]})).users["dev"].uses_exec

@@ -231,25 +231,27 @@ def test_it_does_not_matter_in_which_steps_files_are_merged(files: Sequence[tupl
 # --- relative paths ---
 
 
-@pytest.mark.parametrize(
-    ("command", "resolved"),
-    [
+def test_a_command_with_a_slash_is_relative_to_its_kubeconfig(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    """TestResolveRelativePaths: relative-cmd, absolute-cmd, PATH-cmd."""
+    cases = [
         ("./p", "{}/p"),
         ("../bin/p", "{}/../bin/p"),
         ("bin/p", "{}/bin/p"),
         ("/opt/../p", "/opt/../p"),
         ("p", "p"),
         ("", ""),
-    ],
-)
-def test_a_command_with_a_slash_is_relative_to_its_kubeconfig(tmp_path: Path, command: str, resolved: str) -> None:
-    """TestResolveRelativePaths: relative-cmd, absolute-cmd, PATH-cmd."""
-    folder = tmp_path / "configs"
-    text = json.dumps({"users": [{"name": "dev", "user": {"exec": {"command": command}}}]})
-    found = load(written(folder / "config", text), environ={}).users["dev"].exec
-    assert found is not None
-    expected = resolved.format(folder)
-    assert found.command == (os.path.normpath(expected) if "{}" in resolved else expected)
+    ]
+    for command, resolved in cases:
+        with subtests.test(command=command, resolved=resolved):
+            tmp_path = tmp_path_factory.mktemp("case")
+            folder = tmp_path / "configs"
+            text = json.dumps({"users": [{"name": "dev", "user": {"exec": {"command": command}}}]})
+            found = load(written(folder / "config", text), environ={}).users["dev"].exec
+            assert found is not None
+            expected = resolved.format(folder)
+            assert found.command == (os.path.normpath(expected) if "{}" in resolved else expected)
 
 
 def test_files_are_relative_to_the_kubeconfig_that_names_them(tmp_path: Path) -> None:

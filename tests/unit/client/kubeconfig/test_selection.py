@@ -158,9 +158,9 @@ def test_a_proxy_is_taken_from_the_kubeconfig(url: str) -> None:
     assert select(kubeconfig(cluster={"proxy-url": url})).cluster.proxy_url == url
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
+def test_a_proxy_that_cannot_be_used_is_told_without_its_password(subtests: pytest.Subtests) -> None:
+    """TestProxyURL, the invalid ones."""
+    cases = [
         "ftp://proxy",
         "socks6://proxy",
         "localhost:8080",
@@ -168,13 +168,12 @@ def test_a_proxy_is_taken_from_the_kubeconfig(url: str) -> None:
         "http://[::1",
         "http://u:hunter2@p:99999",
         "http://p:x",
-    ],
-)
-def test_a_proxy_that_cannot_be_used_is_told_without_its_password(url: str) -> None:
-    """TestProxyURL, the invalid ones."""
-    error = error_of(kubeconfig(cluster={"proxy-url": url}))
-    assert [problem.place.path for problem in error.problems] == ["clusters[0].cluster.proxy-url"]
-    assert "hunter2" not in str(error)
+    ]
+    for url in cases:
+        with subtests.test(url=url):
+            error = error_of(kubeconfig(cluster={"proxy-url": url}))
+            assert [problem.place.path for problem in error.problems] == ["clusters[0].cluster.proxy-url"]
+            assert "hunter2" not in str(error)
 
 
 def test_an_authority_stands_in_one_form_only(tmp_path: Path) -> None:

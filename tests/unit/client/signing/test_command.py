@@ -172,7 +172,7 @@ def test_the_command_of_a_kubeconfig_signs_each_request(
     with caplog.at_level(logging.WARNING), connect_to(user=signed_user(plugin, command="./sign")).httpx() as client:
         client.get("/version")
         client.post("/api", content=b"x")
-    assert [seen.header("X-Signature") for seen in api.seen] == ["s1gn3d"] * 2
+    assert [request.headers.get("X-Signature") for request in api.requests] == ["s1gn3d"] * 2
     assert caplog.text == ""
 
 
@@ -181,7 +181,7 @@ def test_the_plugin_policy_judges_it(connect_to: Connect, api: ApiServer, plugin
     user = {"token": "t", "extensions": [{"name": EXTENSION, "extension": {"command": str(path)}}]}
     with connect_to(user=user, policy=DenyAll()).httpx() as client, pytest.raises(PluginRefused):
         client.get("/version")
-    assert api.seen == []
+    assert api.requests == []
     with connect_to(user=user, policy=Allowlist([str(path)])).httpx() as client:
         assert client.get("/version").status_code == 200
 

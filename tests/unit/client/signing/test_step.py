@@ -52,9 +52,8 @@ def test_what_it_adds_comes_after_ours_and_replaces_only_the_same_name() -> None
     assert headers == (("Impersonate-User", "jane"), ("authorization", "Sigma"), ("X-A", "1"), ("X-A", "2"))
 
 
-@pytest.mark.parametrize(
-    ("value", "cause"),
-    [
+def test_what_no_signer_may_add_is_refused_and_no_value_is_quoted(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         (None, "it returned no headers"),
         ("X-A: 1", "it returned no headers"),
         ([("X-A", 1)], "not a pair of strings"),
@@ -72,15 +71,15 @@ def test_what_it_adds_comes_after_ours_and_replaces_only_the_same_name() -> None
         ({f"X-{number}": "1" for number in range(40)}, "more than 32 headers"),
         ({"X-A": "a" * 40000}, "more than 32"),
         ({"X-Mine": "1"}, "which the caller has set"),
-    ],
-)
-def test_what_no_signer_may_add_is_refused_and_no_value_is_quoted(value: Any, cause: str) -> None:
-    with pytest.raises(RequestNotSigned) as caught:
-        signed_headers(Returning(value), Request(has=["x-mine"]), OURS)
-    assert cause in str(caught.value.cause)
-    assert str(caught.value.cause).startswith("signer Returning: ")
-    assert "canary" not in str(caught.value)
-    assert caught.value.code == "request-signing-failed"
+    ]
+    for value, cause in cases:
+        with subtests.test(value=value, cause=cause):
+            with pytest.raises(RequestNotSigned) as caught:
+                signed_headers(Returning(value), Request(has=["x-mine"]), OURS)
+            assert cause in str(caught.value.cause)
+            assert str(caught.value.cause).startswith("signer Returning: ")
+            assert "canary" not in str(caught.value)
+            assert caught.value.code == "request-signing-failed"
 
 
 @given(st.dictionaries(st.text(), st.text()))
@@ -136,7 +135,7 @@ def test_a_server_without_tls_gets_no_signature_and_the_log_says_so(
 def test_a_user_without_a_credential_is_signed_all_the_same(connect_to: Connect, api: ApiServer) -> None:
     with connect_to(user={}, signer=Returning({"Authorization": "Sigma 1"})).httpx() as client:
         client.get("/version")
-    assert api.seen[0].all("Authorization") == ["Sigma 1"]
+    assert api.requests[0].headers.get_list("Authorization") == ["Sigma 1"]
 
 
 def test_an_authorization_of_the_caller_is_not_replaced_in_silence(connect_to: Connect, api: ApiServer) -> None:
@@ -146,4 +145,6 @@ def test_an_authorization_of_the_caller_is_not_replaced_in_silence(connect_to: C
         client.get("/version", headers=mine)
     with connect_to(signer=Returning({"X-Signature": "1"})).httpx() as client:
         client.get("/version", headers=mine)
-    assert [(seen.header("Authorization"), seen.header("X-Signature")) for seen in api.seen] == [("Bearer mine", "1")]
+    assert [(request.headers.get("Authorization"), request.headers.get("X-Signature")) for request in api.requests] == [
+        ("Bearer mine", "1")
+    ]

@@ -47,9 +47,8 @@ def messages(reading: Reading) -> list[str]:
 # --- values ---
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_a_scalar_means_what_it_means_to_kubectl(subtests: pytest.Subtests) -> None:
+    cases = [
         ("2024-01-01", "2024-01-01"),
         ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00Z"),
         ("12:30", "12:30"),
@@ -92,12 +91,12 @@ def messages(reading: Reading) -> list[str]:
         ("1.5", 1.5),
         (".5e1", 5.0),
         ('!!int "5"', 5),
-    ],
-)
-def test_a_scalar_means_what_it_means_to_kubectl(text: str, value: object) -> None:
-    found = parse(f"x: {text}").value
-    assert found == {"x": value}
-    assert type(found["x"]) is type(value)
+    ]
+    for text, value in cases:
+        with subtests.test(text=text, value=value):
+            found = parse(f"x: {text}").value
+            assert found == {"x": value}
+            assert type(found["x"]) is type(value)
 
 
 def test_a_number_too_long_for_any_type_stays_text() -> None:
@@ -119,16 +118,16 @@ def test_a_key_that_cannot_be_a_string_is_an_error(text: str) -> None:
     assert "a key must be a string" in str(error_of(text))
 
 
-@pytest.mark.parametrize("text", [".inf", "-.INF", ".nan", "[.NaN]", "!!float .inf", "&a .inf"])
-def test_a_number_that_json_cannot_hold_is_refused(text: str) -> None:
-    assert "can be a value" in str(error_of(f"x: {text}"))
+def test_a_number_that_json_cannot_hold_is_refused(subtests: pytest.Subtests) -> None:
+    for text in [".inf", "-.INF", ".nan", "[.NaN]", "!!float .inf", "&a .inf"]:
+        with subtests.test(text=text):
+            assert "can be a value" in str(error_of(f"x: {text}"))
 
 
-@pytest.mark.parametrize(
-    "text", ["!!int 1.5", "!!int x", "!!bool 5", "!!null x", "!!float x", "!!timestamp x", "!!binary a"]
-)
-def test_a_scalar_that_does_not_fit_its_tag_is_refused(text: str) -> None:
-    assert "!!" in str(error_of(f"x: {text}"))
+def test_a_scalar_that_does_not_fit_its_tag_is_refused(subtests: pytest.Subtests) -> None:
+    for text in ["!!int 1.5", "!!int x", "!!bool 5", "!!null x", "!!float x", "!!timestamp x", "!!binary a"]:
+        with subtests.test(text=text):
+            assert "!!" in str(error_of(f"x: {text}"))
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# only a comment\n", "---\n"])
@@ -264,9 +263,8 @@ def test_nesting_up_to_the_limit_is_read() -> None:
     assert parse("[" * depth + "]" * depth).value is not None
 
 
-@pytest.mark.parametrize(
-    ("source", "line", "message"),
-    [
+def test_a_broken_text_is_told_with_its_line(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str | bytes, int, str]] = [
         (b"a: 1\nb: \xe9t\xe9\n", 2, "not UTF-8"),
         (b"a: 1\n\nb: x\0y\n", 3, "U+0000"),
         (b"a: \x1b[31m\n", 1, "U+001B"),
@@ -277,14 +275,14 @@ def test_nesting_up_to_the_limit_is_read() -> None:
         (b"a: b: c\n", 1, "mapping values"),
         (b"a: 1\nb: !!binary a\n", 2, "!!binary"),
         (b'{"a": 1} trailing', 1, "document start"),
-    ],
-)
-def test_a_broken_text_is_told_with_its_line(source: str | bytes, line: int, message: str) -> None:
-    error = error_of(source, file="f.yaml")
-    assert error.code == "config-syntax"
-    (problem,) = error.problems
-    assert (problem.place.file, problem.place.line) == ("f.yaml", line)
-    assert message in str(error)
+    ]
+    for source, line, message in cases:
+        with subtests.test(source=source, line=line, message=message):
+            error = error_of(source, file="f.yaml")
+            assert error.code == "config-syntax"
+            (problem,) = error.problems
+            assert (problem.place.file, problem.place.line) == ("f.yaml", line)
+            assert message in str(error)
 
 
 @pytest.mark.parametrize("value", ["*", "*.example.com", "*name", "'a', *x"])
@@ -300,22 +298,21 @@ def test_other_characters_that_need_quotes_are_told_too(value: str) -> None:
     assert "quotes" in (error_of(f"a: {value}\n").hint or "")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_an_error_carries_nothing_of_the_text(subtests: pytest.Subtests) -> None:
+    cases: list[str | bytes] = [
         "token: hunter2\nbad: [",
         "token: hunter2\nbad: *hunter",
         "token: \thunter2\n\tx: hunter2",
         b"token: hunter2\nbad: \xff",
         "token: hunter2: x",
         "token: hunter2\x00",
-    ],
-)
-def test_an_error_carries_nothing_of_the_text(source: str | bytes) -> None:
-    error = error_of(source)
-    assert "hunter2" not in str(error)
-    assert error.__cause__ is None
-    assert error.__context__ is None
+    ]
+    for source in cases:
+        with subtests.test(source=source):
+            error = error_of(source)
+            assert "hunter2" not in str(error)
+            assert error.__cause__ is None
+            assert error.__context__ is None
 
 
 # --- several documents ---
@@ -391,11 +388,12 @@ def test_every_mistake_is_collected_with_its_place() -> None:
     assert caught.value.problems == tuple(reading.problems)
 
 
-@pytest.mark.parametrize("text", ["aGk", "aG k=", "aGk=aGk=", "aGk==", "aGkh=", "aGkh====", "=", "ü"])
-def test_base64_is_as_strict_as_go(text: str) -> None:
-    reading, fields = fields_of(f"d: '{text}'")
-    assert fields.base64("d") is None
-    assert len(reading.problems) == 1
+def test_base64_is_as_strict_as_go(subtests: pytest.Subtests) -> None:
+    for text in ["aGk", "aG k=", "aGk=aGk=", "aGk==", "aGkh=", "aGkh====", "=", "ü"]:
+        with subtests.test(text=text):
+            reading, fields = fields_of(f"d: '{text}'")
+            assert fields.base64("d") is None
+            assert len(reading.problems) == 1
 
 
 @pytest.mark.parametrize(("text", "kind"), [("[1]", "a list"), ("text", "a string"), ("5", "a number")])

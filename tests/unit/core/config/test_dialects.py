@@ -95,10 +95,11 @@ def test_white_space_before_the_brace_is_read_over(space: str, dialect: Dialect)
     assert parse(f'{space}{{"a":\t1}}{space}', dialect=dialect).value == {"a": 1}
 
 
-@pytest.mark.parametrize("text", ["{a: 1}", "{'a': 1,}", '{"a": 1} # comment', '{"a": 1}\n---\nb: 2', "{a: yes}"])
-@pytest.mark.parametrize("dialect", [CLIENTCMD, OSTIARY], ids=lambda dialect: dialect.name)
-def test_a_kubeconfig_and_our_own_files_are_yaml_even_with_a_brace_first(text: str, dialect: Dialect) -> None:
-    assert parse(text, dialect=dialect).value in ({"a": 1}, {"a": True})
+def test_a_kubeconfig_and_our_own_files_are_yaml_even_with_a_brace_first(subtests: pytest.Subtests) -> None:
+    for text in ["{a: 1}", "{'a': 1,}", '{"a": 1} # comment', '{"a": 1}\n---\nb: 2', "{a: yes}"]:
+        for dialect in [CLIENTCMD, OSTIARY]:
+            with subtests.test(dialect.name, text=text):
+                assert parse(text, dialect=dialect).value in ({"a": 1}, {"a": True})
 
 
 @pytest.mark.parametrize("text", ["a: 1", "", "---\n{}", '"a" "b"', "5 5"])
@@ -106,21 +107,20 @@ def test_what_docker_reads_is_json_throughout(text: str) -> None:
     assert error_of(text, DOCKER).code == "config-syntax"
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "hint"),
-    [
+def test_a_mistake_in_json_is_told_with_its_line_and_what_to_do(subtests: pytest.Subtests) -> None:
+    cases = [
         ('{\n"a": 1,\n}', 3, "remove the comma"),
         ('{\n"a": [1,\n]}', 3, "remove the comma"),
         ('{"a": 1}\n# note', 2, "comment"),
         ('{"a": 1}\n// note', 2, "comment"),
         ("{\n'a': 1}", 2, "double quotes"),
         ("{\n\na: 1}", 3, "read as JSON, not as YAML"),
-    ],
-)
-def test_a_mistake_in_json_is_told_with_its_line_and_what_to_do(text: str, line: int, hint: str) -> None:
-    (problem,) = error_of(text, KUBELET).problems
-    assert problem.place.line == line
-    assert hint in (problem.hint or "")
+    ]
+    for text, line, hint in cases:
+        with subtests.test(text=text, line=line, hint=hint):
+            (problem,) = error_of(text, KUBELET).problems
+            assert problem.place.line == line
+            assert hint in (problem.hint or "")
 
 
 def test_the_error_about_json_carries_nothing_of_the_text() -> None:
@@ -188,22 +188,21 @@ def test_in_our_own_files_a_broken_rest_is_a_mistake(text: str) -> None:
 # --- fields that stand twice ---
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_the_kubelet_refuses_a_field_that_stands_twice_or_overrides_a_merged_one(subtests: pytest.Subtests) -> None:
+    cases = [
         '{"a": 1, "a": 1}',
         "a: 1\na: 1\n",
         "base: &b {a: 1}\nc: {<<: *b, a: 2}\n",
         "base: &b {a: 1}\nc: {a: 2, <<: *b}\n",
         "x: &x {a: 1}\ny: &y {a: 1}\nc: {<<: [*x, *y]}\n",
         "x: &x {a: 1}\nc: {<<: *x, <<: *x}\n",
-    ],
-)
-def test_the_kubelet_refuses_a_field_that_stands_twice_or_overrides_a_merged_one(text: str) -> None:
-    reading = Reading(parse(text, dialect=KUBELET))
-    reading.root.ignore("a", "base", "c", "x", "y")
-    with pytest.raises(ConfigurationError, match="duplicate field"):
-        reading.finish("unusable")
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            reading = Reading(parse(text, dialect=KUBELET))
+            reading.root.ignore("a", "base", "c", "x", "y")
+            with pytest.raises(ConfigurationError, match="duplicate field"):
+                reading.finish("unusable")
 
 
 def test_a_merge_without_an_overridden_field_is_no_mistake_to_the_kubelet() -> None:

@@ -55,21 +55,23 @@ def test_a_new_key_goes_below_the_last_one() -> None:
     assert set_value(COMMENTED, ("users", 0, "user", "as"), "z") == COMMENTED.replace("'x'", '\'x\', "as": "z"')
 
 
-@pytest.mark.parametrize("empty", ["[]", "null", "~", "", " []"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_an_empty_list_is_filled_below_its_key(empty: str, newline: str) -> None:
-    text = newline.join(["a: 1", f"users: {empty}  # here", "z: 2", ""])
-    new = append_item(text, ("users",), {"name": "x"})
-    assert "# here" in new
-    assert parse(new).value == {"a": 1, "users": [{"name": "x"}], "z": 2}
-    assert new.count("\n") == new.count(newline)
+def test_an_empty_list_is_filled_below_its_key(subtests: pytest.Subtests) -> None:
+    for empty in ["[]", "null", "~", "", " []"]:
+        for newline in ["\n", "\r\n"]:
+            with subtests.test(empty=empty, newline=newline):
+                text = newline.join(["a: 1", f"users: {empty}  # here", "z: 2", ""])
+                new = append_item(text, ("users",), {"name": "x"})
+                assert "# here" in new
+                assert parse(new).value == {"a": 1, "users": [{"name": "x"}], "z": 2}
+                assert new.count("\n") == new.count(newline)
 
 
-@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "# no newline", "---\n", "null\n", "\ufeff"])
-def test_an_empty_document_gets_the_whole_value_and_keeps_its_comments(text: str) -> None:
-    new = set_value(text, (), {"a": {"b": [1]}})
-    assert parse(new).value == {"a": {"b": [1]}}
-    assert new.startswith(text.removesuffix("null\n"))
+def test_an_empty_document_gets_the_whole_value_and_keeps_its_comments(subtests: pytest.Subtests) -> None:
+    for text in ["", "# nothing but a comment\n", "# no newline", "---\n", "null\n", "\ufeff"]:
+        with subtests.test(text=text):
+            new = set_value(text, (), {"a": {"b": [1]}})
+            assert parse(new).value == {"a": {"b": [1]}}
+            assert new.startswith(text.removesuffix("null\n"))
 
 
 @pytest.mark.parametrize(
@@ -155,16 +157,15 @@ def test_an_item_is_removed_with_its_lines_and_comments_stay() -> None:
     assert parse(remove_item(without_a, ("users",), 0)).value == {"users": [], "current-context": ""}
 
 
-@pytest.mark.parametrize(
-    "text", ['{"a": [1, 2, 3]}', "a: [1, 2, 3] # x\n", "a:\n- 1\n- 2\n- 3", "a:\r\n- 1\r\n- 2\r\n- 3\r\n"]
-)
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_any_item_can_be_removed(text: str, position: int) -> None:
-    numbers = [1, 2, 3]
-    del numbers[position]
-    new = remove_item(text, ("a",), position)
-    assert parse(new).value == {"a": numbers}
-    assert new.count("\r") == new.count("\n") * ("\r" in text)
+def test_any_item_can_be_removed(subtests: pytest.Subtests) -> None:
+    for text in ['{"a": [1, 2, 3]}', "a: [1, 2, 3] # x\n", "a:\n- 1\n- 2\n- 3", "a:\r\n- 1\r\n- 2\r\n- 3\r\n"]:
+        for position in [0, 1, 2]:
+            with subtests.test(text=text, position=position):
+                numbers = [1, 2, 3]
+                del numbers[position]
+                new = remove_item(text, ("a",), position)
+                assert parse(new).value == {"a": numbers}
+                assert new.count("\r") == new.count("\n") * ("\r" in text)
 
 
 @given(st.lists(st.dictionaries(st.text("ab#: ", max_size=3), st.text("xy -:#", max_size=5), max_size=2), min_size=1))

@@ -180,9 +180,8 @@ def test_one_document_that_is_not_plain_is_read_by_the_full_parser_with_its_line
     assert read_plain_blocks(text, file="f", most_irregular=100) is not None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_wrong_or_reaches_further_is_left_to_the_full_parser(subtests: pytest.Subtests) -> None:
+    cases = [
         b"a: b\n---\nc: [\n",
         b"a: b\na: c\n",
         b"\xff\xfea\x00",
@@ -190,15 +189,14 @@ def test_one_document_that_is_not_plain_is_read_by_the_full_parser_with_its_line
         b"a: &x b\n---\nc: *x\n",
         b"%YAML 1.1\n---\na: b\n",
         b"\xef\xbb\xbfa: b\n---\na: [b]\n\xef\xbb\xbf",
-    ],
-)
-def test_what_is_wrong_or_reaches_further_is_left_to_the_full_parser(text: bytes) -> None:
-    assert read_plain_blocks(text, file="f") is None
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            assert read_plain_blocks(text, file="f") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_looks_nearly_plain_gives_what_the_full_parser_gives(subtests: pytest.Subtests) -> None:
+    cases = [
         b"a: b\n---\n%YAML 1.1\n--- # why\nc: d\n",
         b"a: |\n  x\n---\nb: >\n  y\n\n---\nc: |+\n  z\n\n",
         b"a:\n- b\n-\n  c: d\n",
@@ -214,7 +212,7 @@ def test_what_is_wrong_or_reaches_further_is_left_to_the_full_parser(text: bytes
         b"a:\n- " + b"b " * 600 + b"c\n",
         b"".join(b" " * n + b"k:\n" for n in range(70)) + b" " * 70 + b"k: v\n",
         b'{"a": "b"}\n---\n{"c": "\\u0064"}\n',
-    ],
-)
-def test_what_looks_nearly_plain_gives_what_the_full_parser_gives(text: bytes) -> None:
-    check_same(text)
+    ]
+    for text in cases:
+        with subtests.test(text=text):
+            check_same(text)

@@ -16,9 +16,8 @@ US = timedelta(microseconds=1)
 LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
 
 
-@pytest.mark.parametrize(
-    ("text", "duration"),
-    [
+def test_go_durations_are_read(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, timedelta]] = [
         ("0", timedelta(0)),
         ("+0", timedelta(0)),
         ("-0", timedelta(0)),
@@ -43,10 +42,10 @@ LONGEST = timedelta(microseconds=(2**63 - 1) // 1000)
         ("0.100000000000000000000000000001s", timedelta(milliseconds=100)),
         ("9223372036854775us", timedelta(microseconds=9223372036854775)),
         ("2562047h47m16.854775s", LONGEST),
-    ],
-)
-def test_go_durations_are_read(text: str, duration: timedelta) -> None:
-    assert parse_duration(text) == duration
+    ]
+    for text, duration in cases:
+        with subtests.test(text=text, duration=duration):
+            assert parse_duration(text) == duration
 
 
 @pytest.mark.parametrize(
@@ -64,9 +63,8 @@ def test_a_long_fraction_has_the_precision_of_go(text: str, nanoseconds: int) ->
     assert parse_nanoseconds(text) == nanoseconds
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_what_go_refuses_is_refused_with_a_hint(subtests: pytest.Subtests) -> None:
+    cases = [
         ("5", "missing unit in duration"),
         ("1h1", "missing unit in duration"),
         ("1d", "unknown unit in duration"),
@@ -86,12 +84,12 @@ def test_a_long_fraction_has_the_precision_of_go(text: str, nanoseconds: int) ->
         ("2562048h", "longer than 292 years"),
         ("2562047h2562047h", "longer than 292 years"),
         ("9" * 5000 + "h", "longer than 292 years"),
-    ],
-)
-def test_what_go_refuses_is_refused_with_a_hint(text: str, message: str) -> None:
-    with pytest.raises(DurationError, match=message) as caught:
-        parse_duration(text)
-    assert caught.value.hint
+    ]
+    for text, message in cases:
+        with subtests.test(text=text, message=message):
+            with pytest.raises(DurationError, match=message) as caught:
+                parse_duration(text)
+            assert caught.value.hint
 
 
 def test_the_most_negative_duration_reaches_one_nanosecond_further_than_the_longest() -> None:
@@ -111,9 +109,8 @@ def test_an_error_does_not_quote_the_text() -> None:
     assert "hunter" not in str(caught.value) + caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("duration", "text"),
-    [
+def test_durations_are_written_as_go_prints_them(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[timedelta, str]] = [
         (timedelta(0), "0s"),
         (US, "1µs"),
         (timedelta(microseconds=1100), "1.1ms"),
@@ -127,10 +124,10 @@ def test_an_error_does_not_quote_the_text() -> None:
         (timedelta(days=2), "48h0m0s"),
         (timedelta(microseconds=-21), "-21µs"),
         (LONGEST, "2562047h47m16.854775s"),
-    ],
-)
-def test_durations_are_written_as_go_prints_them(duration: timedelta, text: str) -> None:
-    assert format_duration(duration) == text
+    ]
+    for duration, text in cases:
+        with subtests.test(duration=duration, text=text):
+            assert format_duration(duration) == text
 
 
 @settings(deadline=None)

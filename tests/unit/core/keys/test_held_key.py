@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -74,12 +75,15 @@ def test_a_device_that_hangs_is_given_up_and_all_others_are_refused_until_it_ans
     assert error.value.code == "key-device-busy"
     go_on.set()
     assert answered.wait(30)
+    deadline = time.monotonic() + 60
     while True:
-        # The thread says so a moment after the device has answered.
+        # The thread says so a moment after the device has answered. On a busy machine a signature may be late again.
         try:
             assert key.sign(bytes(32), SCHEME)
-        except KeyUnusable as error_now:
-            assert error_now.code == "key-device-busy"  # noqa: PT017  # not yet
+        except KeyUnusable as late:
+            assert late.code in ("key-device-busy", "key-device-timeout")  # noqa: PT017
+            assert time.monotonic() < deadline, "it does not recover"
+            time.sleep(0.01)
         else:
             return
 

@@ -74,20 +74,23 @@ NOT_THE_LOOPBACK = (
 )
 
 
-@pytest.mark.parametrize("host", ["localhost", *ADDRESSES_OF_THE_LOOPBACK])
-def test_a_host_on_this_machine_is_the_loopback(host: str) -> None:
-    assert is_loopback(host)
+def test_a_host_on_this_machine_is_the_loopback(subtests: pytest.Subtests) -> None:
+    for host in ["localhost", *ADDRESSES_OF_THE_LOOPBACK]:
+        with subtests.test(host=host):
+            assert is_loopback(host)
 
 
-@pytest.mark.parametrize("host", NOT_THE_LOOPBACK)
-def test_any_other_host_is_not(host: str) -> None:
-    assert not is_loopback(host)
-    assert not is_loopback_address(host)
+def test_any_other_host_is_not(subtests: pytest.Subtests) -> None:
+    for host in NOT_THE_LOOPBACK:
+        with subtests.test(host=host):
+            assert not is_loopback(host)
+            assert not is_loopback_address(host)
 
 
-@pytest.mark.parametrize("address", ADDRESSES_OF_THE_LOOPBACK)
-def test_an_address_of_the_loopback_is_one(address: str) -> None:
-    assert is_loopback_address(address)
+def test_an_address_of_the_loopback_is_one(subtests: pytest.Subtests) -> None:
+    for address in ADDRESSES_OF_THE_LOOPBACK:
+        with subtests.test(address=address):
+            assert is_loopback_address(address)
 
 
 def test_the_name_localhost_is_no_address() -> None:
@@ -107,6 +110,7 @@ def test_an_address_is_parsed_without_its_zone_and_unmapped(text: str, address: 
     assert parse_address(text) == ipaddress.ip_address(address)
 
 
-@pytest.mark.parametrize("text", ["", "%eth0", "[::1]", "host", "1.2.3", "1.2.3.4.5"])
-def test_what_is_no_address_is_none(text: str) -> None:
-    assert parse_address(text) is None
+def test_what_is_no_address_is_none(subtests: pytest.Subtests) -> None:
+    for text in ["", "%eth0", "[::1]", "host", "1.2.3", "1.2.3.4.5"]:
+        with subtests.test(text=text):
+            assert parse_address(text) is None

@@ -3,83 +3,44 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from ostiary.core.net.outgoing import NO_REPLY, OutgoingHttp, reason_of
 from ostiary.testing import FakeClock
+from tests.support.http_server import HttpServer, Request, Response
 
 LARGEST = 64
 
 
-class Server(ThreadingHTTPServer):
-    """Answers by the path, and remembers what came."""
+class Server(HttpServer):
+    """Responds by the path."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.requests: list[tuple[str, str, bytes, str | None]] = []
+        super().__init__(self._respond)
         self.clock = FakeClock()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.requests.append((self.command, self.path, body, self.headers["Authorization"]))
-        kind, _, detail = self.path.strip("/").partition("/")
-        if kind == "status":
-            self._send(int(detail), b"{}")
-        elif kind == "size":
-            self._send(200, b"x" * int(detail))
-        elif kind == "moved":
-            self.send_response(302)
-            self.send_header("Location", f"/{detail}")
-            self.end_headers()
-        elif kind == "late":
-            self.server.clock.advance(60)
-            self._send(200, b"{}")
-        elif kind == "nothing":
-            self.close_connection = True
-
-    do_POST = do_HEAD = do_GET
-
-    def _send(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("X-Kind", "test")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None: ...
+    def _respond(self, request: Request) -> Response | None:
+        kind, _, detail = request.path.strip("/").partition("/")
+        headers = {"X-Kind": "test"}
+        match kind:
+            case "status":
+                return Response(int(detail), {}, headers)
+            case "size":
+                return Response(200, b"x" * int(detail), headers)
+            case "moved":
+                return Response(302, headers={"Location": f"/{detail}"})
+            case "late":
+                self.clock.advance(60)
+                return Response(200, {}, headers)
+        return None
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    server = Server()
-    with running(server):
+    with Server().running() as server:
         yield server
-
-
-@contextmanager
-def running(server: Server) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def outgoing(server: Server, *, follow_redirects: bool = False) -> OutgoingHttp:
@@ -102,19 +63,21 @@ def test_every_status_is_a_reply_and_not_an_exception(server: Server, status: in
 
 def test_method_body_and_headers_are_sent(server: Server) -> None:
     outgoing(server).send("POST", f"{server.url}/status/200", b"a=b", headers={"Authorization": "Basic eDp5"})
-    assert server.requests == [("POST", "/status/200", b"a=b", "Basic eDp5")]
+    (request,) = server.requests
+    assert (request.method, request.target, request.body) == ("POST", "/status/200", b"a=b")
+    assert request.headers["Authorization"] == "Basic eDp5"
 
 
 def test_a_redirect_is_not_followed_so_that_a_secret_goes_no_further(server: Server) -> None:
     reply = outgoing(server).send("GET", f"{server.url}/moved/status/200", headers={"Authorization": "Basic eDp5"})
     assert reply.status == 302
-    assert [path for _, path, _, _ in server.requests] == ["/moved/status/200"]
+    assert [request.target for request in server.requests] == ["/moved/status/200"]
 
 
 def test_a_redirect_is_followed_where_the_caller_says_so(server: Server) -> None:
     reply = outgoing(server, follow_redirects=True).send("GET", f"{server.url}/moved/status/200")
     assert reply.status == 200
-    assert [path for _, path, _, _ in server.requests] == ["/moved/status/200", "/status/200"]
+    assert [request.target for request in server.requests] == ["/moved/status/200", "/status/200"]
 
 
 @pytest.mark.parametrize(("size", "is_whole"), [(LARGEST, True), (LARGEST + 1, False), (100_000, False)])
@@ -138,8 +101,9 @@ def test_what_prevents_a_reply_is_one_of_the_named_errors(server: Server, path: 
         outgoing(server).send("GET", server.url + path)
 
 
-def test_the_reason_is_told_without_the_librarys_wrapping(server: Server) -> None:
-    server.server_close()
+def test_the_reason_is_told_without_the_librarys_wrapping() -> None:
+    with Server().running() as server:
+        pass
     with pytest.raises(OSError) as caught:
         outgoing(server).send("GET", server.url)
     assert isinstance(reason_of(caught.value), ConnectionRefusedError)

@@ -33,9 +33,8 @@ def test_nobody_else(descriptor: str) -> None:
     assert is_owned_by(descriptor, US)
 
 
-@pytest.mark.parametrize(
-    ("descriptor", "others"),
-    [
+def test_others_and_what_is_not_understood(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, tuple[str, ...]]] = [
         (f"O:{SID}D:(A;;FA;;;SY)(A;;0x1200a9;;;WD)", ("WD",)),
         (f"O:{SID}D:(A;;FR;;;BU)(A;;FA;;;{SID})(A;;FR;;;S-1-5-21-1-2-3-1002)", ("BU", "S-1-5-21-1-2-3-1002")),
         (f'O:{SID}D:(XA;;FR;;;AU;(@User.Title=="a"))', ("AU",)),
@@ -47,10 +46,10 @@ def test_nobody_else(descriptor: str) -> None:
         (f"O:{SID}D:(QQ;;FA;;;SY)", (EVERYBODY,)),
         (f"O:{SID}D:PWHAT(A;;FA;;;SY)", (EVERYBODY,)),
         (f"O:{SID}D:(A;;FA;;;SY)D:(A;;FA;;;SY)", (EVERYBODY,)),
-    ],
-)
-def test_others_and_what_is_not_understood(descriptor: str, others: tuple[str, ...]) -> None:
-    assert others_in(descriptor, US) == others
+    ]
+    for descriptor, others in cases:
+        with subtests.test(descriptor=descriptor, others=others):
+            assert others_in(descriptor, US) == others
 
 
 def test_a_file_of_somebody_else_is_not_ours_whatever_its_list_says() -> None:

@@ -152,20 +152,16 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("processes", "us", "parent", "asker"),
-    [
-        (TABLE, 40, 30, 10),
-        (TABLE, 30, 20, 10),
-        ({**TABLE, 20: (10, "Kubectl-Ostiary.EXE")}, 40, 30, 10),
-        ({**TABLE, 20: (10, "python.exe")}, 40, 30, 30),
-        ({40: (30, "python.exe")}, 40, 30, 30),
-        ({}, 40, 30, 30),
-        ({1: (1, "python.exe")}, 1, 1, 1),
-    ],
-    ids=["environment", "no environment", "kubectl ostiary", "no launcher", "parent gone", "no table", "loop"],
-)
-def test_the_program_that_runs_the_launcher_asks(
-    processes: dict[int, tuple[int, str]], us: int, parent: int, asker: int
-) -> None:
-    assert asking_process(processes, us, parent) == asker
+def test_the_program_that_runs_the_launcher_asks(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, dict[int, tuple[int, str]], int, int, int]] = [
+        ("environment", TABLE, 40, 30, 10),
+        ("no environment", TABLE, 30, 20, 10),
+        ("kubectl ostiary", {**TABLE, 20: (10, "Kubectl-Ostiary.EXE")}, 40, 30, 10),
+        ("no launcher", {**TABLE, 20: (10, "python.exe")}, 40, 30, 30),
+        ("parent gone", {40: (30, "python.exe")}, 40, 30, 30),
+        ("no table", {}, 40, 30, 30),
+        ("loop", {1: (1, "python.exe")}, 1, 1, 1),
+    ]
+    for case, processes, us, parent, asker in cases:
+        with subtests.test(case):
+            assert asking_process(processes, us, parent) == asker

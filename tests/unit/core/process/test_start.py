@@ -21,7 +21,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.process import Ending, Outcome, RunLimits, Stderr, Stdin, end_all, find_executable, run
+from ostiary.core.process import (
+    Ending,
+    Outcome,
+    RunLimits,
+    Stderr,
+    Stdin,
+    end_all,
+    find_executable,
+    run,
+    service,
+    threaded,
+)
+from tests.support.descriptors import descriptors
+from tests.support.waiting import until
 
 ENV = {"LANG": "C.UTF-8"}
 # Far longer than a test may take: a test in which somebody waits for this to pass does not pass itself.
@@ -88,7 +101,7 @@ def nothing_is_left_behind() -> Iterator[None]:
     """No run may leave a descriptor, nor a child that nobody has reaped."""
     before = descriptors(), children()
     yield
-    assert descriptors() <= before[0]
+    until(lambda: descriptors() <= before[0])
     assert children() <= before[1]
 
 
@@ -123,10 +136,6 @@ def way_to_watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delattr(os, "pidfd_open", raising=False)
     if request.param == "wait in a thread":
         monkeypatch.delattr(os, "waitid", raising=False)
-
-
-def descriptors() -> set[str]:
-    return set(os.listdir("/dev/fd"))
 
 
 def children() -> set[str]:
@@ -321,6 +330,8 @@ class TestLimits:
 
         with monkeypatch.context() as sudo:
             sudo.setattr(os, "killpg", refuse)
+            for way in (service, threaded):
+                sudo.setattr(way, "_KILL_SECONDS", 0.05)
             outcome = python(
                 Lifeline.HOLD + "import signal; signal.pause()",
                 lifeline.path,

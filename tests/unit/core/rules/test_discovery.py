@@ -24,16 +24,15 @@ def test_what_everybody_has_is_no_right(rule: PolicyRule) -> None:
     assert not gives_more_than_discovery(rule)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
+def test_anything_else_is_one(subtests: pytest.Subtests) -> None:
+    cases = [
         PolicyRule(("get",), ("",), ("pods",), ("one",)),
         PolicyRule(("get",), non_resource_urls=("/api", "/metrics")),
         PolicyRule(("post",), non_resource_urls=("/api",)),
         PolicyRule(("create",), REVIEWS, ("selfsubjectaccessreviews", "subjectaccessreviews")),
         PolicyRule(("get",), ("*",), ("selfsubjectaccessreviews",)),
         PolicyRule(("use",), ("ostiary.dev", "apps"), ("deployments",)),
-    ],
-)
-def test_anything_else_is_one(rule: PolicyRule) -> None:
-    assert gives_more_than_discovery(rule)
+    ]
+    for rule in cases:
+        with subtests.test(rule=rule):
+            assert gives_more_than_discovery(rule)

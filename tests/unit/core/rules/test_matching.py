@@ -13,9 +13,9 @@ from ostiary.core.rules.matching import atoms, covers, rules_not_covered
 from tests.unit.plugins.rbac.policies import rule, urls
 
 
-@pytest.mark.parametrize(
-    ("owner", "servant", "expected"),
-    [
+def test_rules_cover_others_piece_by_piece(subtests: pytest.Subtests) -> None:
+    """R13."""
+    cases: list[tuple[list[PolicyRule], list[PolicyRule], bool]] = [
         ([rule("get", "core", "pods")], [rule("get", "core", "pods")], True),
         ([rule("get list", "core", "pods nodes")], [rule("list", "core", "nodes")], True),
         ([rule("get", "core", "pods"), rule("list", "core", "pods")], [rule("get list", "core", "pods")], True),
@@ -36,11 +36,10 @@ from tests.unit.plugins.rbac.policies import rule, urls
         ([urls("*", "*")], [rule("get", "core", "pods")], False),
         ([], [rule("get", "core", "pods")], False),
         ([], [], True),
-    ],
-)
-def test_rules_cover_others_piece_by_piece(owner: list[PolicyRule], servant: list[PolicyRule], expected: bool) -> None:
-    """R13."""
-    assert covers(owner, servant) is expected
+    ]
+    for owner, servant, expected in cases:
+        with subtests.test(owner=owner, servant=servant, expected=expected):
+            assert covers(owner, servant) is expected
 
 
 def test_what_is_not_covered_is_told_in_pieces() -> None:

@@ -86,9 +86,8 @@ def test_what_is_written_is_read_by_its_kind() -> None:
     assert (house.names, house.spare, house.guests) == (("a", "b"), Trust(), (Guest("carol", 2),))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_a_mistake_is_noted_once_where_it_stands(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, tuple[str, str, str | None]]] = [
         ("{}", ("owner", "it is missing: the owner", "ask around")),
         ("owner: ''", ("owner", "it must not be empty", None)),
         ("owner: 7", ("owner", "expected a string, found a number", "put it in quotes")),
@@ -101,10 +100,10 @@ def test_what_is_written_is_read_by_its_kind() -> None:
         ("{owner: a, guests: [{nights: 2}]}", ("guests[0].name", "it is missing", None)),
         ("{owner: a, roms: 4}", ("roms", "unknown field", "did you mean rooms?")),
         ("{owner: a, trust: {kye: x}}", ("trust.kye", "unknown field", "did you mean key?")),
-    ],
-)
-def test_a_mistake_is_noted_once_where_it_stands(text: str, expected: tuple[str, str, str | None]) -> None:
-    assert problems(text) == [expected]
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            assert problems(text) == [expected]
 
 
 def test_settings_that_must_agree_are_checked_together() -> None:

@@ -20,9 +20,9 @@ OF_SHOP = ("system:serviceaccounts", "system:serviceaccounts:shop")
 ACCOUNT = "system:serviceaccount:shop:builder"
 
 
-@pytest.mark.parametrize(
-    ("user", "groups"),
-    [
+def test_whoever_is_known_is_authenticated(subtests: pytest.Subtests) -> None:
+    """2.2, A2."""
+    cases: list[tuple[UserInfo, tuple[str, ...]]] = [
         (UserInfo("alice"), (KNOWN,)),
         (UserInfo("alice", groups=("dev",)), (KNOWN,)),
         (UserInfo("alice", groups=(KNOWN,)), ()),
@@ -31,17 +31,15 @@ ACCOUNT = "system:serviceaccount:shop:builder"
         (UserInfo("system:anonymous"), ()),
         (UserInfo(""), ()),
         (UserInfo("", groups=("dev",)), ()),
-    ],
-)
-def test_whoever_is_known_is_authenticated(user: UserInfo, groups: tuple[str, ...]) -> None:
-    """2.2, A2."""
-    assert implied_groups(user) == groups
-    assert with_implied_groups(user).groups == (*user.groups, *groups)
+    ]
+    for user, groups in cases:
+        with subtests.test(user=user, groups=groups):
+            assert implied_groups(user) == groups
+            assert with_implied_groups(user).groups == (*user.groups, *groups)
 
 
-@pytest.mark.parametrize(
-    ("user", "groups"),
-    [
+def test_whom_somebody_impersonates_has_the_groups_that_an_api_server_adds(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[UserInfo, tuple[str, ...]]] = [
         (UserInfo("alice"), (KNOWN,)),
         (UserInfo("alice", groups=("dev",)), ("dev", KNOWN)),
         (UserInfo("alice", groups=(UNKNOWN,)), (UNKNOWN,)),
@@ -54,27 +52,24 @@ def test_whoever_is_known_is_authenticated(user: UserInfo, groups: tuple[str, ..
         (UserInfo("system:serviceaccount:shop:a:b"), (KNOWN,)),
         (UserInfo("system:serviceaccount:Shop:builder"), (KNOWN,)),
         (UserInfo("system:serviceaccount::builder"), (KNOWN,)),
-    ],
-)
-def test_whom_somebody_impersonates_has_the_groups_that_an_api_server_adds(
-    user: UserInfo, groups: tuple[str, ...]
-) -> None:
-    assert complete_impersonated(user).groups == groups
+    ]
+    for user, groups in cases:
+        with subtests.test(user=user, groups=groups):
+            assert complete_impersonated(user).groups == groups
 
 
-@pytest.mark.parametrize(
-    ("user", "told"),
-    [
+def test_an_api_server_is_not_told_of_groups_that_it_adds_itself(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[UserInfo, tuple[str, ...]]] = [
         (UserInfo("noxu", groups=(KNOWN,)), ()),
         (UserInfo("noxu", groups=("dev", KNOWN, "ops")), ("dev", "ops")),
         (UserInfo(ACCOUNT, groups=(*OF_SHOP, KNOWN)), ()),
         (UserInfo(ACCOUNT, groups=(KNOWN,)), (KNOWN,)),
         (UserInfo("noxu", groups=(KNOWN, UNKNOWN)), (KNOWN, UNKNOWN)),
         (UserInfo("system:anonymous", groups=(UNKNOWN,)), ()),
-    ],
-)
-def test_an_api_server_is_not_told_of_groups_that_it_adds_itself(user: UserInfo, told: tuple[str, ...]) -> None:
-    assert groups_to_impersonate(user) == told
+    ]
+    for user, told in cases:
+        with subtests.test(user=user, told=told):
+            assert groups_to_impersonate(user) == told
 
 
 NAMES = st.sampled_from(["alice", "system:anonymous", ACCOUNT, "system:node:a", "system:serviceaccount:x"])
@@ -89,9 +84,8 @@ def test_an_impersonated_user_is_in_the_same_groups_there_as_here(name: str, gro
     assert with_implied_groups(user) == user
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_the_groups_of_service_accounts_are_known(subtests: pytest.Subtests) -> None:
+    cases = [
         ("system:serviceaccounts", True),
         ("system:serviceaccounts:shop", True),
         ("system:serviceaccounts:", False),
@@ -99,7 +93,7 @@ def test_an_impersonated_user_is_in_the_same_groups_there_as_here(name: str, gro
         ("system:serviceaccounts:Shop", False),
         ("system:masters", False),
         ("shop", False),
-    ],
-)
-def test_the_groups_of_service_accounts_are_known(name: str, expected: bool) -> None:
-    assert is_service_account_group(name) is expected
+    ]
+    for name, expected in cases:
+        with subtests.test(name=name, expected=expected):
+            assert is_service_account_group(name) is expected

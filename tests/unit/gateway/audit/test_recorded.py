@@ -70,9 +70,8 @@ def back(line: str) -> RecordedRequest:
     return found
 
 
-@pytest.mark.parametrize(
-    ("method", "uri"),
-    [
+def test_what_the_gateway_records_is_read_back_as_it_was(subtests: pytest.Subtests) -> None:
+    cases = [
         ("GET", "/api/v1/namespaces/team/pods/web"),
         ("GET", "/api/v1/namespaces/team/pods?watch=1&labelSelector=app%3Dweb"),
         ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dweb"),
@@ -82,16 +81,16 @@ def back(line: str) -> RecordedRequest:
         ("PUT", "/api/v1/namespaces/team"),
         ("GET", "/healthz"),
         ("GET", "/logs/a%20b%3F%2A"),
-    ],
-)
-def test_what_the_gateway_records_is_read_back_as_it_was(method: str, uri: str) -> None:
-    path, _, query = uri.partition("?")
-    found = back(event(method, uri))
-    assert found.attributes.user == ALICE
-    sent = request_info(RequestLine(method, path, query))
-    # The log does not tell what kind of API a path belongs to.
-    assert found.attributes.request == (sent if sent.is_resource else replace(sent, of_kubernetes=False))
-    assert not found.decision.allowed
+    ]
+    for method, uri in cases:
+        with subtests.test(method=method, uri=uri):
+            path, _, query = uri.partition("?")
+            found = back(event(method, uri))
+            assert found.attributes.user == ALICE
+            sent = request_info(RequestLine(method, path, query))
+            # The log does not tell what kind of API a path belongs to.
+            assert found.attributes.request == (sent if sent.is_resource else replace(sent, of_kubernetes=False))
+            assert not found.decision.allowed
 
 
 SEGMENTS = st.sampled_from(
@@ -210,17 +209,25 @@ def test_a_resource_of_another_api_is_taken_from_its_reference() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"annotations": None}, {"annotations": {}}, {"user": {}}, {"user": None}, {"requestURI": None, "verb": None},
-     {"requestReceivedTimestamp": "soon"}, {"requestReceivedTimestamp": "0001-01-01T00:00:00+23:59"},
-     {"impersonatedUser": {"groups": ["admins"]}}, {"impersonatedUser": {"username": 3}},
-     {"auditID": 3}, {"objectRef": "x"}],
-)  # fmt: skip
-def test_what_decides_nothing_or_is_broken_is_none(change: dict[str, Any]) -> None:
-    told = json.loads(event("GET", "/api/v1/pods")) | change
-    told = {key: value for key, value in told.items() if value is not None}
-    assert decode_request(json.dumps(told).encode()) is None
+def test_what_decides_nothing_or_is_broken_is_none(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
+        {"annotations": None},
+        {"annotations": {}},
+        {"user": {}},
+        {"user": None},
+        {"requestURI": None, "verb": None},
+        {"requestReceivedTimestamp": "soon"},
+        {"requestReceivedTimestamp": "0001-01-01T00:00:00+23:59"},
+        {"impersonatedUser": {"groups": ["admins"]}},
+        {"impersonatedUser": {"username": 3}},
+        {"auditID": 3},
+        {"objectRef": "x"},
+    ]
+    for change in cases:
+        with subtests.test(change=change):
+            told = json.loads(event("GET", "/api/v1/pods")) | change
+            told = {key: value for key, value in told.items() if value is not None}
+            assert decode_request(json.dumps(told).encode()) is None
 
 
 KEYS = st.sampled_from(["user", "username", "groups", "extra", "annotations", "verb", "objectRef"])

@@ -36,9 +36,10 @@ def test_the_token_of_a_bearer_header_is_read_as_kubernetes_reads_it(value: byte
     assert bearer(value) == b"t"
 
 
-@pytest.mark.parametrize("value", [b"", b"Bearer", b"Bearer ", b"Bearer  t", b"Basic t", b"t", b"Bearer\tt"])
-def test_other_forms_of_the_header_present_no_token(value: bytes) -> None:
-    assert bearer(value) is None
+def test_other_forms_of_the_header_present_no_token(subtests: pytest.Subtests) -> None:
+    for value in [b"", b"Bearer", b"Bearer ", b"Bearer  t", b"Basic t", b"t", b"Bearer\tt"]:
+        with subtests.test(value=value):
+            assert bearer(value) is None
 
 
 def test_a_request_without_a_header_presents_no_token() -> None:

@@ -420,21 +420,23 @@ async def test_a_provider_that_holds_up_everything_is_unavailable_and_not_a_fail
 # --- what it may do wrong, and what the operator is told ---
 
 
-@pytest.mark.parametrize(
-    ("value", "cause"),
-    [
+async def test_the_cause_says_what_the_provider_did(subtests: pytest.Subtests) -> None:
+    cases = [
         (None, "it returned nothing and not a Decision"),
         (True, "it returned a bool and not a Decision"),
         (OSError("no route to host"), "it raised an error: OSError: no route to host"),
-    ],
-)
-@pytest.mark.parametrize("kind", [Waiting, Immediate])
-async def test_the_cause_says_what_the_provider_did(
-    kind: type[Waiting], value: object, cause: str, clock: FakeClock
-) -> None:
-    with pytest.raises(ProviderError) as caught:
-        await only(kind(value), clock).authorize(GET_POD)
-    assert (caught.value.summary, caught.value.cause) == ('the authorization provider "only" is unavailable', cause)
+    ]
+    table: list[type[Waiting]] = [Waiting, Immediate]
+    for value, cause in cases:
+        for kind in table:
+            with subtests.test(value=value, cause=cause, kind=kind):
+                clock = FakeClock()
+                with pytest.raises(ProviderError) as caught:
+                    await only(kind(value), clock).authorize(GET_POD)
+                assert (caught.value.summary, caught.value.cause) == (
+                    'the authorization provider "only" is unavailable',
+                    cause,
+                )
 
 
 async def test_a_key_that_nothing_can_be_found_by_is_named_as_the_cause(clock: FakeClock) -> None:

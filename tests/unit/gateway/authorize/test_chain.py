@@ -45,25 +45,24 @@ def test_questions_that_must_be_answered_alike_have_the_same_key() -> None:
     assert plain.question_key(GET_POD) != plain.question_key(another)
 
 
-@pytest.mark.parametrize(
-    ("decisions", "verdict", "asked"),
-    [
+async def test_the_first_allow_or_deny_ends_the_chain(subtests: pytest.Subtests) -> None:
+    """R14, S2, S50, S52: the end of the chain is a refusal."""
+    cases: list[tuple[list[Decision], Verdict, int]] = [
         ([ALLOW, DENY], Verdict.ALLOW, 1),
         ([DENY, ALLOW], Verdict.DENY, 1),
         ([PASS, ALLOW, DENY], Verdict.ALLOW, 2),
         ([PASS, DENY, ALLOW], Verdict.DENY, 2),
         ([PASS, PASS], Verdict.NO_OPINION, 2),
         ([], Verdict.NO_OPINION, 0),
-    ],
-)
-async def test_the_first_allow_or_deny_ends_the_chain(decisions: list[Decision], verdict: Verdict, asked: int) -> None:
-    """R14, S2, S50, S52: the end of the chain is a refusal."""
-    providers = [AtOnce(decision) for decision in decisions]
-    decision = await chain(*providers).authorize(GET_POD)
-    assert decision.verdict is verdict
-    assert decision.allowed is (verdict is Verdict.ALLOW)
-    assert sum(len(provider.asked) for provider in providers) == asked
-    assert chain(*providers).decide(GET_POD) == decision
+    ]
+    for decisions, verdict, asked in cases:
+        with subtests.test(decisions=decisions, verdict=verdict, asked=asked):
+            providers = [AtOnce(decision) for decision in decisions]
+            decision = await chain(*providers).authorize(GET_POD)
+            assert decision.verdict is verdict
+            assert decision.allowed is (verdict is Verdict.ALLOW)
+            assert sum(len(provider.asked) for provider in providers) == asked
+            assert chain(*providers).decide(GET_POD) == decision
 
 
 def test_reasons_of_those_without_an_opinion_are_joined_with_their_names() -> None:
@@ -78,28 +77,27 @@ def test_the_reason_of_the_one_who_decides_stands_as_it_is() -> None:
     assert chain(AtOnce(PASS), AtOnce(ALLOW)).decide(GET_POD) == ALLOW
 
 
-@pytest.mark.parametrize(
-    ("decisions", "hide", "hidden"),
-    [
+def test_a_refusal_is_hidden_when_everybody_says_so(subtests: pytest.Subtests) -> None:
+    """S51, S52, S54, S55: who denies chooses between 404 and 403; at the end of the chain all must agree."""
+    cases: list[tuple[list[Decision], bool, bool]] = [
         ([HIDDEN, HIDDEN], True, True),
         ([HIDDEN, PASS], True, False),
         ([HIDDEN, HIDDEN], False, False),
         ([PASS, replace(DENY, hidden=True)], True, True),
         ([PASS, replace(DENY, hidden=True)], False, False),
         ([HIDDEN, DENY], True, False),
-    ],
-)
-def test_a_refusal_is_hidden_when_everybody_says_so(decisions: list[Decision], hide: bool, hidden: bool) -> None:
-    """S51, S52, S54, S55: who denies chooses between 404 and 403; at the end of the chain all must agree."""
-    decision = chain(*map(AtOnce, decisions), hide_denied=hide).decide(GET_POD)
-    assert decision is not None
-    assert decision.hidden is hidden
+    ]
+    for decisions, hide, hidden in cases:
+        with subtests.test(decisions=decisions, hide=hide, hidden=hidden):
+            decision = chain(*map(AtOnce, decisions), hide_denied=hide).decide(GET_POD)
+            assert decision is not None
+            assert decision.hidden is hidden
 
 
-@pytest.mark.parametrize("verdict", [HIDDEN, replace(DENY, hidden=True)], ids=["no opinion", "denied"])
-@pytest.mark.parametrize(
-    ("verb", "change", "hidden"),
-    [
+async def test_only_reads_are_hidden_since_a_404_reads_as_success_to_what_changes_or_waits(
+    subtests: pytest.Subtests,
+) -> None:
+    cases: list[tuple[str, dict[str, Any], bool]] = [
         ("get", {}, True),
         ("list", {"name": ""}, True),
         ("get", {"subresource": "log"}, True),
@@ -117,19 +115,18 @@ def test_a_refusal_is_hidden_when_everybody_says_so(decisions: list[Decision], h
         ("impersonate", {}, False),
         ("approve", {}, False),
         ("", {}, False),
-    ],
-)
-async def test_only_reads_are_hidden_since_a_404_reads_as_success_to_what_changes_or_waits(
-    verdict: Decision, verb: str, change: dict[str, Any], hidden: bool
-) -> None:
-    attributes = Attributes(ALICE, replace(POD, verb=verb, **change))
-    authorizer = chain(AtOnce(verdict), hide_denied=True)
-    decision = authorizer.decide(attributes)
-    assert decision is not None
-    assert decision.hidden is hidden
-    explained = (await authorizer.explain(attributes)).decision
-    assert explained is not None
-    assert explained.hidden is hidden
+    ]
+    for case, verdict in [("no opinion", HIDDEN), ("denied", replace(DENY, hidden=True))]:
+        for verb, change, hidden in cases:
+            with subtests.test(case, verb=verb, change=change, hidden=hidden):
+                attributes = Attributes(ALICE, replace(POD, verb=verb, **change))
+                authorizer = chain(AtOnce(verdict), hide_denied=True)
+                decision = authorizer.decide(attributes)
+                assert decision is not None
+                assert decision.hidden is hidden
+                explained = (await authorizer.explain(attributes)).decision
+                assert explained is not None
+                assert explained.hidden is hidden
 
 
 def test_nothing_is_hidden_by_default() -> None:
@@ -161,14 +158,16 @@ async def test_relevant_groups_are_those_of_the_whole_chain() -> None:
     assert await chain(AtOnce(ALLOW), Slow(ALLOW)).relevant_groups() == {"dev", "ops"}
 
 
-@pytest.mark.parametrize("groups", [OSError("down"), None, "dev", ["dev"], {1}])
-@pytest.mark.parametrize("on_error", list(OnError))
-async def test_when_the_relevant_groups_cannot_be_had_there_is_no_answer(groups: Any, on_error: OnError) -> None:
+async def test_when_the_relevant_groups_cannot_be_had_there_is_no_answer(subtests: pytest.Subtests) -> None:
     """S37: no token with silently missing groups, whatever the link's onError says."""
-    provider = AtOnce(ALLOW)
-    provider.groups = groups
-    with pytest.raises(ProviderError):
-        await chain(AtOnce(ALLOW), provider, on_error=on_error).relevant_groups()
+    cases: list[Any] = [OSError("down"), None, "dev", ["dev"], {1}]
+    for groups in cases:
+        for on_error in list(OnError):
+            with subtests.test(groups=groups, on_error=on_error):
+                provider = AtOnce(ALLOW)
+                provider.groups = groups
+                with pytest.raises(ProviderError):
+                    await chain(AtOnce(ALLOW), provider, on_error=on_error).relevant_groups()
 
 
 # --- what an operator asks ---
@@ -363,7 +362,8 @@ async def test_a_configured_chain_has_the_settings_that_were_written(clock: Fake
         await authorizer.authorize(at("prod"))
     slow.gate.set()
     slow.rule = lambda attributes: replace(DENY, hidden=True)
-    assert (await authorizer.authorize(at("prod"))).hidden
+    patient = Authorizer.from_settings(replace(settings, timeout=timedelta(seconds=60)), clock=clock, refusals=refusals)
+    assert (await patient.authorize(at("prod"))).hidden
     decision_id = authorizer.record(GET_POD, DENY)
     assert refusals.recall(decision_id) is not None, "a reload keeps the refusals of before"
 

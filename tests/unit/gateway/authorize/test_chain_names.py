@@ -11,7 +11,7 @@ from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.plugins.rbac.provider import RbacAuthorization
 from ostiary.wire.audit import AuditLevel, AuditRule, GroupResources, Policy
 from tests.support.gateway import role
-from tests.unit.gateway.authorize.providers import ALLOW, GET_POD, PASS, AtOnce, Slow, chain
+from tests.unit.gateway.authorize.providers import ALLOW, GET_POD, PASS, AtOnce, Slow, chain, raises
 
 
 class Telling(AtOnce):
@@ -27,9 +27,8 @@ class Telling(AtOnce):
         return self._matters  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize(
-    ("providers", "matters"),
-    [
+def test_all_that_a_ruling_depends_on_must_say_no(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[AtOnce | Slow], bool]] = [
         ([Telling(ALLOW, False)], False),
         ([Telling(ALLOW, True)], True),
         ([Telling(PASS, False), Telling(ALLOW, False)], False),
@@ -42,12 +41,18 @@ class Telling(AtOnce):
         ([Telling(ALLOW, RuntimeError("broken"))], True),
         ([Telling(ALLOW, None)], True),
         ([Telling(ALLOW, "no")], True),
-    ],
-)
-def test_all_that_a_ruling_depends_on_must_say_no(providers: list[AtOnce], matters: bool) -> None:
-    authorizer = chain(*providers)
-    authorizer.decide(GET_POD)
-    assert authorizer.name_matters(GET_POD) is matters
+    ]
+    for providers, matters in cases:
+        with subtests.test(providers=providers, matters=matters):
+            authorizer = chain(*providers)
+            authorizer.decide(GET_POD)
+            assert authorizer.name_matters(GET_POD) is matters
+
+
+def test_names_matter_if_the_provider_cannot_be_asked() -> None:
+    provider = Telling(ALLOW, False)
+    provider.rule = raises(RuntimeError("broken"))
+    assert chain(provider).name_matters(GET_POD)
 
 
 def test_names_matter_to_rbac_where_rules_have_them(tmp_path_factory: pytest.TempPathFactory) -> None:

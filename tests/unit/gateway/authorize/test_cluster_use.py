@@ -32,9 +32,8 @@ def only(*paths: str) -> Callable[[Attributes], Decision]:
     return lambda attributes: ALLOW if attributes.request.path in paths else PASS
 
 
-@pytest.mark.parametrize(
-    ("providers", "use"),
-    [
+async def test_the_use_of_a_cluster(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[Any], ClusterUse]] = [
         ([Telling(True)], ClusterUse.GRANTED),
         # What everybody may read is no reason to be offered a cluster.
         ([Telling(False, ALLOW)], ClusterUse.NONE),
@@ -49,10 +48,10 @@ def only(*paths: str) -> Callable[[Attributes], Decision]:
         ([Slow(PASS)], ClusterUse.NONE),
         ([Telling(False), Slow(only("/api"))], ClusterUse.UNKNOWN),
         ([], ClusterUse.NONE),
-    ],
-)
-async def test_the_use_of_a_cluster(providers: list[Any], use: ClusterUse) -> None:
-    assert await use_of(chain(*providers), ALICE, "dev") is use
+    ]
+    for providers, use in cases:
+        with subtests.test(providers=providers, use=use):
+            assert await use_of(chain(*providers), ALICE, "dev") is use
 
 
 async def test_only_policies_for_the_upstream_count() -> None:

@@ -164,14 +164,15 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("other", DIFFERENT)
-def test_everything_that_matters_is_in_the_key(other: Attributes) -> None:
+def test_everything_that_matters_is_in_the_key(subtests: pytest.Subtests) -> None:
     """T1, S44, S12, S43: groups, uid, extra and selectors too."""
-    provider = AtOnce(ALLOW)
-    authorizer = chain(provider)
-    authorizer.decide(GET_POD)
-    authorizer.decide(other)
-    assert provider.asked == [GET_POD, other]
+    for other in DIFFERENT:
+        with subtests.test(other=other):
+            provider = AtOnce(ALLOW)
+            authorizer = chain(provider)
+            authorizer.decide(GET_POD)
+            authorizer.decide(other)
+            assert provider.asked == [GET_POD, other]
 
 
 def test_the_whole_of_the_attributes_reaches_the_provider() -> None:

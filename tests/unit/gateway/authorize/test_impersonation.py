@@ -40,9 +40,9 @@ def test_however_it_is_spelled_it_is_impersonation() -> None:
     assert asked(("IMPERSONATE_USER", "root"), ("impersonate_group", "g")) == UserInfo("root", "", ("g",))
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_what_is_contradictory_unknown_or_too_much_is_refused(subtests: pytest.Subtests) -> None:
+    """H5."""
+    cases: list[list[tuple[str, str]]] = [
         [("Impersonate-Group", "system:masters")],
         [("Impersonate-Uid", "1")],
         [("Impersonate-Extra-A", "1")],
@@ -56,12 +56,10 @@ def test_however_it_is_spelled_it_is_impersonation() -> None:
         [("Impersonate-User", "a"), ("Impersonate-Role", "x")],
         [("Impersonate-User", "a"), ("Impersonate", "x")],
         [("Impersonate-User", "a"), *[("Impersonate-Group", "g")] * MOST_VALUES],
-    ],
-)
-def test_what_is_contradictory_unknown_or_too_much_is_refused(headers: list[tuple[str, str]]) -> None:
-    """H5."""
-    with pytest.raises(BadHeader):
-        asked(*headers)
+    ]
+    for headers in cases:
+        with subtests.test(headers=headers), pytest.raises(BadHeader):
+            asked(*headers)
 
 
 def test_as_many_values_as_are_allowed_are_read() -> None:

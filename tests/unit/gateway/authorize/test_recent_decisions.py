@@ -26,6 +26,7 @@ def ids(recent: RecentDecisions, limit: int = 10_000) -> list[str]:
 
 def test_nothing_is_kept_while_nobody_watches(clock: FakeClock) -> None:
     recent = RecentDecisions(clock=clock)
+    assert not recent.is_watched
     record(recent, "a")
     assert ids(recent) == []
     recent.watch(10)

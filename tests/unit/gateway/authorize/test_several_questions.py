@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,25 +16,25 @@ from tests.unit.gateway.authorize.providers import ALICE, POD, AtOnce, Slow
 QUESTIONS = tuple(Attributes(ALICE, replace(POD, verb=verb)) for verb in ("get", "create", "delete"))
 
 
-@pytest.mark.parametrize("refused", ["get", "create", "delete"])
-@pytest.mark.parametrize("kind", [AtOnce, Slow])
-async def test_the_first_refusal_ends_it_and_is_the_one_that_is_told(
-    kind: type[AtOnce] | type[Slow], refused: str, clock: FakeClock
-) -> None:
-    provider = kind(
-        lambda attributes: (
-            Decision(Verdict.DENY, f"no {refused}")
-            if attributes.request.verb == refused
-            else Decision(Verdict.ALLOW, attributes.request.verb)
-        )
-    )
-    authorizer = Authorizer([Link("only", provider)], clock=clock)
-    ruling = authorizer.decide(*QUESTIONS)
-    if ruling is None:
-        ruling = await authorizer.authorize(*QUESTIONS)
-    assert (ruling.verdict, ruling.reason) == (Verdict.DENY, f"no {refused}")
-    verbs = ["get", "create", "delete"]
-    assert [asked.request.verb for asked in provider.asked] == verbs[: verbs.index(refused) + 1]
+async def test_the_first_refusal_ends_it_and_is_the_one_that_is_told(subtests: pytest.Subtests) -> None:
+    kinds: list[type[AtOnce] | type[Slow]] = [AtOnce, Slow]
+
+    def allow_but(refused: str, attributes: Attributes) -> Decision:
+        verb = attributes.request.verb
+        return Decision(Verdict.DENY, f"no {verb}") if verb == refused else Decision(Verdict.ALLOW, verb)
+
+    for refused in ["get", "create", "delete"]:
+        for kind in kinds:
+            with subtests.test(refused=refused, kind=kind):
+                clock = FakeClock()
+                provider = kind(partial(allow_but, refused))
+                authorizer = Authorizer([Link("only", provider)], clock=clock)
+                ruling = authorizer.decide(*QUESTIONS)
+                if ruling is None:
+                    ruling = await authorizer.authorize(*QUESTIONS)
+                assert (ruling.verdict, ruling.reason) == (Verdict.DENY, f"no {refused}")
+                verbs = ["get", "create", "delete"]
+                assert [asked.request.verb for asked in provider.asked] == verbs[: verbs.index(refused) + 1]
 
 
 @pytest.mark.parametrize("kind", [AtOnce, Slow])

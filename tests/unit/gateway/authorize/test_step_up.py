@@ -35,9 +35,8 @@ def path(verb: str, target: str) -> RequestInfo:
     return RequestInfo(verb, verb.upper(), target)
 
 
-@pytest.mark.parametrize(
-    ("settings", "request_", "covers"),
-    [
+def test_what_falls_under_a_rule(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], RequestInfo, bool]] = [
         ({"resources": ("*",)}, resource("get", "pods", "a", "x"), True),
         ({"resources": ("*",)}, path("get", "/metrics"), False),
         ({"resources": ("*",), "verbs": ("delete",)}, resource("get", "pods", "a", "x"), False),
@@ -67,10 +66,10 @@ def path(verb: str, target: str) -> RequestInfo:
         ({"paths": ("/admin/*",)}, path("post", "/admin"), False),
         ({"paths": ("/admin",), "verbs": ("post",)}, path("get", "/admin"), False),
         ({"paths": ("*",)}, resource("get", "pods"), False),
-    ],
-)
-def test_what_falls_under_a_rule(settings: dict[str, Any], request_: RequestInfo, covers: bool) -> None:
-    assert rule(**settings).covers(request_) is covers
+    ]
+    for settings, request_, covers in cases:
+        with subtests.test(settings=settings, request_=request_, covers=covers):
+            assert rule(**settings).covers(request_) is covers
 
 
 def test_where_nobody_knows_the_upstream_a_rule_for_one_of_them_counts() -> None:
@@ -155,7 +154,10 @@ def test_it_is_the_sign_in_of_who_sends_it_that_counts() -> None:
 def test_what_people_read() -> None:
     required = RequiredAuthentication(("gold", "silver"), 15 * MINUTE, ("mfa",))
     assert describe(required) == "a sign-in with one of gold, silver, by mfa, in the last 15 minutes"
-    assert describe(RequiredAuthentication(max_age=timedelta(hours=8))) == "a sign-in in the last 8h"
+    spans = {30: "30s", 60: "minute", 90: "1m30s", 120: "2 minutes", 119 * 60: "119 minutes", 120 * 60: "2h"}
+    for seconds, said in spans.items():
+        within = RequiredAuthentication(max_age=timedelta(seconds=seconds))
+        assert describe(within) == f"a sign-in in the last {said}"
     assert (
         describe_request(resource("delete", "pods/log", "web", "prod")) == "delete pods/log web in the namespace prod"
     )

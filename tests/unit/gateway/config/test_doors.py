@@ -56,17 +56,27 @@ def test_an_upstream_that_nothing_reaches_is_a_mistake(tmp_path: Path) -> None:
     assert "upstreams[1].server" in problems(tmp_path, {**DOOR, "upstreams": ["shop"]}, upstreams=two)
 
 
-@pytest.mark.parametrize(
-    "key", ["identity", "tls", "tokenFile", "health", "connections", "queue", "timeouts", "insecure"]
-)
-def test_what_is_without_effect_without_a_server_is_told(tmp_path: Path, key: str) -> None:
-    values = {"identity": "none", "tls": {}, "tokenFile": "secret", "health": "/x", "timeouts": {}, "insecure": True}
-    assert f"upstreams[0].{key}" in problems(tmp_path, DOOR, upstreams=[{**SHOP, key: values.get(key, 7)}])
+def test_what_is_without_effect_without_a_server_is_told(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for key in ["identity", "tls", "tokenFile", "health", "connections", "queue", "timeouts", "insecure"]:
+        with subtests.test(key=key):
+            tmp_path = tmp_path_factory.mktemp("case")
+            values = {
+                "identity": "none",
+                "tls": {},
+                "tokenFile": "secret",
+                "health": "/x",
+                "timeouts": {},
+                "insecure": True,
+            }
+            assert f"upstreams[0].{key}" in problems(tmp_path, DOOR, upstreams=[{**SHOP, key: values.get(key, 7)}])
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
+def test_each_mistake_of_a_door_is_told_at_its_place(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"callers": {}}, "callers"),
         ({"callers": {"names": ["nginx"]}}, "callers"),
         ({"upstreams": ["unknown"]}, "upstreams"),
@@ -76,10 +86,11 @@ def test_what_is_without_effect_without_a_server_is_told(tmp_path: Path, key: st
         ({"extra": ["a/b"]}, "extra"),
         ({"name": "Edge"}, "name"),
         ({"path": "/x"}, "path"),
-    ],
-)
-def test_each_mistake_of_a_door_is_told_at_its_place(tmp_path: Path, change: dict[str, Any], place: str) -> None:
-    assert f"doors[0].{place}" in problems(tmp_path, {**DOOR, **change})
+    ]
+    for change, place in cases:
+        with subtests.test(change=change, place=place):
+            tmp_path = tmp_path_factory.mktemp("case")
+            assert f"doors[0].{place}" in problems(tmp_path, {**DOOR, **change})
 
 
 APP = {"name": "app", "attributes": "http", "auth": "browser", "hosts": ["app.example"], "public": ["/healthz"]}

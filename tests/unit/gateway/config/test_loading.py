@@ -211,12 +211,35 @@ def test_a_long_session_under_short_tokens_is_possible(read: Read) -> None:
 
 def test_the_users_of_several_identity_providers_never_have_the_same_name(read: Read) -> None:
     """S31, T8."""
-    one = "{name: one, type: single_user}"
-    config = read(HEAD + CHAIN + MEMORY + f"identity: [{one}, {{name: two, type: single_user, prefix: 'corp/'}}]\n")
-    assert [identity.prefix for identity in config.identity] == ["one:", "corp/"]
-    for other in ("prefix: ''", "prefix: 'one:x'", "prefix: o"):
-        text = HEAD + CHAIN + MEMORY + f"identity: [{one}, {{name: two, type: single_user, {other}}}]\n"
-        assert "same name" in mistakes(read, text)[0][1]
+    text = (
+        HEAD
+        + CHAIN
+        + MEMORY
+        + "identity: [{name: one, type: single_user, prefix: %s}, {name: two, type: single_user, prefix: %s}]\n"
+    )
+    for prefixes in (("one:", "corp/"), ("", "corp/"), ("corp/", "")):
+        config = read(text % tuple(map(repr, prefixes)))
+        assert tuple(identity.prefix for identity in config.identity) == prefixes
+    for prefixes in (("", ""), ("one:", "one:"), ("one:", "one:x"), ("one:", "o")):
+        assert "same name" in mistakes(read, text % tuple(map(repr, prefixes)))[0][1]
+
+
+def test_a_provider_is_added_only_with_a_choice_of_usernames(read: Read) -> None:
+    """No default could be right: it would rename the users of the first provider, or let two of them have one name."""
+    one, two = "name: one, type: single_user", "name: two, type: single_user"
+    text = HEAD + CHAIN + MEMORY + "identity: [{%s}, {%s}]\n"
+    assert [identity.prefix for identity in read(HEAD + CHAIN + MEMORY + f"identity: [{{{one}}}]\n").identity] == [""]
+    for added, missing in (
+        ((one, two), ["identity[0].prefix", "identity[1].prefix"]),
+        ((one, f"{two}, prefix: 'two:'"), ["identity[0].prefix"]),
+        ((f"{one}, prefix: ''", two), ["identity[1].prefix"]),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            read(text % added)
+        assert [problem.place.path for problem in raised.value.problems] == missing
+        for problem in raised.value.problems:
+            assert "several identity providers" in str(problem)
+            assert 'prefix: ""' in (problem.hint or "")
 
 
 # --- mistakes ---
@@ -644,7 +667,7 @@ def test_a_policy_that_several_upstreams_share_without_saying_so_is_told(
 
 
 def test_a_mistake_in_one_ldap_field_leaves_the_others_known(tmp_path: Path) -> None:
-    pytest.importorskip("ldap", reason="python-ldap is not installed")
+    pytest.importorskip("ldap", reason="missing: python-ldap")
     (tmp_path / "pw").write_text("x")
     text = """
 apiVersion: ostiary.dev/v1

@@ -28,9 +28,8 @@ def config(more: str = "store: {type: memory}") -> GatewayConfig:
     return loads(PLAIN + store + more)
 
 
-@pytest.mark.parametrize(
-    ("more", "changed"),
-    [
+def test_only_what_is_declared_so_needs_a_restart(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[str]]] = [
         ("listen: {address: '127.0.0.1:9443'}", ["listen.address"]),
         ("store: {type: sqlite, path: other.db}\nlisten: {workers: 2}", ["listen.workers", "store"]),
         ("health: {address: '127.0.0.1:9444'}", ["health.address"]),
@@ -40,10 +39,10 @@ def config(more: str = "store: {type: memory}") -> GatewayConfig:
         ("listen: {drain: 1s, timeouts: {idle: 5s}, limits: {headers: 50}}", []),
         ("log: {level: debug}\naudit: {stdout: true}\nwebhooks: {audiences: [a]}", []),
         ("externalURL: https://gateway.example.com", []),
-    ],
-)
-def test_only_what_is_declared_so_needs_a_restart(more: str, changed: list[str]) -> None:
-    assert list(changes_that_need_a_restart(config(), config(more))) == changed
+    ]
+    for more, changed in cases:
+        with subtests.test(more=more, changed=changed):
+            assert list(changes_that_need_a_restart(config(), config(more))) == changed
 
 
 def test_the_same_configuration_needs_none() -> None:

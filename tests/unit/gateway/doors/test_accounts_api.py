@@ -137,12 +137,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body", "expected"), BAD, ids=range(len(BAD)))
-async def test_what_cannot_be_done_is_told(tmp_path: Path, method: str, path: str, body: Any, expected: int) -> None:
-    async with upstream() as made, served(config(tmp_path, at(made))) as site:
-        await create(site, "deployer")
-        status, answer = await ask(site, method, path, body)
-        assert (status, answer["kind"], answer["status"]) == (expected, "Status", "Failure")
+async def test_what_cannot_be_done_is_told(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    for method, path, body, expected in BAD:
+        with subtests.test(method=method, path=path, body=body, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with upstream() as made, served(config(tmp_path, at(made))) as site:
+                await create(site, "deployer")
+                status, answer = await ask(site, method, path, body)
+                assert (status, answer["kind"], answer["status"]) == (expected, "Status", "Failure")
 
 
 async def test_a_declared_account_that_is_taken_out_loses_its_tokens_at_the_reload(tmp_path: Path) -> None:

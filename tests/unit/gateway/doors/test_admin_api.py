@@ -72,14 +72,18 @@ async def test_a_selector_that_is_not_understood_is_not_ignored(tmp_path: Path, 
         assert (await listed(site, **query))[0] == 400
 
 
-@pytest.mark.parametrize("path", ["/sessions/", "/revocations/", "//sessions", ""])
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:443"])
-async def test_nobody_is_sent_to_the_host_that_they_wrote(tmp_path: Path, path: str, host: str) -> None:
-    async with upstream() as made, served(config(tmp_path, at(made))) as site:
-        request = site.request(f"{ADMIN}{path}").replace(b"Host: gateway.test", b"Host: " + host.encode())
-        answer = await site.client.ask(request)
-        assert answer.status not in range(300, 400)
-        assert answer.one("Location") is None
+async def test_nobody_is_sent_to_the_host_that_they_wrote(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for path in ["/sessions/", "/revocations/", "//sessions", ""]:
+        for host in ["evil.example", "evil.example:443"]:
+            with subtests.test(path=path, host=host):
+                tmp_path = tmp_path_factory.mktemp("case")
+                async with upstream() as made, served(config(tmp_path, at(made))) as site:
+                    request = site.request(f"{ADMIN}{path}").replace(b"Host: gateway.test", b"Host: " + host.encode())
+                    answer = await site.client.ask(request)
+                    assert answer.status not in range(300, 400)
+                    assert answer.one("Location") is None
 
 
 HOSTILE = [
@@ -108,31 +112,37 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("resource", ["revocations", "subjectsearches"])
-async def test_hostile_json_is_a_400(tmp_path: Path, resource: str, body: bytes) -> None:
-    async with upstream() as made, served(config(tmp_path, at(made))) as site:
-        answer = await site.client.ask(site.request(f"{ADMIN}/{resource}", method="POST", body=body))
-        assert (answer.status, json.loads(answer.body)["reason"]) == (400, "BadRequest")
+async def test_hostile_json_is_a_400(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    for body in HOSTILE:
+        for resource in ["revocations", "subjectsearches"]:
+            with subtests.test(body=body, resource=resource):
+                tmp_path = tmp_path_factory.mktemp("case")
+                async with upstream() as made, served(config(tmp_path, at(made))) as site:
+                    answer = await site.client.ask(site.request(f"{ADMIN}/{resource}", method="POST", body=body))
+                    assert (answer.status, json.loads(answer.body)["reason"]) == (400, "BadRequest")
 
 
 HOOKS = {"tokenReview": True, "subjectAccessReview": True, "callers": {"tokenFile": "callers"}}
 REVIEW = b'{"kind":"%s","apiVersion":"%s/v1","spec":{"user":"%s","token":"%s","resourceAttributes":{"verb":"%s"}}}'
 
 
-@pytest.mark.parametrize("text", [rb"\ud800", rb"\u0000", rb"\udfff\ud800", b"\xff", b"\x00"])
-@pytest.mark.parametrize("hook", ["token-review", "subject-access-review"])
-async def test_hostile_json_to_a_webhook_is_answered_or_a_400(tmp_path: Path, hook: str, text: bytes) -> None:
-    (tmp_path / "callers").write_text("secret")
-    async with upstream() as made, served(config(tmp_path, at(made), webhooks=HOOKS)) as site:
-        kind, group = (
-            (b"TokenReview", b"authentication.k8s.io")
-            if hook == "token-review"
-            else (b"SubjectAccessReview", b"authorization.k8s.io")
-        )
-        for body in (REVIEW % (kind, group, text, text, text), b'{"spec":' * 20_000, *HOSTILE):
-            request = get(f"/webhooks/{hook}", "Authorization: Bearer secret", method="POST", body=body)
-            assert (await site.client.ask(request)).status in (200, 400)
+async def test_hostile_json_to_a_webhook_is_answered_or_a_400(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for text in [rb"\ud800", rb"\u0000", rb"\udfff\ud800", b"\xff", b"\x00"]:
+        for hook in ["token-review", "subject-access-review"]:
+            with subtests.test(text=text, hook=hook):
+                tmp_path = tmp_path_factory.mktemp("case")
+                (tmp_path / "callers").write_text("secret")
+                async with upstream() as made, served(config(tmp_path, at(made), webhooks=HOOKS)) as site:
+                    kind, group = (
+                        (b"TokenReview", b"authentication.k8s.io")
+                        if hook == "token-review"
+                        else (b"SubjectAccessReview", b"authorization.k8s.io")
+                    )
+                    for body in (REVIEW % (kind, group, text, text, text), b'{"spec":' * 20_000, *HOSTILE):
+                        request = get(f"/webhooks/{hook}", "Authorization: Bearer secret", method="POST", body=body)
+                        assert (await site.client.ask(request)).status in (200, 400)
 
 
 # --- replicas ---

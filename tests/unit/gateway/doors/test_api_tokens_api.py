@@ -98,9 +98,8 @@ async def test_a_revoked_owner_has_no_tokens_left(tmp_path: Path) -> None:
         assert (await ask(site, "GET", "/x", token=token))[0] == 401
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
+async def test_what_cannot_be_done_is_told(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], int]] = [
         ({}, 422),
         ({"name": "a\nb"}, 400),
         ({"name": "a/b"}, 422),
@@ -108,11 +107,11 @@ async def test_a_revoked_owner_has_no_tokens_left(tmp_path: Path) -> None:
         ({"name": "job"}, 409),
         ({"name": "a", "expirationSeconds": 10**9}, 422),
         ({"name": "a", "token": "mine"}, 400),
-    ],
-    ids=range(7),
-)
-async def test_what_cannot_be_done_is_told(tmp_path: Path, spec: dict[str, Any], expected: int) -> None:
-    async with upstream() as made, served(config(tmp_path, at(made))) as site:
-        await make(site)
-        status, answer = await ask(site, "POST", PATH, {"spec": spec})
-        assert (status, answer["kind"]) == (expected, "Status")
+    ]
+    for spec, expected in cases:
+        with subtests.test(spec=spec, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with upstream() as made, served(config(tmp_path, at(made))) as site:
+                await make(site)
+                status, answer = await ask(site, "POST", PATH, {"spec": spec})
+                assert (status, answer["kind"]) == (expected, "Status")

@@ -141,9 +141,9 @@ async def test_an_encoding_that_we_do_not_read_is_a_415(content_type: str) -> No
     assert (code, body["reason"]) == (415, "UnsupportedMediaType")
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "content_type"),
-    [
+async def test_what_is_no_such_review_is_a_400(subtests: pytest.Subtests) -> None:
+    """S56: read only here, after the request was let in."""
+    cases = [
         (ACCESS, b"", ""),
         (ACCESS, b"[1", ""),
         (ACCESS, body_for(RULES, namespace="n"), ""),
@@ -154,13 +154,11 @@ async def test_an_encoding_that_we_do_not_read_is_a_415(content_type: str) -> No
         (WHO, body_for(RULES, namespace="n"), ""),
         (WHO, body_for(WHO).replace(b"/v1", b"/v1beta1"), ""),
         (WHO, body_for(WHO), PROTOBUF),
-    ],
-    ids=range(10),
-)
-async def test_what_is_no_such_review_is_a_400(path: str, body: bytes, content_type: str) -> None:
-    """S56: read only here, after the request was let in."""
-    code, answer = await ask(Policy(), path, body, content_type)
-    assert (code, answer["reason"]) == (400, "BadRequest")
+    ]
+    for path, body, content_type in cases:
+        with subtests.test(path=path, body=body, content_type=content_type):
+            code, answer = await ask(Policy(), path, body, content_type)
+            assert (code, answer["reason"]) == (400, "BadRequest")
 
 
 ASKED = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "n"}}
@@ -174,17 +172,18 @@ async def answer_to(path: str, body: bytes, **said: str) -> ReviewAnswer:
     return answer
 
 
-@pytest.mark.parametrize("path", [ACCESS, RULES, WHO])
-@pytest.mark.parametrize("written", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
-async def test_what_the_path_says_need_not_stand_in_the_body(path: str, written: Any) -> None:
-    content_type = "application/json" if written is json.dumps else "application/yaml"
-    body = written(BARE[path]).encode()
-    assert (await answer_to(path, body, content_type=content_type)).code == 201
+async def test_what_the_path_says_need_not_stand_in_the_body(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, Any]] = [("JSON", json.dumps), ("YAML", yaml.safe_dump)]
+    for path in [ACCESS, RULES, WHO]:
+        for case, written in cases:
+            with subtests.test(case, path=path):
+                content_type = "application/json" if written is json.dumps else "application/yaml"
+                body = written(BARE[path]).encode()
+                assert (await answer_to(path, body, content_type=content_type)).code == 201
 
 
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
+async def test_the_answer_is_in_what_the_client_prefers_or_a_406(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "application/json"),
         ("*/*", "application/json"),
         ("text/html, */*;q=0.1", "application/json"),
@@ -201,15 +200,15 @@ async def test_what_the_path_says_need_not_stand_in_the_body(path: str, written:
         ("text/html", ""),
         ("application/cbor", ""),
         ("application/json;stream=other", ""),
-    ],
-)
-@pytest.mark.parametrize("path", [ACCESS, RULES, WHO])
-async def test_the_answer_is_in_what_the_client_prefers_or_a_406(path: str, accept: str, content_type: str) -> None:
-    answer = await answer_to(path, json.dumps(BARE[path]).encode(), accept=accept)
-    assert answer.code == (201 if content_type else 406)
-    assert answer.content_type == (content_type or "application/json")
-    if "Partial" in accept:
-        assert json.loads(answer.body)["kind"] == "PartialObjectMetadata"
+    ]
+    for accept, content_type in cases:
+        for path in [ACCESS, RULES, WHO]:
+            with subtests.test(accept=accept, content_type=content_type, path=path):
+                answer = await answer_to(path, json.dumps(BARE[path]).encode(), accept=accept)
+                assert answer.code == (201 if content_type else 406)
+                assert answer.content_type == (content_type or "application/json")
+                if "Partial" in accept:
+                    assert json.loads(answer.body)["kind"] == "PartialObjectMetadata"
 
 
 @pytest.mark.parametrize("path", [ACCESS, RULES, WHO])
@@ -268,24 +267,22 @@ async def test_a_question_that_contradicts_itself_is_a_422(spec: dict[str, Any],
     assert [cause["field"] for cause in said["details"]["causes"]] == fields
 
 
-@pytest.mark.parametrize(
-    ("metadata", "code"),
-    [
+async def test_an_access_review_has_no_name(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], int]] = [
         ({}, 201),
         ({"labels": {}}, 201),
         ({"namespace": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}, 201),
         ({"name": "x"}, 422),
         ({"finalizers": ["x"]}, 422),
         ({"labels": {"a": 5}}, 400),
-    ],
-)
-async def test_an_access_review_has_no_name(metadata: dict[str, Any], code: int) -> None:
-    assert (await answer_to(ACCESS, json.dumps({"metadata": metadata, "spec": ASKED}).encode())).code == code
+    ]
+    for metadata, code in cases:
+        with subtests.test(metadata=metadata, code=code):
+            assert (await answer_to(ACCESS, json.dumps({"metadata": metadata, "spec": ASKED}).encode())).code == code
 
 
-@pytest.mark.parametrize(
-    ("query", "code", "warnings"),
-    [
+async def test_options_of_a_create_are_obeyed(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, int, tuple[str, ...] | None]] = [
         ("", 201, ('duplicate field "spec"', 'unknown field "a"', 'unknown field "spec.resourceAttributes.b"')),
         ("fieldValidation=Ignore", 201, ()),
         ("fieldValidation=Strict", 400, ()),
@@ -295,14 +292,14 @@ async def test_an_access_review_has_no_name(metadata: dict[str, Any], code: int)
         ("dryRun=All&dryRun=", 422, ()),
         ("fieldManager=" + "x" * 129, 422, ()),
         ("fieldManager=a%0Ab", 422, ()),
-    ],
-)
-async def test_options_of_a_create_are_obeyed(query: str, code: int, warnings: tuple[str, ...] | None) -> None:
-    body = b'{"a":1,"spec":{},"spec":{"resourceAttributes":{"verb":"get","b":null}}}'
-    answer = await answer_to(ACCESS, body, query=query)
-    assert answer.code == code
-    if warnings is not None:
-        assert answer.warnings == warnings
+    ]
+    for query, code, warnings in cases:
+        with subtests.test(query=query, code=code, warnings=warnings):
+            body = b'{"a":1,"spec":{},"spec":{"resourceAttributes":{"verb":"get","b":null}}}'
+            answer = await answer_to(ACCESS, body, query=query)
+            assert answer.code == code
+            if warnings is not None:
+                assert answer.warnings == warnings
 
 
 HOSTILE = [
@@ -319,11 +316,12 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "application/yaml", PROTOBUF])
-@pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-@pytest.mark.parametrize("path", [ACCESS, RULES, WHO])
-async def test_a_hostile_body_is_an_answer_or_a_4xx(path: str, body: bytes, content_type: str) -> None:
-    assert (await answer_to(path, body, content_type=content_type)).code in (201, 400, 422)
+async def test_a_hostile_body_is_an_answer_or_a_4xx(subtests: pytest.Subtests) -> None:
+    for content_type in ["application/json", "application/yaml", PROTOBUF]:
+        for body in HOSTILE:
+            for path in [ACCESS, RULES, WHO]:
+                with subtests.test(content_type=content_type, body=body, path=path):
+                    assert (await answer_to(path, body, content_type=content_type)).code in (201, 400, 422)
 
 
 @given(st.binary(max_size=200), st.sampled_from(["application/json", "application/yaml", PROTOBUF]))

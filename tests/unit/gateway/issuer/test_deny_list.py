@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -68,22 +69,20 @@ REVOCATIONS = [
 ]
 
 
-@pytest.mark.parametrize("sequence", [9, 10, 11])
-@pytest.mark.parametrize("began", [NOW - timedelta(hours=1), NOW - timedelta(minutes=30), NOW - timedelta(minutes=5)])
-@pytest.mark.parametrize("revocation", REVOCATIONS, ids=lambda each: f"{each.kind.value}-{each.value[:6]}-{each.at}")
-def test_a_jwt_is_denied_exactly_when_the_store_would_end_its_token(
-    revocation: Revocation, began: datetime, sequence: int
-) -> None:
-    session = Session("session-1", ANN, "staff", began, NOW + timedelta(hours=1), sequence=sequence)
-    claims = claims_of(
-        session,
-        issuer="iss",
-        audience="aud",
-        credential_id=DIGEST.hex(),
-        now=NOW,
-        expires_at=NOW + timedelta(minutes=9),
-    )
-    assert is_denied(claims, listed(revocation)) == ends_token(revocation, DIGEST, session)
+def test_a_jwt_is_denied_exactly_when_the_store_would_end_its_token(subtests: pytest.Subtests) -> None:
+    ages = [timedelta(hours=1), timedelta(minutes=30), timedelta(minutes=5)]
+    for each, age, sequence in itertools.product(REVOCATIONS, ages, [9, 10, 11]):
+        with subtests.test(f"{each.kind.value}-{each.value[:6]}-{each.at}", age=age, sequence=sequence):
+            session = Session("session-1", ANN, "staff", NOW - age, NOW + timedelta(hours=1), sequence=sequence)
+            claims = claims_of(
+                session,
+                issuer="iss",
+                audience="aud",
+                credential_id=DIGEST.hex(),
+                now=NOW,
+                expires_at=NOW + timedelta(minutes=9),
+            )
+            assert is_denied(claims, listed(each)) == ends_token(each, DIGEST, session)
 
 
 def test_a_revocation_leaves_the_list_when_no_jwt_of_before_can_be_alive() -> None:

@@ -27,22 +27,22 @@ def test_the_content_says_what_a_file_is(tmp_path: Path, content: bytes, media_t
     assert image_or_none(path) == read_image(path)
 
 
-@pytest.mark.parametrize(
-    ("content", "mistake"),
-    [
+def test_what_cannot_be_shown_is_refused(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases = [
         (b"<html><svg></svg>", "neither PNG"),
         (b"GIF89a", "neither PNG"),
         (b"", "neither PNG"),
         (b"RIFF\x00\x00\x00\x00WAVE", "neither PNG"),
         (b'<!DOCTYPE svg [<!ENTITY a "b">]><svg>&a;</svg>', "neither PNG"),
         (PNG + b"x" * LARGEST_FILE, "larger than 10 KiB"),
-    ],
-)
-def test_what_cannot_be_shown_is_refused(tmp_path: Path, content: bytes, mistake: str) -> None:
-    path = tmp_path / "logo.png"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=mistake):
-        read_image(path)
+    ]
+    for content, mistake in cases:
+        with subtests.test(content=content, mistake=mistake):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "logo.png"
+            path.write_bytes(content)
+            with pytest.raises(ValueError, match=mistake):
+                read_image(path)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

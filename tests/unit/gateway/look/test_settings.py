@@ -69,9 +69,8 @@ def test_a_colour_that_people_cannot_read_is_refused_with_one_that_they_can(tmp_
     assert only_problem(tmp_path, {"accentDark": "#0b57a4"}).place.path == "pages.accentDark"
 
 
-@pytest.mark.parametrize(
-    ("pages", "message"),
-    [
+def test_a_mistake_has_its_place(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"accent": "red"}, "it is not a colour"),
         ({"help": "javascript:alert(1)"}, "neither a web address nor mailto:"),
         ({"languages": ["en", "fr"]}, "unknown language"),
@@ -82,12 +81,13 @@ def test_a_colour_that_people_cannot_read_is_refused_with_one_that_they_can(tmp_
         ({"logo": "logo.gif"}, "neither PNG nor SVG nor WebP"),
         ({"logo": "none.svg"}, "the file cannot be read"),
         ({"logo": "large.svg", "favicon": "large.svg"}, "more than 12 KiB together"),
-    ],
-)
-def test_a_mistake_has_its_place(tmp_path: Path, pages: dict[str, Any], message: str) -> None:
-    problem = only_problem(tmp_path, pages)
-    assert problem.place.path.startswith("pages")
-    assert message in problem.message
+    ]
+    for pages, message in cases:
+        with subtests.test(pages=pages, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            problem = only_problem(tmp_path, pages)
+            assert problem.place.path.startswith("pages")
+            assert message in problem.message
 
 
 @pytest.mark.parametrize(

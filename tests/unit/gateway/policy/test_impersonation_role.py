@@ -326,9 +326,8 @@ def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
     assert older.allows("impersonate", "users", "system:node:n1")
 
 
-@pytest.mark.parametrize(
-    ("identity", "grants", "told"),
-    [
+def test_each_rule_without_a_bound_is_told(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[ImpersonationTargets, list[Grant] | None, tuple[str, ...]]] = [
         (ImpersonationTargets(users=("alice",), groups=frozenset({"dev"})), [grant("get", "pods")], ()),
         (ImpersonationTargets(any_user=True), [], ("can be any user, also one of the control plane",)),
         (ImpersonationTargets(users=("alice",), uids=True, extra=("a", "b")), [], ("any uid", 'extra field "a", "b"')),
@@ -345,15 +344,13 @@ def test_a_node_that_was_asked_for_has_its_own_verbs() -> None:
         (DEV, [grant("get", "*")], ("can claim any uid", "may act on any resource:")),
         (DEV, [grant("get", "*", "team")], ("can claim any uid", 'any resource in namespace "team"')),
         (DEV, None, ("can claim any uid", "may act on any resource", "may act on any path")),
-    ],
-)
-def test_each_rule_without_a_bound_is_told(
-    identity: ImpersonationTargets, grants: list[Grant] | None, told: tuple[str, ...]
-) -> None:
-    sentences = unbounded_rules(constrained_role(identity, grants, name="gateway", subject=GATEWAY))
-    assert len(sentences) == len(told)
-    for text in told:
-        assert any(text in sentence for sentence in sentences), sentences
+    ]
+    for identity, grants, told in cases:
+        with subtests.test(identity=identity, grants=grants, told=told):
+            sentences = unbounded_rules(constrained_role(identity, grants, name="gateway", subject=GATEWAY))
+            assert len(sentences) == len(told)
+            for text in told:
+                assert any(text in sentence for sentence in sentences), sentences
 
 
 def test_service_accounts_that_sign_in_are_impersonated_with_uid_and_pod_by_the_older_verb() -> None:

@@ -153,9 +153,9 @@ def test_namespaces_with_the_same_use_share_a_role() -> None:
     assert roles == [(PolicyRule(tuple(sorted(VERBS)), ("apps",), ("deployments",)),)]
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
+def test_what_must_not_become_a_right_does_not(subtests: pytest.Subtests) -> None:
+    """Refused, done by somebody else, allowed to everybody, or a text that a rule would take for a wildcard."""
+    cases = [
         recorded(GRID[1], allowed=False),
         recorded(GRID[1], status=403),
         recorded(GRID[1], status=401),
@@ -168,11 +168,10 @@ def test_namespaces_with_the_same_use_share_a_role() -> None:
         recorded(RequestInfo("get", "GET", "", is_resource=True, resource="pods", namespace="Team: x")),
         recorded(RequestInfo("get", "GET", "/metrics*")),
         recorded(RequestInfo("get", "GET", "")),
-    ],
-)
-def test_what_must_not_become_a_right_does_not(record: RecordedRequest) -> None:
-    """Refused, done by somebody else, allowed to everybody, or a text that a rule would take for a wildcard."""
-    assert suggested([record]) == ()
+    ]
+    for record in cases:
+        with subtests.test(record=record):
+            assert suggested([record]) == ()
 
 
 def test_a_name_with_a_star_is_left_out_where_names_count() -> None:

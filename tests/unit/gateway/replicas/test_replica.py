@@ -27,9 +27,8 @@ def test_fields_of_a_newer_version_are_left_out_and_missing_ones_have_their_defa
     assert replica_from_json({"id": "a1", "colour": "red"}) == Replica(id="a1")
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_what_is_no_replica_is_none(subtests: pytest.Subtests) -> None:
+    cases = [
         b"",
         b"\xff",
         b"[]",
@@ -38,10 +37,10 @@ def test_fields_of_a_newer_version_are_left_out_and_missing_ones_have_their_defa
         b'{"id": "a", "pid": "x"}',
         b'{"id": "a", "pid": true}',
         b'{"id": "a", "trouble": null}',
-    ],
-)
-def test_what_is_no_replica_is_none(data: bytes) -> None:
-    assert decode_replica(data) is None
+    ]
+    for data in cases:
+        with subtests.test(data=data):
+            assert decode_replica(data) is None
 
 
 def test_json_that_lost_the_point_of_a_number_is_still_read() -> None:

@@ -200,8 +200,8 @@ class InnerFailures(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.getMessage() == "a request failed inside the gateway":
-            self.messages.append(f"{record.getMessage()}: {record.__dict__.get('cause')}")
+        if record.name == "asyncio" or record.getMessage() == "a request failed inside the gateway":
+            self.messages.append(f"{record.getMessage()}: {record.__dict__.get('cause')} {record.exc_info}")
 
 
 @asynccontextmanager
@@ -209,13 +209,16 @@ async def serving(
     config: GatewayConfig, user: UserInfo = ALICE, *, may_fail_inside: bool = False, shortcuts: bool = True
 ) -> AsyncIterator[Gateway]:
     """A gateway with *config*, and a client with a token of *user*."""
-    failures, log = InnerFailures(), logging.getLogger("ostiary.gateway")
-    log.addHandler(failures)
+    failures = InnerFailures()
+    logs = [logging.getLogger(name) for name in ("ostiary.gateway", "asyncio")]
+    for log in logs:
+        log.addHandler(failures)
     try:
         async with _serving(config, user, shortcuts=shortcuts) as gateway:
             yield gateway
     finally:
-        log.removeHandler(failures)
+        for log in logs:
+            log.removeHandler(failures)
     assert may_fail_inside or failures.messages == []
 
 

@@ -94,9 +94,10 @@ async def test_a_token_that_is_no_good_gets_the_same_answer_whatever_is_wrong_wi
 HTML = "Accept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
 
 
-@pytest.mark.parametrize(
-    ("target", "lines", "method", "status"),
-    [
+async def test_only_a_browser_that_opens_the_root_is_led_to_the_sign_in_page(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[str, list[str], str, int]] = [
         ("/", [HTML], "GET", 303),
         ("/?next=1", [HTML], "GET", 303),
         ("/", [HTML, "Sec-Fetch-Dest: document"], "GET", 303),
@@ -107,19 +108,18 @@ HTML = "Accept: text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"
         ("/", [HTML], "POST", 401),
         ("/", [HTML, "Connection: Upgrade", "Upgrade: websocket"], "GET", 401),
         ("/", [HTML, "Authorization: Bearer ost_unknown"], "GET", 401),
-    ],
-)
-async def test_only_a_browser_that_opens_the_root_is_led_to_the_sign_in_page(
-    tmp_path: Path, target: str, lines: list[str], method: str, status: int
-) -> None:
-    async with serving(configured(tmp_path, NOWHERE)) as site:
-        answer = await site.client.ask(get(target, *lines, method=method))
-        assert answer.status == status
-        if status == 303:
-            assert (answer.one("Location"), answer.one("Vary"), answer.body) == (b"/auth", b"Accept", b"")
-            assert answer.one("WWW-Authenticate") is None
-            assert site.ended(answer) is None, "it is no refusal"
-            assert (await site.events())[0]["responseStatus"]["code"] == 303
+    ]
+    for target, lines, method, status in cases:
+        with subtests.test(target=target, lines=lines, method=method, status=status):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with serving(configured(tmp_path, NOWHERE)) as site:
+                answer = await site.client.ask(get(target, *lines, method=method))
+                assert answer.status == status
+                if status == 303:
+                    assert (answer.one("Location"), answer.one("Vary"), answer.body) == (b"/auth", b"Accept", b"")
+                    assert answer.one("WWW-Authenticate") is None
+                    assert site.ended(answer) is None, "it is no refusal"
+                    assert (await site.events())[0]["responseStatus"]["code"] == 303
 
 
 # --- 403 and 404 ---

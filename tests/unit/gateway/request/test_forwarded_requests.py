@@ -6,15 +6,18 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.interfaces.token_store import RevocationKind
+from ostiary.wire.ostiary_dev.action_token import LONGEST_URL, PARAMETER
 from tests.support.http1 import Upstreamed, chunked, connected, get, until, upstream
 from tests.unit.gateway.request.gateways import at, configured, cut, endless, kubernetes, opened, serving, silent
 
 NOWHERE = "http://127.0.0.1:1"
+PROOF = PARAMETER.encode()
 
 
 # --- the head ---
@@ -60,6 +63,42 @@ async def test_the_clients_token_goes_no_further(tmp_path: Path) -> None:
                 assert (await site.ask("/api")).status == 200
             assert [request.all("Authorization") for request in made.requests] == [[b"Bearer gateway-token"]] * 3
         assert all(site.token.encode() not in connection.raw for connection in made.connections)
+
+
+# --- redirects to the backend ---
+
+
+async def test_reads_of_listed_paths_are_redirected_with_a_proof_and_all_else_is_forwarded(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_bytes(SigningKey.generate().pem())
+    (tmp_path / "key.pem").chmod(0o600)
+    sections: dict[str, Any] = {
+        "externalURL": "https://gateway.test",
+        "issuer": {"audiences": ["prod"], "keys": {"files": ["key.pem"]}},
+    }
+    async with upstream() as made:
+        redirect = {"to": "https://files.test", "paths": ["/download/"]}
+        files = {"name": "files", "server": at(made), "attributes": "http", "redirect": redirect}
+        async with serving(configured(tmp_path, at(made), **sections, upstreams=[files])) as site:
+            for _ in range(3):
+                answer = await site.ask("/download/a?b=1")
+                assert answer.status == 307
+                assert (answer.one("Location") or b"").startswith(b"https://files.test/download/a?b=1&" + PROOF + b"=")
+                assert answer.one("Cache-Control") == b"no-store"
+                assert answer.one("Referrer-Policy") == b"no-referrer"
+            assert made.requests == []
+            assert site.count("requests_total", "get", "307", "files") == 3
+            ends = [event["responseStatus"] for event in await site.events()]
+            assert [(end["code"], end["message"]) for end in ends] == [(307, "redirected to https://files.test")] * 3
+            assert site.seats == 0
+            long_url = "/download/" + "a" * LONGEST_URL
+            for target, lines, more in (
+                ("/upload/a", (), {}),
+                ("/download/a", ("Impersonate-User: bob",), {}),
+                ("/download/a", (), {"body": b"hello"}),
+                (long_url, (), {}),
+            ):
+                assert (await site.ask(target, *lines, **more)).status == 200
+            assert len(made.requests) == 4
 
 
 # --- the gateway's own credential ---
@@ -200,7 +239,7 @@ async def test_a_watch_takes_a_stream_and_its_beginning_is_recorded(tmp_path: Pa
 
 async def test_an_answer_that_takes_too_long_to_begin_is_given_up_unless_it_is_a_stream(tmp_path: Path) -> None:
     async with upstream(silent) as made:
-        upstreams = [{**kubernetes(at(made))[0], "timeouts": {"response": "1s"}}]
+        upstreams = [{**kubernetes(at(made))[0], "timeouts": {"response": "100ms"}}]
         async with serving(configured(tmp_path, at(made), upstreams=upstreams)) as site:
             site.client.send(site.request("/api/v1/pods"))
             async with connected(site.port) as watching:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ostiary.core.tokens.token_format import new_token
+from ostiary.gateway.admit.limits import SUSPECT_LOOKUPS
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Decision, UserInfo, Verdict
 from tests.support.http1 import Upstreamed, connected, get, turn, until, upstream
@@ -22,6 +25,14 @@ from tests.unit.gateway.request.gateways import (
     serving,
     silent,
 )
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def unknown() -> str:
+    """A token that is well-formed, so that the store must be queried."""
+    return new_token().reveal()
+
 
 # --- identify ---
 
@@ -63,6 +74,49 @@ async def test_a_failed_attempt_counts_and_a_good_one_does_not(tmp_path: Path) -
             answer = await site.client.ask(get("/x", "Authorization: Bearer ost_unknown"))
         assert answer.status == 429
         assert (await site.ask()).status == 200, "who is known already is not asked about"
+
+
+async def test_valid_tokens_are_served_while_a_neighbour_presents_invalid_ones(tmp_path: Path) -> None:
+    """Behind a TCP load balancer all clients have one address."""
+    async with upstream() as made, serving(configured(tmp_path, at(made), limits={"failuresPerMinute": 6})) as site:
+        for _ in range(20):
+            answer = await site.client.ask(get("/x", f"Authorization: Bearer {unknown()}"))
+        assert answer.status == 429
+        # The worker has not seen it before.
+        token = await another_token(site, UserInfo("bob"))
+        assert (await site.client.ask(get("/x", f"Authorization: Bearer {token}"))).status == 200
+
+
+async def test_a_revoked_token_in_a_loop_is_not_looked_up_and_its_neighbours_still_get_401(tmp_path: Path) -> None:
+    async with serving(configured(tmp_path, NOWHERE, limits={"failuresPerMinute": 60})) as site:
+        revoked = get("/x", f"Authorization: Bearer {unknown()}")
+        statuses = [(await site.client.ask(revoked)).status for _ in range(100)]
+        assert statuses == [401] * 30 + [429] * 70
+        assert site.store.lookups == 30
+        expired = get("/x", f"Authorization: Bearer {unknown()}")
+        assert (await site.client.ask(expired)).status == 401
+        site.clock.advance(6)
+        assert (await site.client.ask(revoked)).status == 401
+
+
+async def test_few_tokens_are_looked_up_at_a_time_for_an_address_with_too_many_invalid_ones(tmp_path: Path) -> None:
+    async with upstream() as made, serving(configured(tmp_path, at(made), limits={"failuresPerMinute": 1})) as site:
+        assert (await site.client.ask(get("/x", "Authorization: Bearer ost_unknown"))).status == 401
+        token = await another_token(site, UserInfo("bob"))
+        site.store.gate.clear()
+        before = site.store.lookups
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(connected(site.port)) for _ in range(3 * SUSPECT_LOOKUPS)]
+            for client in clients:
+                client.send(get("/x", f"Authorization: Bearer {unknown()}"))
+            await until(lambda: site.store.lookups - before == SUSPECT_LOOKUPS)
+            last = await stack.enter_async_context(connected(site.port))
+            last.send(get("/x", f"Authorization: Bearer {token}"))
+            await turn(50)
+            assert site.store.lookups - before == SUSPECT_LOOKUPS
+            site.store.gate.set()
+            assert {(await client.answer()).status for client in clients} == {429}
+            assert (await last.answer()).status == 200
 
 
 # --- decide ---

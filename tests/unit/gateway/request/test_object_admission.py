@@ -230,9 +230,8 @@ async def test_a_right_that_is_withdrawn_meanwhile_forwards_nothing(tmp_path: Pa
         assert made.requests == []
 
 
-@pytest.mark.parametrize(
-    ("status", "outcome"),
-    [
+def test_a_status_says_done_or_refused_and_all_else_leaves_doubt(subtests: pytest.Subtests) -> None:
+    cases = [
         (0, WriteOutcome.UNKNOWN),
         (199, WriteOutcome.UNKNOWN),
         (200, WriteOutcome.DONE),
@@ -242,11 +241,11 @@ async def test_a_right_that_is_withdrawn_meanwhile_forwards_nothing(tmp_path: Pa
         (400, WriteOutcome.NOT_DONE),
         (499, WriteOutcome.NOT_DONE),
         (500, WriteOutcome.UNKNOWN),
-    ],
-)
-def test_a_status_says_done_or_refused_and_all_else_leaves_doubt(status: int, outcome: WriteOutcome) -> None:
-    assert outcome_of(status, sent=True) is outcome
-    assert outcome_of(status, sent=False) is WriteOutcome.NOT_DONE
+    ]
+    for status, outcome in cases:
+        with subtests.test(status=status, outcome=outcome):
+            assert outcome_of(status, sent=True) is outcome
+            assert outcome_of(status, sent=False) is WriteOutcome.NOT_DONE
 
 
 class Blind(Counting):

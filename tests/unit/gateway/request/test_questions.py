@@ -131,22 +131,24 @@ async def test_an_asterisk_is_a_target_of_options_alone(tmp_path: Path) -> None:
 # --- odd names ---
 
 
-@pytest.mark.parametrize(
-    ("target", "status"),
-    [
+async def test_a_name_with_a_semicolon_is_for_a_kubernetes_api_alone(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("/api/v1/namespaces/x/configmaps/a;b", 200),
         ("/api/v1/namespaces/x/configmaps/a%5Cb", 200),
         ("/api/v1/namespaces/x/services/s;x/proxy/y", 400),
         ("/api/v1/namespaces/x/services/s/proxy/y;z", 400),
         ("/version;x", 400),
         ("/apis/ostiary.dev/v1/revocations;x", 400),
-    ],
-)
-async def test_a_name_with_a_semicolon_is_for_a_kubernetes_api_alone(tmp_path: Path, target: str, status: int) -> None:
-    async with upstream() as made:
-        async with serving(configured(tmp_path, at(made), upstreams=kubernetes(at(made)))) as site:
-            assert (await site.ask(target)).status == status
-        assert len(made.requests) == (1 if status == 200 else 0)
+    ]
+    for target, status in cases:
+        with subtests.test(target=target, status=status):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with upstream() as made:
+                async with serving(configured(tmp_path, at(made), upstreams=kubernetes(at(made)))) as site:
+                    assert (await site.ask(target)).status == status
+                assert len(made.requests) == (1 if status == 200 else 0)
 
 
 async def test_and_for_no_other_upstream(tmp_path: Path) -> None:

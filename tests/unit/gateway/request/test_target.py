@@ -105,16 +105,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("target", "path", "query"), ORDINARY)
-def test_an_ordinary_target_is_taken_as_it_stands(target: bytes, path: str, query: str) -> None:
-    assert split_target(target) == (path, query)
+def test_an_ordinary_target_is_taken_as_it_stands(subtests: pytest.Subtests) -> None:
+    for target, path, query in ORDINARY:
+        with subtests.test(target=target, path=path, query=query):
+            assert split_target(target) == (path, query)
 
 
-@pytest.mark.parametrize(("target", "cause"), REFUSED)
-def test_what_two_programs_could_read_differently_is_refused(target: bytes, cause: str) -> None:
+def test_what_two_programs_could_read_differently_is_refused(subtests: pytest.Subtests) -> None:
     """P1, P2."""
-    with pytest.raises(AmbiguousRequest, match=cause):
-        split_target(target)
+    for target, cause in REFUSED:
+        with subtests.test(target=target, cause=cause), pytest.raises(AmbiguousRequest, match=cause):
+            split_target(target)
 
 
 def test_a_whole_url_is_taken_only_for_the_host_of_the_request() -> None:
@@ -207,12 +208,10 @@ def test_every_name_that_an_object_can_be_created_with_can_be_asked_for(name: st
         assert (info.resource, info.name, info.subresource) == ("clusterroles", name, "")
 
 
-@pytest.mark.parametrize(
-    ("target", "cause"), [one for one in REFUSED if one[0] not in (b"/a;b", b"/a%5cb", b"/a/..;/b")]
-)
-def test_any_name_opens_nothing_else(target: bytes, cause: str) -> None:
-    with pytest.raises(AmbiguousRequest, match=cause):
-        split_target(target, any_name=True)
+def test_any_name_opens_nothing_else(subtests: pytest.Subtests) -> None:
+    for target, cause in [one for one in REFUSED if one[0] not in (b"/a;b", b"/a%5cb", b"/a/..;/b")]:
+        with subtests.test(target=target, cause=cause), pytest.raises(AmbiguousRequest, match=cause):
+            split_target(target, any_name=True)
 
 
 @pytest.mark.parametrize("target", [b"http://gateway.test/x?y", b"HTTPS://Gateway.TEST/x?y"])

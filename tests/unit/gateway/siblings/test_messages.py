@@ -82,8 +82,10 @@ def test_the_end_of_a_request_goes_from_worker_to_worker_as_it_is() -> None:
     assert ended_from_json(sent(ended_json(request))) == request
 
 
-@pytest.mark.parametrize("at", [None, AT])
-@pytest.mark.parametrize("kind", list(RevocationKind))
-def test_a_revocation_goes_from_worker_to_worker_as_it_is(kind: RevocationKind, at: datetime | None) -> None:
-    revocation = Revocation(kind, "value", at, "an operator", owner="ann")
-    assert unsaved_from_json(sent(unsaved_json(revocation))) == revocation
+def test_a_revocation_goes_from_worker_to_worker_as_it_is(subtests: pytest.Subtests) -> None:
+    cases: list[datetime | None] = [None, AT]
+    for at in cases:
+        for kind in list(RevocationKind):
+            with subtests.test(at=at, kind=kind):
+                revocation = Revocation(kind, "value", at, "an operator", owner="ann")
+                assert unsaved_from_json(sent(unsaved_json(revocation))) == revocation

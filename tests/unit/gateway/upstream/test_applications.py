@@ -71,16 +71,15 @@ async def test_the_port_is_that_of_the_proxy_which_carries_the_requests(applicat
     assert usual.origin("board.test:443") == "", "browsers leave it out"
 
 
-@pytest.mark.parametrize(
-    ("path", "public"),
-    [
+def test_a_public_path_is_an_exact_one_or_below_one_with_a_slash(subtests: pytest.Subtests) -> None:
+    cases = [
         ("/healthz", True),
         ("/healthz/", False),
         ("/static/", True),
         ("/static/a/b", True),
         ("/static", False),
         ("/", False),
-    ],
-)
-def test_a_public_path_is_an_exact_one_or_below_one_with_a_slash(path: str, public: bool) -> None:
-    assert is_listed(path, ("/healthz", "/static/")) is public
+    ]
+    for path, public in cases:
+        with subtests.test(path=path, public=public):
+            assert is_listed(path, ("/healthz", "/static/")) is public

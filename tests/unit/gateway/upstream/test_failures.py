@@ -24,9 +24,10 @@ def test_a_safe_request_that_was_not_answered_may_be_repeated(method: bytes) -> 
     assert may_repeat(request(method), lost(), sent_body=False)
 
 
-@pytest.mark.parametrize("method", [b"POST", b"PUT", b"PATCH", b"DELETE", b"get", b"PROPFIND"])
-def test_a_request_that_may_change_something_is_not_repeated(method: bytes) -> None:
-    assert not may_repeat(request(method), lost(), sent_body=False)
+def test_a_request_that_may_change_something_is_not_repeated(subtests: pytest.Subtests) -> None:
+    for method in [b"POST", b"PUT", b"PATCH", b"DELETE", b"get", b"PROPFIND"]:
+        with subtests.test(method=method):
+            assert not may_repeat(request(method), lost(), sent_body=False)
 
 
 def test_nothing_is_repeated_that_the_upstream_may_have_begun() -> None:
@@ -36,16 +37,15 @@ def test_nothing_is_repeated_that_the_upstream_may_have_begun() -> None:
     assert not may_repeat(request(upgrade=b"websocket"), lost(), sent_body=False)
 
 
-@pytest.mark.parametrize(
-    ("error", "sent_body", "status"),
-    [
+def test_the_status_tells_whether_asking_again_can_do_harm(subtests: pytest.Subtests) -> None:
+    cases = [
         (lost(), False, 503),
         (lost(), True, 502),
         (lost(answered=True), False, 502),
         (lost(kind=FailureKind.TIMEOUT), False, 504),
         (lost(kind=FailureKind.TIMEOUT, answered=True), True, 504),
         (lost(kind=FailureKind.CREDENTIAL, answered=True), True, 503),
-    ],
-)
-def test_the_status_tells_whether_asking_again_can_do_harm(error: UpstreamLost, sent_body: bool, status: int) -> None:
-    assert failure_status(error, sent_body=sent_body) == status
+    ]
+    for error, sent_body, status in cases:
+        with subtests.test(error=error, sent_body=sent_body, status=status):
+            assert failure_status(error, sent_body=sent_body) == status

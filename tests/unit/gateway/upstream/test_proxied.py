@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -73,23 +74,22 @@ async def test_trailers_of_a_request_are_dropped_and_those_of_an_answer_pass() -
         assert (seen.body, seen.trailers) == (b"body", [])
 
 
-@pytest.mark.parametrize(
-    ("answer", "body"),
-    [
+async def test_answers_of_every_kind_pass_and_the_connections_go_on(subtests: pytest.Subtests) -> None:
+    cases = [
         (OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(b"h", b"i"), b"hi"),
         (HI, b"hi"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
         (b"HTTP/1.1 304 Not Modified\r\nETag: a\r\n\r\n", b""),
         (b"HTTP/1.1 404 Gone Fishing\r\nContent-Length: 0\r\n\r\n", b""),
         (b"HTTP/1.1 799 Own\r\nContent-Length: 0\r\n\r\n", b""),
-    ],
-)
-async def test_answers_of_every_kind_pass_and_the_connections_go_on(answer: bytes, body: bytes) -> None:
-    async with between(says(answer)) as b:
-        for _ in range(2):
-            got = await b.client.ask(get("/a"))
-            assert (got.status, got.body) == (int(answer.split()[1]), body)
-        assert len(b.upstream.connections) == 1
+    ]
+    for answer, body in cases:
+        with subtests.test(answer=answer, body=body):
+            async with between(says(answer)) as b:
+                for _ in range(2):
+                    got = await b.client.ask(get("/a"))
+                    assert (got.status, got.body) == (int(answer.split()[1]), body)
+                assert len(b.upstream.connections) == 1
 
 
 async def test_an_answer_that_ends_with_its_connection_reaches_the_client_in_chunks() -> None:
@@ -156,22 +156,18 @@ UNCLEAR = [
 ]
 
 
-@pytest.mark.parametrize(("method", "answer"), UNCLEAR, ids=range(len(UNCLEAR)))
-@pytest.mark.parametrize("split", [False, True], ids=["in one piece", "byte by byte"])
-async def test_late_bytes_of_an_unclear_answer_never_answer_another_request(
-    method: str, answer: bytes, split: bool
-) -> None:
+async def test_late_bytes_of_an_unclear_answer_never_answer_another_request(subtests: pytest.Subtests) -> None:
     """Whoever is next gets an answer from another connection."""
 
-    async def script(connection: Upstreamed) -> None:
+    async def script(parts: list[bytes], connection: Upstreamed) -> None:
         request = await connection.request()
         connection.upstream.requests.append(request)
         if connection.number > 0:
             connection.send(OK + b"Content-Length: 5\r\n\r\nright")
             await connection.request()
-        for part in [answer[n : n + 1] for n in range(len(answer))] if split else [answer]:
+        for part in parts:
             connection.send(part)
-            if split:
+            if len(parts) > 1:
                 await connection.writer.drain()
                 await turn(1)
         # Late: the next request may be on its way already.
@@ -179,12 +175,16 @@ async def test_late_bytes_of_an_unclear_answer_never_answer_another_request(
             await connection.request()
         connection.send(EVIL)
 
-    async with between(script) as b:
-        await b.client.ask(get("/first", method=method), method)
-        async with connected(b.listener.port) as another:
-            got = await another.ask(get("/second"))
-        assert (got.status, got.body, got.one("X-Of")) == (200, b"right", None)
-        assert len(b.upstream.connections) == 2
+    for method, answer in UNCLEAR:
+        for split in [False, True]:
+            with subtests.test("byte by byte" if split else "in one piece", method=method, answer=answer):
+                parts = [answer[n : n + 1] for n in range(len(answer))] if split else [answer]
+                async with between(partial(script, parts)) as b:
+                    await b.client.ask(get("/first", method=method), method)
+                    async with connected(b.listener.port) as another:
+                        got = await another.ask(get("/second"))
+                    assert (got.status, got.body, got.one("X-Of")) == (200, b"right", None)
+                    assert len(b.upstream.connections) == 2
 
 
 @pytest.mark.parametrize(
@@ -219,16 +219,21 @@ async def test_an_upstream_lost_after_early_hints_is_a_502() -> None:
         assert (got.status, len(got.interim)) == (502, 1)
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in pieces"])
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 300])
-async def test_a_redirect_of_who_may_send_none_is_a_502_and_the_gateway_goes_on(status: int, whole: bool) -> None:
-    head = b"HTTP/1.1 %d Elsewhere\r\nLocation: https://elsewhere.example.com/\r\n" % status
-    body = b"Content-Length: 2\r\n\r\nhi" if whole else b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
-    async with between(says(head + body, HI)) as b:
-        b.gate.refuses_redirects = True
-        got = await b.client.ask(get("/a"))
-        assert (got.status, got.all("Location")) == (502, [])
-        assert (await b.client.ask(get("/a"))).body == b"hi"
+async def test_a_redirect_of_who_may_send_none_is_a_502_and_the_gateway_goes_on(subtests: pytest.Subtests) -> None:
+    for case, whole in [("whole", True), ("in pieces", False)]:
+        for status in [301, 302, 303, 307, 308, 300]:
+            with subtests.test(case, status=status):
+                head = b"HTTP/1.1 %d Elsewhere\r\nLocation: https://elsewhere.example.com/\r\n" % status
+                body = (
+                    b"Content-Length: 2\r\n\r\nhi"
+                    if whole
+                    else b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"
+                )
+                async with between(says(head + body, HI)) as b:
+                    b.gate.refuses_redirects = True
+                    got = await b.client.ask(get("/a"))
+                    assert (got.status, got.all("Location")) == (502, [])
+                    assert (await b.client.ask(get("/a"))).body == b"hi"
 
 
 async def test_that_nothing_has_changed_is_no_redirect() -> None:
@@ -478,34 +483,36 @@ async def test_a_client_that_hangs_up_in_the_middle_of_its_body_takes_the_upstre
 PHASES = ("connecting", "waiting for a connection", "sent", "in the body", "in the answer", "paused", "tunnel", "ended")
 
 
-@pytest.mark.parametrize("phase", PHASES)
-async def test_cutting_ends_both_sides_and_finishes_once(phase: str) -> None:
-    scripts: dict[str, Script] = {
-        "in the answer": says(OK + b"Content-Length: 9\r\n\r\nhalf"),
-        "paused": says(OK + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000),
-        "tunnel": tunnel(),
-        "ended": says(HI),
-    }
-    async with between(scripts.get(phase, says(b"")), limit=1) as b:
-        if phase == "waiting for a connection":
-            b.gate.pool.acquire(lambda connection, error: True)
-        body = "Content-Length: 9" if phase == "in the body" else "X: y"
-        b.client.send(UPGRADE if phase == "tunnel" else get("/a", body, method="POST"))
-        await until(lambda: bool(b.gate.proxied))
-        await _reach(phase, b)
-        finished = list(b.gate.finished)
-        b.gate.proxied[0].cut()
-        b.gate.proxied[0].cut()
-        assert len(b.gate.finished) == 1
-        assert not finished or phase == "ended"
-        if phase != "ended":
-            assert await b.client.closed() or phase == "paused"
-            await until(lambda: not b.listener.connections)
-        await turn(20)
-        assert len(b.gate.finished) == 1
-        if phase not in ("ended", "connecting", "waiting for a connection"):
-            assert not b.gate.pool.connections
-            await until(lambda: b.upstream.connections[0].reader.at_eof() or phase in ("paused", "in the answer"))
+async def test_cutting_ends_both_sides_and_finishes_once(subtests: pytest.Subtests) -> None:
+    for phase in PHASES:
+        with subtests.test(phase=phase):
+            scripts: dict[str, Script] = {
+                "in the answer": says(OK + b"Content-Length: 9\r\n\r\nhalf"),
+                "paused": says(OK + b"Content-Length: 20000000\r\n\r\n" + b"x" * 20_000_000),
+                "tunnel": tunnel(),
+                "ended": says(HI),
+            }
+            async with between(scripts.get(phase, says(b"")), limit=1) as b:
+                if phase == "waiting for a connection":
+                    b.gate.pool.acquire(lambda connection, error: True)
+                body = "Content-Length: 9" if phase == "in the body" else "X: y"
+                b.client.send(UPGRADE if phase == "tunnel" else get("/a", body, method="POST"))
+                await until(lambda: bool(b.gate.proxied))
+                await _reach(phase, b)
+                finished = list(b.gate.finished)
+                b.gate.proxied[0].cut()
+                b.gate.proxied[0].cut()
+                assert len(b.gate.finished) == 1
+                assert not finished or phase == "ended"
+                if phase != "ended":
+                    assert await b.client.closed() or phase == "paused"
+                    await until(lambda: not b.listener.connections)
+                await turn(20)
+                assert len(b.gate.finished) == 1
+                if phase not in ("ended", "connecting", "waiting for a connection"):
+                    assert not b.gate.pool.connections
+                    if phase not in ("paused", "in the answer"):
+                        await until(b.upstream.connections[0].reader.at_eof)
 
 
 async def _reach(phase: str, b: Between) -> None:

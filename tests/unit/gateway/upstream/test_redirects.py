@@ -24,9 +24,9 @@ def redirects(proof: str = "p") -> Redirects:
     return Redirects(RedirectSettings(to="https://files.example", paths=("/report", "/download/")), sign)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "covered"),
-    [
+def test_reads_of_listed_paths_are_redirected(subtests: pytest.Subtests) -> None:
+    """S69."""
+    cases = [
         ("GET", "/report", True),
         ("HEAD", "/download/a/b", True),
         ("GET", "/report/", False),
@@ -35,11 +35,10 @@ def redirects(proof: str = "p") -> Redirects:
         ("POST", "/report", False),
         ("OPTIONS", "/report", False),
         ("get", "/report", False),
-    ],
-)
-def test_reads_of_listed_paths_are_redirected(method: str, path: str, covered: bool) -> None:
-    """S69."""
-    assert redirects().cover(method, path) is covered
+    ]
+    for method, path, covered in cases:
+        with subtests.test(method=method, path=path, covered=covered):
+            assert redirects().cover(method, path) is covered
 
 
 def test_the_proof_stands_behind_the_url() -> None:

@@ -21,9 +21,8 @@ def upstream(name: str, *, kind: str = "http", mapper: AttributesMapper | None =
     return Upstream(configured, asyncio.get_running_loop(), FakeClock())
 
 
-@pytest.mark.parametrize(
-    ("host", "path", "name"),
-    [
+async def test_the_host_goes_before_the_prefix_and_the_longest_prefix_wins(subtests: pytest.Subtests) -> None:
+    cases = [
         ("any.test", "/", "root"),
         ("any.test", "/shop", "shop"),
         ("any.test", "/shop/cart", "shop"),
@@ -34,21 +33,21 @@ def upstream(name: str, *, kind: str = "http", mapper: AttributesMapper | None =
         ("[2001:db8::1]:8443", "/", "by address"),
         ("[2001:db8::1]", "/", "by address"),
         ("other.named.test", "/", "root"),
-    ],
-)
-async def test_the_host_goes_before_the_prefix_and_the_longest_prefix_wins(host: str, path: str, name: str) -> None:
-    routes = Routes(
-        [
-            upstream("root"),
-            upstream("shop", prefix="/shop"),
-            upstream("admin", prefix="/shop/admin"),
-            upstream("named", hosts=("named.test",)),
-            upstream("by address", hosts=("[2001:db8::1]",)),
-        ]
-    )
-    serving = routes.find(host, path)
-    assert serving is not None
-    assert serving.name == name
+    ]
+    for host, path, name in cases:
+        with subtests.test(host=host, path=path, name=name):
+            routes = Routes(
+                [
+                    upstream("root"),
+                    upstream("shop", prefix="/shop"),
+                    upstream("admin", prefix="/shop/admin"),
+                    upstream("named", hosts=("named.test",)),
+                    upstream("by address", hosts=("[2001:db8::1]",)),
+                ]
+            )
+            serving = routes.find(host, path)
+            assert serving is not None
+            assert serving.name == name
 
 
 async def test_a_path_below_no_prefix_has_no_upstream() -> None:

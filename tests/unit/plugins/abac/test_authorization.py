@@ -31,9 +31,9 @@ STORY = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "what", "matches"),
-    [
+def test_the_stories_of_kubernetes(subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A2, A3, A4, A5, A7."""
+    cases = [
         ("scheduler", resource("list"), True),
         ("scheduler", resource("list", namespace="x"), True),
         ("scheduler", resource("create"), False),
@@ -52,14 +52,14 @@ STORY = (
         ("noresource", path("delete", "/anything"), True),
         ("noresource", resource("get"), False),
         ("debbie", path("get", "/api"), False),
-    ],
-)
-def test_the_stories_of_kubernetes(name: str, what: RequestInfo, matches: bool, tmp_path: Path) -> None:
-    """A2, A3, A4, A5, A7."""
-    decision = provider(tmp_path, *STORY).decide(Attributes(user(name), what))
-    assert decision.verdict is (Verdict.ALLOW if matches else Verdict.NO_OPINION)
-    if not matches:
-        assert decision.reason == "No policy matched."
+    ]
+    for name, what, matches in cases:
+        with subtests.test(name=name, what=what, matches=matches):
+            tmp_path = tmp_path_factory.mktemp("case")
+            decision = provider(tmp_path, *STORY).decide(Attributes(user(name), what))
+            assert decision.verdict is (Verdict.ALLOW if matches else Verdict.NO_OPINION)
+            if not matches:
+                assert decision.reason == "No policy matched."
 
 
 def test_an_allowing_decision_names_file_and_line(tmp_path: Path) -> None:
@@ -69,23 +69,26 @@ def test_an_allowing_decision_names_file_and_line(tmp_path: Path) -> None:
     assert decision.reason == f"ABAC: allowed by {tmp_path / 'policy.jsonl'}:5"
 
 
-@pytest.mark.parametrize(
-    ("name", "what", "hidden"),
-    [
+def test_who_has_nothing_in_a_namespace_is_not_told_of_it(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """S54, S55: 404 without any permission there, 403 with some."""
+    cases = [
         ("bob", resource(namespace="dev"), True),
         ("alice", resource("delete", namespace="dev"), False),
         ("alice", resource(namespace="prod"), True),
         ("bob", resource("get", "nodes"), False),
         ("bob", path("get", "/x"), False),
         ("chuck", resource(namespace="dev"), True),
-    ],
-)
-def test_who_has_nothing_in_a_namespace_is_not_told_of_it(
-    name: str, what: RequestInfo, hidden: bool, tmp_path: Path
-) -> None:
-    """S54, S55: 404 without any permission there, 403 with some."""
-    rules = (v1(user="alice", namespace="dev", resource="pods", readonly=True), v1(user="chuck", nonResourcePath="*"))
-    assert provider(tmp_path, *rules).decide(Attributes(user(name), what)).hidden is hidden
+    ]
+    for name, what, hidden in cases:
+        with subtests.test(name=name, what=what, hidden=hidden):
+            tmp_path = tmp_path_factory.mktemp("case")
+            rules = (
+                v1(user="alice", namespace="dev", resource="pods", readonly=True),
+                v1(user="chuck", nonResourcePath="*"),
+            )
+            assert provider(tmp_path, *rules).decide(Attributes(user(name), what)).hidden is hidden
 
 
 # --- telling ---

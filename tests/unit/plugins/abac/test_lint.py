@@ -22,9 +22,10 @@ def policy_file(tmp_path: Path, *specs: dict[str, Any] | str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("specs", "expected"),
-    [
+def test_it_finds_what_allows_nothing_or_too_much(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[list[Any], list[tuple[str, str, int]]]] = [
         ([{"user": "alice", "resource": "pods"}], []),
         (["{"], [("invalid", "error", 1)]),
         ([{"user": "a", "resource": "pods"}, {"user": "a", "resource": "pods"}], [("duplicate-line", "warning", 2)]),
@@ -33,13 +34,12 @@ def policy_file(tmp_path: Path, *specs: dict[str, Any] | str) -> Path:
         ([{"user": "*", "resource": "*"}], [("wide-grant", "warning", 1)]),
         ([{"user": "*", "resource": "*", "readonly": True}], []),
         ([{"group": "system:unauthenticated", "nonResourcePath": "*"}], [("wide-grant", "error", 1)]),
-    ],
-)
-def test_it_finds_what_allows_nothing_or_too_much(
-    tmp_path: Path, specs: list[Any], expected: list[tuple[str, str, int]]
-) -> None:
-    found = AbacAuthorization.lint([policy_file(tmp_path, *specs)])
-    assert [(one.rule, one.level.value, one.problem.place.line) for one in found] == expected
+    ]
+    for specs, expected in cases:
+        with subtests.test(specs=specs, expected=expected):
+            tmp_path = tmp_path_factory.mktemp("case")
+            found = AbacAuthorization.lint([policy_file(tmp_path, *specs)])
+            assert [(one.rule, one.level.value, one.problem.place.line) for one in found] == expected
 
 
 def test_a_file_that_is_not_there_is_a_finding(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from tests.unit.plugins.abac.lines import KNOWN, allows, path, policies, resourc
 # --- subjects ---
 
 
-@pytest.mark.parametrize(
-    ("spec", "who", "matches"),
-    [
+def test_whom_a_policy_names(subtests: pytest.Subtests) -> None:
+    """A2: both set means both, neither means nobody, and a star means everybody who is known."""
+    cases: list[tuple[dict[str, str], UserInfo, bool]] = [
         ({"user": "alice"}, user("alice"), True),
         ({"user": "alice"}, user("Alice"), False),
         ({"user": "alice"}, user("alice2"), False),
@@ -38,11 +38,10 @@ from tests.unit.plugins.abac.lines import KNOWN, allows, path, policies, resourc
         ({"user": "*"}, user("", "dev"), False),
         ({"user": "*", "group": "dev"}, user("bob", KNOWN), True),
         ({"user": "alice", "group": "*"}, user("bob", KNOWN), True),
-    ],
-)
-def test_whom_a_policy_names(spec: dict[str, str], who: UserInfo, matches: bool) -> None:
-    """A2: both set means both, neither means nobody, and a star means everybody who is known."""
-    assert allows(policies(v1(**spec, resource="*", namespace="*")), who, resource()) is matches
+    ]
+    for spec, who, matches in cases:
+        with subtests.test(spec=spec, who=who, matches=matches):
+            assert allows(policies(v1(**spec, resource="*", namespace="*")), who, resource()) is matches
 
 
 # --- verbs and resources ---
@@ -55,12 +54,13 @@ def test_readonly_lets_reading_pass(verb: str) -> None:
     assert allows(found, user("a"), resource(verb))
 
 
-@pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "GET", "escalate", ""])
-def test_readonly_lets_nothing_else_pass(verb: str) -> None:
+def test_readonly_lets_nothing_else_pass(subtests: pytest.Subtests) -> None:
     """A3."""
-    rule = {"user": "a", "resource": "*", "namespace": "*"}
-    assert not allows(policies(v1(**rule, readonly=True)), user("a"), resource(verb))
-    assert allows(policies(v1(**rule)), user("a"), resource(verb))
+    for verb in ["create", "update", "patch", "delete", "deletecollection", "GET", "escalate", ""]:
+        with subtests.test(verb=verb):
+            rule = {"user": "a", "resource": "*", "namespace": "*"}
+            assert not allows(policies(v1(**rule, readonly=True)), user("a"), resource(verb))
+            assert allows(policies(v1(**rule)), user("a"), resource(verb))
 
 
 def test_subresources_and_names_do_not_matter() -> None:
@@ -70,9 +70,9 @@ def test_subresources_and_names_do_not_matter() -> None:
     assert allows(found, user("a"), replace(resource(), name="web", subresource="log"))
 
 
-@pytest.mark.parametrize(
-    ("spec", "what", "matches"),
-    [
+def test_resources_match_exactly_or_by_a_star(subtests: pytest.Subtests) -> None:
+    """A4: an empty apiGroup is the core only; a star for the namespace includes the cluster's scope."""
+    cases: list[tuple[dict[str, str], RequestInfo, bool]] = [
         ({"namespace": "*", "resource": "pods"}, resource(namespace="x"), True),
         ({"namespace": "*", "resource": "pods"}, resource(namespace=""), True),
         ({"namespace": "x", "resource": "*"}, resource(namespace="x"), True),
@@ -91,16 +91,15 @@ def test_subresources_and_names_do_not_matter() -> None:
         ({"namespace": "*", "resource": "*", "apiGroup": "*"}, path("get", "/api"), False),
         ({"nonResourcePath": "*"}, resource(), False),
         ({"nonResourcePath": "*"}, resource(name=""), False),
-    ],
-)
-def test_resources_match_exactly_or_by_a_star(spec: dict[str, str], what: RequestInfo, matches: bool) -> None:
-    """A4: an empty apiGroup is the core only; a star for the namespace includes the cluster's scope."""
-    assert allows(policies(v1(user="a", **spec)), user("a"), what) is matches
+    ]
+    for spec, what, matches in cases:
+        with subtests.test(spec=spec, what=what, matches=matches):
+            assert allows(policies(v1(user="a", **spec)), user("a"), what) is matches
 
 
-@pytest.mark.parametrize(
-    ("pattern", "asked", "matches"),
-    [
+def test_paths_match_exactly_or_by_a_trailing_star(subtests: pytest.Subtests) -> None:
+    """A5."""
+    cases = [
         ("*", "/anything", True),
         ("/api", "/api", True),
         ("/api", "/api/", False),
@@ -113,13 +112,12 @@ def test_resources_match_exactly_or_by_a_star(spec: dict[str, str], what: Reques
         ("/root**", "/rooted", True),
         ("/a*b", "/axb", False),
         ("", "", False),
-    ],
-)
-def test_paths_match_exactly_or_by_a_trailing_star(pattern: str, asked: str, matches: bool) -> None:
-    """A5."""
-    found = policies(v1(user="a", nonResourcePath=pattern, readonly=True))
-    assert allows(found, user("a"), path("get", asked)) is matches
-    assert not allows(found, user("a"), path("post", asked))
+    ]
+    for pattern, asked, matches in cases:
+        with subtests.test(pattern=pattern, asked=asked, matches=matches):
+            found = policies(v1(user="a", nonResourcePath=pattern, readonly=True))
+            assert allows(found, user("a"), path("get", asked)) is matches
+            assert not allows(found, user("a"), path("post", asked))
 
 
 # --- against a plain reading of the rules ---

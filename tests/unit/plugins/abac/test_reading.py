@@ -18,9 +18,9 @@ def test_blank_lines_and_comments_do_not_count() -> None:
     assert [(policy.user, policy.place.line) for policy in found.all] == [("a", 5), ("b", 6)]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_a_mistake_is_told_with_file_and_line(subtests: pytest.Subtests) -> None:
+    """A1, T7: a field that we do not know was meant to restrict, so it is a mistake too."""
+    cases = [
         "{",
         "[]",
         "nonsense",
@@ -33,13 +33,12 @@ def test_blank_lines_and_comments_do_not_count() -> None:
         f'{{"apiVersion": "{API_VERSION}", "kind": "Policy"}}',
         f'{{"kind": "Policy", "apiVersion": "{API_VERSION}", "spec": {{"user": "a", "resourceName": "x"}}}}',
         f'{{"apiVersion": "{API_VERSION}", "user": "a"}}',
-    ],
-)
-def test_a_mistake_is_told_with_file_and_line(line: str) -> None:
-    """A1, T7: a field that we do not know was meant to restrict, so it is a mistake too."""
-    with pytest.raises(ConfigurationError) as caught:
-        policies(v1(user="a"), "", line, "{")
-    assert [str(problem.place) for problem in caught.value.problems] == ["policy.jsonl:3", "policy.jsonl:4"]
+    ]
+    for line in cases:
+        with subtests.test(line=line):
+            with pytest.raises(ConfigurationError) as caught:
+                policies(v1(user="a"), "", line, "{")
+            assert [str(problem.place) for problem in caught.value.problems] == ["policy.jsonl:3", "policy.jsonl:4"]
 
 
 def test_a_line_separator_inside_a_string_does_not_end_the_line() -> None:
@@ -50,9 +49,9 @@ def test_a_line_separator_inside_a_string_does_not_end_the_line() -> None:
 # --- the form before v1beta1 ---
 
 
-@pytest.mark.parametrize(
-    ("fields", "who", "what", "matches"),
-    [
+def test_lines_without_a_version_are_read_as_they_were(subtests: pytest.Subtests) -> None:
+    """A6: what is empty means everything."""
+    cases: list[tuple[dict[str, Any], UserInfo, RequestInfo, bool]] = [
         ({}, user("anybody"), resource("delete", namespace="x", group="apps"), True),
         ({}, user("anybody"), path("get", "/x"), True),
         ({}, user("system:anonymous", "system:unauthenticated"), resource(), False),
@@ -66,10 +65,7 @@ def test_a_line_separator_inside_a_string_does_not_end_the_line() -> None:
         ({"user": "a", "resource": "pods"}, user("a"), resource(namespace="y"), True),
         ({"user": "a", "resource": "pods"}, user("a"), path("get", "/x"), False),
         ({"group": "g", "resource": "pods"}, user("a", "g"), resource(), True),
-    ],
-)
-def test_lines_without_a_version_are_read_as_they_were(
-    fields: dict[str, Any], who: UserInfo, what: RequestInfo, matches: bool
-) -> None:
-    """A6: what is empty means everything."""
-    assert allows(policies(v0(**fields)), who, what) is matches
+    ]
+    for fields, who, what, matches in cases:
+        with subtests.test(fields=fields, who=who, what=what, matches=matches):
+            assert allows(policies(v0(**fields)), who, what) is matches

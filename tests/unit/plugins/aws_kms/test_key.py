@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ from ostiary.model import SignatureScheme
 from ostiary.plugins.aws_kms.key import AwsKmsKey
 from tests.support.device_keys.certified import certify
 from tests.support.device_keys.handshake import shake_hands
-from tests.support.serving import serving
+from tests.support.http_server import HOLD, HttpServer, Request, Response
 
 moto_server = pytest.importorskip("moto.server", reason="needs moto, the local server of Amazon's APIs")
 REGION = "eu-central-1"
@@ -54,7 +51,7 @@ def kms(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         server.stop()
 
 
-def documented_kms(private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> AbstractContextManager[str]:
+def documented_kms(private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> AbstractContextManager[HttpServer]:
     """GetPublicKey, and Sign with MessageType DIGEST; the salt of PSS is as long as the digest."""
 
     def answer(action: str, request: dict[str, str]) -> dict[str, str]:
@@ -77,33 +74,12 @@ def documented_kms(private: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> A
 Answer = Callable[[str, dict[str, str]], dict[str, str]]
 
 
-@contextmanager
-def kms_that_answers(status: int, body: dict[str, str] | Answer, *, never: bool = False) -> Iterator[str]:
-    end = threading.Event()
+def kms_that_answers(status: int, body: dict[str, str] | Answer) -> AbstractContextManager[HttpServer]:
+    def respond(request: Request) -> Response:
+        content = body(request.headers["X-Amz-Target"], request.json) if callable(body) else body
+        return Response(status, content, {"Content-Type": "application/x-amz-json-1.1"})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            if never:
-                end.wait(30)
-                return
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            content = body(self.headers["X-Amz-Target"], request) if callable(body) else body
-            data = json.dumps(content).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    with serving(server):
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            end.set()
+    return HttpServer(respond).running()
 
 
 @pytest.mark.parametrize("spec", ["ECC_NIST_P256", "RSA_2048"])
@@ -124,8 +100,8 @@ def test_a_handshake_with_a_kms_that_signs_digests_as_amazon_documents_it(
     monkeypatch: pytest.MonkeyPatch, kind: str, ca: trustme.CA
 ) -> None:
     private = ec.generate_private_key(ec.SECP256R1()) if kind == "EC" else rsa.generate_private_key(65537, 2048)
-    with documented_kms(private) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with documented_kms(private) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         key = open_key(f"awskms:{ARN}")
         certificate = pair_with_key(certify(ca, private.public_key(), "alice").decode(), key)
         assert shake_hands(ca, certificate) == "alice"
@@ -147,8 +123,8 @@ def test_a_key_for_encryption_is_refused(kms: Any) -> None:
     ],
 )
 def test_a_kms_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch, reason: str, code: str) -> None:
-    with kms_that_answers(400, {"__type": reason, "message": "no"}) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with kms_that_answers(400, {"__type": reason, "message": "no"}) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         with pytest.raises(KeyUnusable, match=reason) as error:
             open_key(f"awskms:{ARN}")
     assert error.value.code == code
@@ -156,8 +132,8 @@ def test_a_kms_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch, reason: st
 
 
 def test_a_slow_kms_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    with kms_that_answers(200, {}, never=True) as url:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with HttpServer(HOLD).running() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         with pytest.raises(KeyUnusable) as error:
             open_key(f"awskms:{ARN}", OpeningRules(open_seconds=0.3))
     assert error.value.code == "key-device-timeout"

@@ -21,28 +21,37 @@ POD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("path", "values"),
-    [
+def test_a_path_leads_to_every_value_that_is_there(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, list[object]]] = [
         ("spec.replicas", [3]),
         ("spec.containers[*].resources.requests.cpu", ["1", "500m"]),
         ('spec.containers[*].resources.requests["example.com/gpu"]', ["2"]),
         ("spec.containers[*].resources.requests['example.com/gpu']", ["2"]),
         ("spec.missing.deeper", []),
         ("spec.volumes[*].size", []),
-    ],
-)
-def test_a_path_leads_to_every_value_that_is_there(path: str, values: list[object]) -> None:
-    assert list(FieldPath.parse(path).values(POD)) == values
+    ]
+    for path, values in cases:
+        with subtests.test(path=path, values=values):
+            assert list(FieldPath.parse(path).values(POD)) == values
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", ".", ".spec", "spec.", "spec..x", "[*]", "spec[0]", "spec[*", "spec x", 'spec["a]', "spec[*]x", "a.b c"],
-)
-def test_what_is_no_path_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"position|begin"):
-        FieldPath.parse(text)
+def test_what_is_no_path_is_refused(subtests: pytest.Subtests) -> None:
+    for text in [
+        "",
+        ".",
+        ".spec",
+        "spec.",
+        "spec..x",
+        "[*]",
+        "spec[0]",
+        "spec[*",
+        "spec x",
+        'spec["a]',
+        "spec[*]x",
+        "a.b c",
+    ]:
+        with subtests.test(text=text), pytest.raises(ValueError, match=r"position|begin"):
+            FieldPath.parse(text)
 
 
 @pytest.mark.parametrize("path", ["spec.containers.name", "spec.replicas.x", "spec[*].x", "spec.replicas[*]"])

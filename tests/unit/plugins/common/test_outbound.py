@@ -13,12 +13,13 @@ from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Secret
 from ostiary.plugins.common.outbound import Outbound, Rest, SecretFile, all_of, is_safe
 from ostiary.testing import FakeClock
-from tests.support.oauth_server import Asked, OAuthServer, Reply
+from tests.support.http_server import Request, Response
+from tests.support.oauth_server import OAuthServer
 
 
 class Echo(OAuthServer):
-    def answer(self, asked: Asked) -> Reply:
-        return Reply(200, {"path": asked.path, "form": asked.form})
+    def answer(self, request: Request) -> Response:
+        return Response(200, {"path": request.path, "form": dict(request.form)})
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ async def test_an_answer_is_a_status_headers_and_json(echo: Echo, outbound: Outb
     assert (answer.status, answer.body) == (200, {"path": "/a", "form": {"b": "c d"}})
     assert answer.text("path") == "/a"
     assert answer.text("form") == answer.text("none") == ""
-    assert echo.asked[0].headers["accept-encoding"] == "identity"
+    assert echo.requests[0].headers["accept-encoding"] == "identity"
 
 
 async def test_no_proxy_of_the_environment_sees_a_call(
@@ -51,19 +52,19 @@ async def test_no_proxy_of_the_environment_sees_a_call(
 
 
 async def test_a_redirect_is_an_answer_and_not_followed(echo: Echo, outbound: Outbound) -> None:
-    echo.failures["/a"] = Reply(302, headers={"Location": f"{echo.url}/b"})
+    echo.failures["/a"] = Response(302, headers={"Location": f"{echo.url}/b"})
     assert (await outbound.ask("GET", f"{echo.url}/a")).status == 302
     assert echo.paths() == ["/a"]
 
 
 async def test_a_page_in_an_error_is_no_json_and_no_matter(echo: Echo, outbound: Outbound) -> None:
-    echo.failures["/a"] = Reply(502, b"<html>Bad Gateway</html>")
+    echo.failures["/a"] = Response(502, b"<html>Bad Gateway</html>")
     answer = await outbound.ask("GET", f"{echo.url}/a")
     assert (answer.status, answer.body) == (502, None)
 
 
 async def test_an_answer_is_not_shown(echo: Echo, outbound: Outbound) -> None:
-    echo.failures["/a"] = Reply(200, {"access_token": "canary"}, {"X-Token": "canary"})
+    echo.failures["/a"] = Response(200, {"access_token": "canary"}, {"X-Token": "canary"})
     assert "canary" not in repr(await outbound.ask("GET", f"{echo.url}/a"))
 
 
@@ -151,13 +152,17 @@ def test_a_rest_lasts_as_long_as_was_asked_for_and_an_hour_at_most(clock: FakeCl
     rest.check()
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"line\nbreak", b"\xff", b"t\x00ken"])
-def test_a_file_without_one_secret_is_refused_and_not_quoted(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "secret").write_bytes(content)
-    with pytest.raises(ProviderError) as raised:
-        SecretFile(tmp_path / "secret", "the secret").current()
-    assert raised.value.__context__ is None
-    assert "words" not in str(raised.value).replace("more than one word", "")
+def test_a_file_without_one_secret_is_refused_and_not_quoted(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    for content in [b"", b"\n", b"two words", b"line\nbreak", b"\xff", b"t\x00ken"]:
+        with subtests.test(content=content):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "secret").write_bytes(content)
+            with pytest.raises(ProviderError) as raised:
+                SecretFile(tmp_path / "secret", "the secret").current()
+            assert raised.value.__context__ is None
+            assert "words" not in str(raised.value).replace("more than one word", "")
 
 
 def test_a_secret_is_read_anew_each_time(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from ostiary.plugins.common.spiffe_id import SpiffeId, parse_spiffe_id
 
 
-@pytest.mark.parametrize(
-    ("text", "identity"),
-    [
+def test_a_spiffe_id_is_read_as_the_standard_says(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[object, SpiffeId | None]] = [
         ("spiffe://example.org/ns/shop/sa/deployer", SpiffeId("example.org", "/ns/shop/sa/deployer")),
         ("spiffe://a_b-c.1/x._-9", SpiffeId("a_b-c.1", "/x._-9")),
         ("spiffe://example.org", None),
@@ -34,10 +33,10 @@ from ostiary.plugins.common.spiffe_id import SpiffeId, parse_spiffe_id
         ("spiffe://" + "a" * 256 + "/a", None),
         ("spiffe://example.org/" + "a" * 2048, None),
         (7, None),
-    ],
-)
-def test_a_spiffe_id_is_read_as_the_standard_says(text: object, identity: SpiffeId | None) -> None:
-    assert parse_spiffe_id(text) == identity
+    ]
+    for text, identity in cases:
+        with subtests.test(text=text, identity=identity):
+            assert parse_spiffe_id(text) == identity
 
 
 @given(st.text(max_size=40))

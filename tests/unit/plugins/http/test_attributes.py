@@ -108,9 +108,8 @@ def test_a_modifier_needs_all_that_it_names() -> None:
     assert found == ["Dry", "", "", ""]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_wrong_setting_is_told(subtests: pytest.Subtests) -> None:
+    cases = [
         ("templates: ['v1/{resource}']", "begins with a slash"),
         ("templates: ['/v1/{namespace}']", "resource"),
         ("templates: ['/v1/x{resource}']", "whole segment"),
@@ -122,11 +121,10 @@ def test_a_modifier_needs_all_that_it_names() -> None:
         ("modifiers: [{modifier: X, suffix: x}]", "begins with a slash"),
         ("modifiers: [{modifier: X, suffix: /x, method: post}]", "capital"),
         ("modifiers: [{modifier: X, suffix: /x, methd: POST}]", "unknown field"),
-    ],
-)
-def test_a_wrong_setting_is_told(text: str, problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
-        configured(text)
+    ]
+    for text, problem in cases:
+        with subtests.test(text=text, problem=problem), pytest.raises(ConfigurationError, match=problem):
+            configured(text)
 
 
 def test_a_template_in_python_is_checked_too() -> None:

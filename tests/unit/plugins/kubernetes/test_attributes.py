@@ -13,14 +13,17 @@ from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
 MAPPER = KubernetesAttributes()
 
 
-@pytest.mark.parametrize("subresource", ["exec", "attach", "portforward"])
-@pytest.mark.parametrize("upgrade", ["websocket", "spdy/3.1", ""])
-def test_a_terminal_opened_with_get_needs_create_too(subresource: str, upgrade: str) -> None:
-    path = f"/api/v1/namespaces/x/pods/p/{subresource}"
-    info = MAPPER.request_info(RequestLine("GET", path, "command=sh", upgrade))
-    assert info.verb == "get"
-    assert MAPPER.also_required(info) == replace(info, verb="create")
-    assert MAPPER.also_required(MAPPER.request_info(RequestLine("POST", path, "command=sh", upgrade))) is None
+def test_a_terminal_opened_with_get_needs_create_too(subtests: pytest.Subtests) -> None:
+    for subresource in ["exec", "attach", "portforward"]:
+        for upgrade in ["websocket", "spdy/3.1", ""]:
+            with subtests.test(subresource=subresource, upgrade=upgrade):
+                path = f"/api/v1/namespaces/x/pods/p/{subresource}"
+                info = MAPPER.request_info(RequestLine("GET", path, "command=sh", upgrade))
+                assert info.verb == "get"
+                assert MAPPER.also_required(info) == replace(info, verb="create")
+                assert (
+                    MAPPER.also_required(MAPPER.request_info(RequestLine("POST", path, "command=sh", upgrade))) is None
+                )
 
 
 @pytest.mark.parametrize(

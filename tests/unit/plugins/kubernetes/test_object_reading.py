@@ -82,40 +82,36 @@ def test_odd_yaml_is_read_or_refused(text: str) -> None:
         assert isinstance(read(text.encode(), "application/yaml"), dict)
 
 
-@pytest.mark.parametrize(
-    ("kind", "verb"),
-    [
+def test_forms_that_can_be_read(subtests: pytest.Subtests) -> None:
+    cases = [
         ("application/json", "create"),
         ("Application/JSON; charset=utf-8", "update"),
         ("application/merge-patch+json", "patch"),
         ("application/strategic-merge-patch+json", "patch"),
         ("application/apply-patch+yaml", "patch"),
         ("application/yaml", "create"),
-    ],
-)
-def test_forms_that_can_be_read(kind: str, verb: str) -> None:
-    assert read(b'{"a": [1]}', kind, verb) == {"a": [1]}
+    ]
+    for kind, verb in cases:
+        with subtests.test(kind=kind, verb=verb):
+            assert read(b'{"a": [1]}', kind, verb) == {"a": [1]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "verb", "cause"),
-    [
+def test_forms_that_cannot(subtests: pytest.Subtests) -> None:
+    cases = [
         ("application/json", "patch", "another"),
         ("application/merge-patch+json", "create", "another"),
         ("application/json-patch+json", "patch", "a JSON patch"),
         ("application/vnd.kubernetes.protobuf", "create", "protobuf"),
         ("application/cbor", "create", "another"),
         ("application/json;x=y", "create", "parameters"),
-    ],
-)
-def test_forms_that_cannot(kind: str, verb: str, cause: str) -> None:
-    with pytest.raises(Unreadable, match=cause):
-        read(b"{}", kind, verb)
+    ]
+    for kind, verb, cause in cases:
+        with subtests.test(kind=kind, verb=verb, cause=cause), pytest.raises(Unreadable, match=cause):
+            read(b"{}", kind, verb)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_json_with_two_readings_is_not_read(subtests: pytest.Subtests) -> None:
+    cases = [
         b'{"a":1,"a":1}',
         b'{"b":{"a":1,"a":2}}',
         b'{"a":{"<<":{"b":1}}}',
@@ -126,11 +122,10 @@ def test_forms_that_cannot(kind: str, verb: str, cause: str) -> None:
         b'{"a":' * 100_000,
         b'\xef\xbb\xbf{"a":1}',
         b"null",
-    ],
-)
-def test_json_with_two_readings_is_not_read(body: bytes) -> None:
-    with pytest.raises(Unreadable):
-        read(body)
+    ]
+    for body in cases:
+        with subtests.test(body=body), pytest.raises(Unreadable):
+            read(body)
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ def load(folder: Path, capabilities: dict[str, Any]) -> Any:
     return loads(json.dumps(document), directory=folder).upstreams[0].attributes.instance
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "problem"),
-    [
+def test_a_mistake_stops_the_start(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "no capability is configured"),
         ({"preset": "baseline"}, "preset"),
         ({"entries": []}, "no capability is configured"),
@@ -41,12 +40,13 @@ def load(folder: Path, capabilities: dict[str, Any]) -> Any:
         ({"entries": [{**ENTRY, "resources": ["Pods"]}]}, "expected a resource"),
         ({"entries": [{**ENTRY, "name": "Kata"}]}, "lower-case"),
         ({"entries": [{**ENTRY, "value": ["x"]}]}, "value"),
-    ],
-)
-def test_a_mistake_stops_the_start(tmp_path: Path, capabilities: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        load(tmp_path, capabilities)
-    assert problem in str(caught.value)
+    ]
+    for capabilities, problem in cases:
+        with subtests.test(capabilities=capabilities, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(ConfigurationError) as caught:
+                load(tmp_path, capabilities)
+            assert problem in str(caught.value)
 
 
 def test_entries_and_the_preset_go_together(tmp_path: Path) -> None:

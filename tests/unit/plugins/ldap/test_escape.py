@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ostiary.plugins.ldap.escape import dn_template_mistake, escape, fill, filter_mistake, widen
 
-dn = pytest.importorskip("ldap.dn", reason="python-ldap is not installed")
+dn = pytest.importorskip("ldap.dn", reason="missing: python-ldap")
 
 TEMPLATE = "(&(objectClass=person)(|(uid={username})(mail={username}))(!(locked=yes)))"
 

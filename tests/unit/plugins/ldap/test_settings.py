@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-pytest.importorskip("ldap", reason="python-ldap is not installed")
+pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.core.catalog import Context
 from ostiary.core.config import Reading, parse

@@ -13,8 +13,8 @@ from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary.plugins.microsoft.identity import MicrosoftIdentity
 from ostiary.testing import FakeClock
+from tests.support.http_server import Request, Response
 from tests.support.issuer import ABSENT, Issuer, Key, ec_key, public
-from tests.support.oauth_server import Asked, Reply
 from tests.support.relying_party import RelyingParty
 
 ACME, OTHER, STRANGER = (f"{digit * 8}-0000-4000-8000-00000000000{digit}" for digit in "abc")
@@ -35,13 +35,13 @@ class Entra(Issuer):
         self.claims["iss"] = f"{self.url}/{tenant}/v2.0"
         self.key = self.tenants[key_of or tenant]
 
-    def answer(self, asked: Asked) -> Reply:
-        tenant, version, rest = asked.path.removeprefix("/").partition("/v2.0/")
+    def answer(self, request: Request) -> Response:
+        tenant, version, rest = request.path.removeprefix("/").partition("/v2.0/")
         if not version:
-            return super().answer(asked)
+            return super().answer(request)
         if rest == "keys":
             keys = self.tenants.values() if tenant not in self.tenants else [self.tenants[tenant]]
-            return Reply(body={"keys": [public(key) for key in keys]})
+            return Response(body={"keys": [public(key) for key in keys]})
         base = f"{self.url}/{tenant}/v2.0"
         document = {
             "issuer": base if tenant in self.tenants else f"{self.url}/{{tenantid}}/v2.0",
@@ -50,7 +50,7 @@ class Entra(Issuer):
             "jwks_uri": f"{base}/keys",
             "userinfo_endpoint": f"{self.url}/userinfo",
         }
-        return Reply(body=document)
+        return Response(body=document)
 
 
 @pytest.fixture

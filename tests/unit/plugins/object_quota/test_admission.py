@@ -465,9 +465,8 @@ async def test_an_answer_that_is_no_list_is_no_empty_list(clock: FakeClock, coun
 # --- settings ---
 
 
-@pytest.mark.parametrize(
-    ("limit", "problem"),
-    [
+def test_a_mistake_in_the_settings_stops_the_start(subtests: pytest.Subtests) -> None:
+    cases = [
         ({"name": "a", "resources": ["pods"]}, "needs count, sums, or both"),
         ({"name": "a", "resources": ["Pods!"], "count": 1}, "expected a resource"),
         ({"name": "a", "resources": [], "count": 1}, "it is missing"),
@@ -478,14 +477,15 @@ async def test_an_answer_that_is_no_list_is_no_empty_list(clock: FakeClock, coun
         ({"name": "a", "resources": ["pods"], "sums": [{"name": "x", "limit": 1}]}, "it is missing"),
         ({"name": "a", "resources": ["pods"], "sums": [{"name": "x", "path": "a", "limit": "-1"}]}, "negative"),
         ({"name": "a", "resources": ["pods"], "sums": [{"name": "x", "path": "a", "limit": "x"}]}, "a quantity"),
-    ],
-)
-def test_a_mistake_in_the_settings_stops_the_start(limit: Object, problem: str) -> None:
-    def node(value: Any) -> Node:
-        if isinstance(value, dict):
-            return Node({key: node(each) for key, each in value.items()})
-        return Node([node(each) for each in value] if isinstance(value, list) else value)
+    ]
+    for limit, problem in cases:
+        with subtests.test(limit=limit, problem=problem):
 
-    reading = Reading(Document(node({"limits": [limit]})))
-    ObjectQuota.from_config(reading.root, Context("objects"))
-    assert any(problem in each.message for each in reading.problems), reading.problems
+            def node(value: Any) -> Node:
+                if isinstance(value, dict):
+                    return Node({key: node(each) for key, each in value.items()})
+                return Node([node(each) for each in value] if isinstance(value, list) else value)
+
+            reading = Reading(Document(node({"limits": [limit]})))
+            ObjectQuota.from_config(reading.root, Context("objects"))
+            assert any(problem in each.message for each in reading.problems), reading.problems

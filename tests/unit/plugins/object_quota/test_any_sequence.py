@@ -166,11 +166,10 @@ async def run(world: World, sequence: list[tuple[Any, ...]]) -> None:
     assert await world.counted() in (None, world.stored())
 
 
-@pytest.mark.parametrize("seed", range(30))
-async def test_the_count_is_never_too_low_and_ends_in_what_a_list_says(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_count_is_never_too_low_and_ends_in_what_a_list_says(subtests: pytest.Subtests) -> None:
     """S71."""
-    monkeypatch.setattr(charging, "ATTEMPT_SECONDS", 0)
-    random = Random(seed)
-    await run(World(), [any_step(random) for _ in range(300)])
+    for seed in range(30):
+        with subtests.test(seed=seed), pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(charging, "ATTEMPT_SECONDS", 0)
+            random = Random(seed)
+            await run(World(), [any_step(random) for _ in range(300)])

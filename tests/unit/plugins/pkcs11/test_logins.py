@@ -53,14 +53,14 @@ def test_a_token_that_hangs_in_the_login_does_not_hold_up_another() -> None:
 
     def hang() -> None:
         started.set()
-        go_on.wait(10)
+        go_on.wait(90)
 
     thread = threading.Thread(target=open_session, args=(Token("hangs", log_in=hang), PIN), kwargs={"asked": False})
     thread.start()
-    assert started.wait(10)
+    assert started.wait(30)
     other = threading.Thread(target=open_session, args=(Token("works"), PIN), kwargs={"asked": False})
     other.start()
-    other.join(5)
+    other.join(60)
     is_held_up = other.is_alive()
     go_on.set()
     thread.join()

@@ -48,9 +48,8 @@ def test_no_error_quotes_a_value(secret: str) -> None:
     assert canary not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_what_is_wrong_is_told(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "names no key"),
         ("token=card", "names no key"),
         ("object=a;object=b", "duplicate"),
@@ -67,8 +66,7 @@ def test_no_error_quotes_a_value(secret: str) -> None:
         ("object=a?module-name=softhsm2", "module-path"),
         ("object=a?x-vendor=1", "none of"),
         ("object=a;slot-id=one", "not a number"),
-    ],
-)
-def test_what_is_wrong_is_told(text: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        parse_uri(text)
+    ]
+    for text, reason in cases:
+        with subtests.test(text=text, reason=reason), pytest.raises(ValueError, match=reason):
+            parse_uri(text)

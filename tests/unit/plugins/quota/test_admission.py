@@ -154,9 +154,9 @@ def test_no_span_ever_holds_more_than_the_count(steps: list[tuple[float, str]]) 
 # --- which requests ---
 
 
-@pytest.mark.parametrize(
-    ("limit", "attributes", "matches"),
-    [
+def test_a_limit_is_about_the_requests_that_it_names(subtests: pytest.Subtests) -> None:
+    """S71."""
+    cases: list[tuple[dict[str, set[str]], Attributes, bool]] = [
         ({}, request(), True),
         ({"users": {"jane"}}, request(), True),
         ({"users": {"joe"}}, request(), False),
@@ -176,14 +176,12 @@ def test_no_span_ever_holds_more_than_the_count(steps: list[tuple[float, str]]) 
         ({"resources": {"deployments.extensions"}}, request(what="deployments", api_group="apps"), False),
         ({"resources": {"*"}}, request(what="pods/exec"), True),
         ({"resources": {"*"}}, Attributes(UserInfo("jane"), RequestInfo("get", "GET", "/")), False),
-    ],
-)
-def test_a_limit_is_about_the_requests_that_it_names(
-    clock: FakeClock, limit: dict[str, set[str]], attributes: Attributes, matches: bool
-) -> None:
-    """S71."""
-    conditions: Any = {name: frozenset(values) for name, values in limit.items()}
-    assert admitted(quota(clock, count=0, **conditions), attributes) is not matches
+    ]
+    for limit, attributes, matches in cases:
+        with subtests.test(limit=limit, attributes=attributes, matches=matches):
+            clock = FakeClock()
+            conditions: Any = {name: frozenset(values) for name, values in limit.items()}
+            assert admitted(quota(clock, count=0, **conditions), attributes) is not matches
 
 
 # --- sizes ---
@@ -265,9 +263,9 @@ def test_limits_are_read_from_the_configuration(clock: FakeClock) -> None:
     assert "limit-3" in limit.admit(request(verb="get"), size=2001).reason
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [
+def test_a_mistake_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    """T7."""
+    cases = [
         ("limits: []", "limits"),
         ("limits: [{}]", "limits[0]"),
         ("limits: [{count: -1}]", "limits[0].count"),
@@ -281,10 +279,10 @@ def test_limits_are_read_from_the_configuration(clock: FakeClock) -> None:
         ("limits: [{count: 1, users: []}]", "limits[0].users"),
         ("limits: [{count: 1, user: [jane]}]", "limits[0].user"),
         ("limits: [{name: a, count: 1}, {name: a, count: 2}]", "limits"),
-    ],
-)
-def test_a_mistake_is_told_with_its_place(clock: FakeClock, text: str, place: str) -> None:
-    """T7."""
-    with pytest.raises(ConfigurationError) as caught:
-        read(text, clock)
-    assert place in {problem.place.path for problem in caught.value.problems}
+    ]
+    for text, place in cases:
+        with subtests.test(text=text, place=place):
+            clock = FakeClock()
+            with pytest.raises(ConfigurationError) as caught:
+                read(text, clock)
+            assert place in {problem.place.path for problem in caught.value.problems}

@@ -208,9 +208,9 @@ def test_a_star_among_names_is_a_name() -> None:
     assert allowed(provider, ask("get", "pods", "ns1", "*"))
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "expected"),
-    [
+def test_paths_match_exactly_or_up_to_a_star(subtests: pytest.Subtests) -> None:
+    """R6."""
+    cases = [
         ("/apis", "/apis", True),
         ("/apis", "/apis/v1", False),
         ("/apis/*", "/apis/v1", True),
@@ -222,14 +222,13 @@ def test_a_star_among_names_is_a_name() -> None:
         ("*", "/whatever", True),
         ("/a /b", "/b", True),
         ("/a /b", "/b/c", False),
-    ],
-)
-def test_paths_match_exactly_or_up_to_a_star(pattern: str, path: str, expected: bool) -> None:
-    """R6."""
-    provider = only(urls("get", pattern))
-    assert allowed(provider, ask_path("get", path)) is expected
-    assert not allowed(provider, ask_path("post", path))
-    assert allowed(only(urls("*", pattern)), ask_path("post", path)) is expected
+    ]
+    for pattern, path, expected in cases:
+        with subtests.test(pattern=pattern, path=path, expected=expected):
+            provider = only(urls("get", pattern))
+            assert allowed(provider, ask_path("get", path)) is expected
+            assert not allowed(provider, ask_path("post", path))
+            assert allowed(only(urls("*", pattern)), ask_path("post", path)) is expected
 
 
 def test_rules_for_paths_and_for_resources_do_not_mix() -> None:
@@ -317,9 +316,9 @@ def test_any_number_of_users_and_names_of_any_length_are_decided_alike() -> None
 # --- 404 or 403 ---
 
 
-@pytest.mark.parametrize(
-    ("attributes", "hidden"),
-    [
+def test_a_refusal_is_hidden_where_the_user_has_nothing_and_a_namespace_is_named(subtests: pytest.Subtests) -> None:
+    """S54, S55."""
+    cases = [
         (ask("get", "pods", "ns1", "web"), True),
         (ask("list", "pods", "ns1"), True),
         (ask("get", "namespaces", "ns1", "ns1"), True),
@@ -328,20 +327,17 @@ def test_any_number_of_users_and_names_of_any_length_are_decided_alike() -> None
         (ask("list", "pods"), False),
         (ask("get", "nodes", "", "n"), False),
         (ask_path("get", "/metrics"), False),
-    ],
-)
-def test_a_refusal_is_hidden_where_the_user_has_nothing_and_a_namespace_is_named(
-    attributes: Attributes, hidden: bool
-) -> None:
-    """S54, S55."""
-    for provider in (rbac(), rbac(defaults=True)):
-        decision = provider.decide(attributes)
-        assert (decision.verdict, decision.hidden) == (Verdict.NO_OPINION, hidden)
+    ]
+    for attributes, hidden in cases:
+        with subtests.test(attributes=attributes, hidden=hidden):
+            for provider in (rbac(), rbac(defaults=True)):
+                decision = provider.decide(attributes)
+                assert (decision.verdict, decision.hidden) == (Verdict.NO_OPINION, hidden)
 
 
-@pytest.mark.parametrize(
-    ("given", "namespace", "hidden"),
-    [
+def test_what_makes_somebody_known_in_a_namespace(subtests: pytest.Subtests) -> None:
+    """S55: any rule that could allow a request inside of it."""
+    cases = [
         (rule("get", "core", "pods"), "", False),
         (rule("get", "*", "*"), "", False),
         (rule("get", "core", "*/scale"), "", False),
@@ -359,13 +355,12 @@ def test_a_refusal_is_hidden_where_the_user_has_nothing_and_a_namespace_is_named
         (rule("create", "authentication.k8s.io", "selfsubjectreviews"), "ns1", True),
         (rule("get", "core", "namespaces", "other"), "ns1", True),
         (rule("list", "core", "configmaps"), "ns2", True),
-    ],
-)
-def test_what_makes_somebody_known_in_a_namespace(given: object, namespace: str, hidden: bool) -> None:
-    """S55: any rule that could allow a request inside of it."""
-    provider = rbac(cluster_role("r", given), bind("r", "Group:devs", namespace=namespace))  # type: ignore[arg-type]
-    assert provider.decide(ask("delete", "secrets", "ns1", "x", groups=("devs",))).hidden is hidden
-    assert provider.decide(ask("delete", "namespaces", "", "ns1", groups=("devs",))).hidden is hidden
+    ]
+    for given, namespace, hidden in cases:
+        with subtests.test(given=given, namespace=namespace, hidden=hidden):
+            provider = rbac(cluster_role("r", given), bind("r", "Group:devs", namespace=namespace))
+            assert provider.decide(ask("delete", "secrets", "ns1", "x", groups=("devs",))).hidden is hidden
+            assert provider.decide(ask("delete", "namespaces", "", "ns1", groups=("devs",))).hidden is hidden
 
 
 def test_a_binding_of_a_missing_role_makes_nobody_known() -> None:

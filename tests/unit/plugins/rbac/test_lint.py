@@ -25,20 +25,26 @@ def test_a_good_policy_has_no_findings() -> None:
     assert found(cluster_role("r", PODS), bind("r", "User:alice"), bind("view", "Group:devs", namespace="ns1")) == []
 
 
-@pytest.mark.parametrize(
-    ("items", "expected"),
-    [
+def test_what_is_found(subtests: pytest.Subtests) -> None:
+    """R4, R5, R9, R13."""
+    cases: list[tuple[tuple[Role | Binding, ...], list[tuple[str, str]]]] = [
         ((bind("gone", "User:alice"),), [("dangling-role", "error")]),
         ((cluster_role("r", PODS),), [("unused-role", "info")]),
-        ((role("r", "ns1", PODS), bind("r", "User:a", namespace="ns2", role_kind="Role")),
-         [("dangling-role", "error"), ("unused-role", "info")]),
+        (
+            (role("r", "ns1", PODS), bind("r", "User:a", namespace="ns2", role_kind="Role")),
+            [("dangling-role", "error"), ("unused-role", "info")],
+        ),
         ((cluster_role("r", PODS, PODS), bind("r", "User:a")), [("duplicate-rule", "warning")]),
-        ((cluster_role("r", rule("get list", "core", "pods"), PODS), bind("r", "User:a")),
-         [("redundant-rule", "info")]),
+        (
+            (cluster_role("r", rule("get list", "core", "pods"), PODS), bind("r", "User:a")),
+            [("redundant-rule", "info")],
+        ),
         ((cluster_role("r", rule("get", "core", "pods/*")), bind("r", "User:a")), [("subresource-star", "error")]),
         ((cluster_role("r", rule("create", "core", "pods", "web")), bind("r", "User:a")), [("named-create", "error")]),
-        ((cluster_role("r", rule("get create", "core", "pods", "web")), bind("r", "User:a")),
-         [("named-create", "warning")]),
+        (
+            (cluster_role("r", rule("get create", "core", "pods", "web")), bind("r", "User:a")),
+            [("named-create", "warning")],
+        ),
         ((cluster_role("r", rule("create", "core", "pods/exec", "web")), bind("r", "User:a")), []),
         ((cluster_role("r", rule("list", "core", "pods", "web")), bind("r", "User:a")), [("named-list", "info")]),
         ((cluster_role("r", rule("get", "core", "pods", "*")), bind("r", "User:a")), [("name-star", "warning")]),
@@ -53,11 +59,10 @@ def test_a_good_policy_has_no_findings() -> None:
         ((cluster_role("r", rule("get", "core", "Pods/log")), bind("r", "User:a")), [("singular-resource", "warning")]),
         ((cluster_role("r", rule("get", "example.com", "pod")), bind("r", "User:a")), []),
         ((made_of("sum", "x"), bind("sum", "User:a")), [("rules-overwritten", "warning")]),
-    ],
-)  # fmt: skip
-def test_what_is_found(items: tuple[Role | Binding, ...], expected: list[tuple[str, str]]) -> None:
-    """R4, R5, R9, R13."""
-    assert sorted(found(*items)) == sorted(expected)
+    ]
+    for items, expected in cases:
+        with subtests.test(items=items, expected=expected):
+            assert sorted(found(*items)) == sorted(expected)
 
 
 def test_a_role_that_is_part_of_another_is_used() -> None:

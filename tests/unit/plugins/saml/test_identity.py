@@ -136,24 +136,27 @@ async def test_a_response_gives_a_user_with_groups(service: Service, clock: Fake
     assert identified.once_until >= clock.now() + timedelta(minutes=5)
 
 
-@pytest.mark.parametrize("kind", ["rsa", "ec"])
-@pytest.mark.parametrize("signed", ["assertion", "response", "both"])
-@pytest.mark.parametrize("encrypted", [False, True])
 async def test_it_may_be_signed_and_encrypted_in_all_the_usual_ways(
-    tmp_path: Path, clock: FakeClock, kind: str, signed: str, encrypted: bool
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
-    idp = IdentitySystem(name=f"idp-{kind}", kind=kind)
-    service = Service(tmp_path, clock, idp)
-    begun = await service.begin()
-    assertion = idp.assertion(begun.asked)
-    if signed != "response":
-        assertion = idp.sign(assertion)
-    if encrypted:
-        assertion = encrypt(assertion, service.key.certificate_pem)
-    response = idp.response(begun.asked, assertion)
-    if signed != "assertion":
-        response = idp.sign(response)
-    assert (await service.finish(begun, response)).user.username == "alice"
+    for kind in ["rsa", "ec"]:
+        for signed in ["assertion", "response", "both"]:
+            for encrypted in [False, True]:
+                with subtests.test(kind=kind, signed=signed, encrypted=encrypted):
+                    tmp_path = tmp_path_factory.mktemp("case")
+                    clock = FakeClock()
+                    idp = IdentitySystem(name=f"idp-{kind}", kind=kind)
+                    service = Service(tmp_path, clock, idp)
+                    begun = await service.begin()
+                    assertion = idp.assertion(begun.asked)
+                    if signed != "response":
+                        assertion = idp.sign(assertion)
+                    if encrypted:
+                        assertion = encrypt(assertion, service.key.certificate_pem)
+                    response = idp.response(begun.asked, assertion)
+                    if signed != "assertion":
+                        response = idp.sign(response)
+                    assert (await service.finish(begun, response)).user.username == "alice"
 
 
 @pytest.mark.parametrize(
@@ -217,6 +220,7 @@ async def test_cbc_is_a_choice_of_the_operator_and_its_failures_look_alike(tmp_p
         whole[:-1] + bytes([whole[-1] ^ 1]),
         whole[:-16],
         whole[:-1],
+        whole[:16],
         whole[:20] + bytes([whole[20] ^ 1]) + whole[21:],
         b"",
     ):
@@ -378,9 +382,10 @@ async def test_renewals_follow_the_setting(tmp_path: Path, clock: FakeClock) -> 
 # --- settings ---
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"),
-    [
+async def test_a_wrong_setting_stops_the_start(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"metadataFile": None}, "either metadataFile or metadataURL"),
         ({"metadataURL": "https://idp.example.com/metadata"}, "not both"),
         ({"metadataFile": None, "metadataURL": "http://idp.example.com/metadata"}, "not a https URL"),
@@ -397,14 +402,14 @@ async def test_renewals_follow_the_setting(tmp_path: Path, clock: FakeClock) -> 
         ({"metadataCertificateFile": "other.crt"}, "Signature"),
         ({"identitySystem": "https://other.example.com"}, "it is not about"),
         ({"sso": True}, "unknown field"),
-    ],
-)
-async def test_a_wrong_setting_stops_the_start(
-    tmp_path: Path, clock: FakeClock, changes: dict[str, Any], problem: str
-) -> None:
-    (tmp_path / "other.crt").write_bytes(signer("stranger").certificate_pem)
-    with pytest.raises(ConfigurationError, match=problem):
-        Service(tmp_path, clock, **changes)
+    ]
+    for changes, problem in cases:
+        with subtests.test(changes=changes, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            clock = FakeClock()
+            (tmp_path / "other.crt").write_bytes(signer("stranger").certificate_pem)
+            with pytest.raises(ConfigurationError, match=problem):
+                Service(tmp_path, clock, **changes)
 
 
 # --- handles ---

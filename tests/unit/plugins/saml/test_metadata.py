@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from ostiary.plugins.saml.metadata.reading import read_metadata
 from ostiary.plugins.saml.settings import SamlBinding
 from ostiary.plugins.saml.xml.documents import DocumentRefused
 from ostiary.testing import FakeClock
+from tests.support.http_server import HttpServer, Response
 from tests.support.saml.documents import MD, IdentitySystem, sign, signer, text
 from tests.support.saml.service import Service
 from tests.unit.plugins.saml.test_logout import by_redirect, logout_request
@@ -49,9 +48,8 @@ def test_one_of_several_is_named() -> None:
             read(both, entity_id=name)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "replacement", "cause"),
-    [
+def test_what_cannot_be_used_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         (b"https://idp.example.com/sso", b"http://idp.example.com/sso", "not a https URL"),
         (b"https://idp.example.com/sso", b"javascript:alert(1)", "not a https URL"),
         (b"SAML:2.0:protocol", b"SAML:1.1:protocol", "not that of one identity system"),
@@ -60,13 +58,13 @@ def test_one_of_several_is_named() -> None:
         (b"<ds:X509Certificate>", b"<ds:X509Certificate>AAAA", "cannot be read"),
         (b"SingleSignOnService", b"SingleSignOnPlace", "no SingleSignOnService"),
         (b"<md:EntityDescriptor", b"<!DOCTYPE x><md:EntityDescriptor", "document type"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(pattern: bytes, replacement: bytes, cause: str) -> None:
-    document = text(IdentitySystem().metadata())
-    assert pattern in document
-    with pytest.raises(DocumentRefused, match=cause):
-        read(document.replace(pattern, replacement))
+    ]
+    for pattern, replacement, cause in cases:
+        with subtests.test(pattern=pattern, replacement=replacement, cause=cause):
+            document = text(IdentitySystem().metadata())
+            assert pattern in document
+            with pytest.raises(DocumentRefused, match=cause):
+                read(document.replace(pattern, replacement))
 
 
 def test_a_weak_key_is_refused() -> None:
@@ -100,34 +98,19 @@ async def test_it_holds_until_it_says_so(tmp_path: Path, clock: FakeClock) -> No
 # --- an address ---
 
 
-class Address:
-    """Serves one document, and counts who asks. An empty document is an error."""
+class Address(HttpServer):
+    """Serves one document at `url`. An empty document is an error."""
 
     def __init__(self) -> None:
-        self.document, self.asked = b"", 0
-        address = self
-
-        class Page(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                address.asked += 1
-                self.send_response(200 if address.document else 503)
-                self.send_header("Content-Length", str(len(address.document)))
-                self.end_headers()
-                self.wfile.write(address.document)
-
-            def log_message(self, *parts: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/metadata"
+        super().__init__(lambda request: Response(200 if self.document else 503, self.document))
+        self.url += "/metadata"
+        self.document = b""
 
 
 @pytest.fixture
 def address() -> Iterator[Address]:
-    address = Address()
-    threading.Thread(target=address.server.serve_forever, daemon=True).start()
-    yield address
-    address.server.shutdown()
-    address.server.server_close()
+    with Address().running() as address:
+        yield address
 
 
 @pytest.fixture
@@ -141,10 +124,10 @@ async def fetched(tmp_path: Path, clock: FakeClock, address: Address) -> Any:
 async def test_an_address_is_asked_now_and_then(fetched: Service, clock: FakeClock, address: Address) -> None:
     for _ in range(3):
         await fetched.begin()
-    assert address.asked == 1
+    assert len(address.requests) == 1
     clock.advance(hours=1)
     await fetched.begin()
-    assert address.asked == 2
+    assert len(address.requests) == 2
 
 
 async def test_what_an_address_said_holds_for_a_day_while_it_is_down(
@@ -167,7 +150,7 @@ async def test_a_new_key_is_found_when_the_first_response_needs_it(
     signed = fetched.idp.sign(fetched.idp.assertion(begun.asked), newer)
     address.document = text(fetched.idp.metadata(newer))
     assert await fetched.finish(begun, fetched.idp.response(begun.asked, signed))
-    assert address.asked == 2
+    assert len(address.requests) == 2
 
 
 async def test_responses_of_strangers_do_not_become_questions(fetched: Service, address: Address) -> None:
@@ -177,7 +160,7 @@ async def test_responses_of_strangers_do_not_become_questions(fetched: Service, 
     for _ in range(5):
         with pytest.raises(Exception, match="invalid"):
             await fetched.finish(begun, response)
-    assert address.asked == 2
+    assert len(address.requests) == 2
 
 
 async def test_metadata_that_cannot_be_used_is_an_outage(fetched: Service, address: Address) -> None:

@@ -180,9 +180,10 @@ def configured(text: str, folder: Path, clock: FakeClock) -> tuple[SsoCookieIden
     return provider, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_wrong_setting_is_told_with_its_place(
+    subtests: pytest.Subtests, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    cases = [
         ("{issuer: https://a, audiences: [x]}", "cookie: it is missing"),
         ("{cookie: 'a b', issuer: https://a, audiences: [x]}", "cookie: it is missing"),
         ("{cookie: a, audiences: [x]}", "issuer: it is missing"),
@@ -191,10 +192,12 @@ def configured(text: str, folder: Path, clock: FakeClock) -> tuple[SsoCookieIden
         ("{cookie: a, issuer: https://a, audiences: [x], keysFile: no-such-file}", "keysFile: "),
         ("{cookie: a, issuer: https://a, audiences: [x], keysFile: good, keysURL: https://a/k}", "keysFile: either"),
         ("{cookie: a, issuer: https://a, audiences: [x], algorithms: [HS256]}", "algorithms: "),
-    ],
-)
-def test_a_wrong_setting_is_told_with_its_place(text: str, problem: str, tmp_path: Path, clock: FakeClock) -> None:
-    (tmp_path / "good").write_text(json.dumps({"keys": [public(ec_key())]}))
-    _, problems = configured(text, tmp_path, clock)
-    assert len(problems) == 1
-    assert problems[0].startswith(problem)
+    ]
+    for text, problem in cases:
+        with subtests.test(text=text, problem=problem):
+            tmp_path = tmp_path_factory.mktemp("case")
+            clock = FakeClock()
+            (tmp_path / "good").write_text(json.dumps({"keys": [public(ec_key())]}))
+            _, problems = configured(text, tmp_path, clock)
+            assert len(problems) == 1
+            assert problems[0].startswith(problem)

@@ -64,9 +64,8 @@ def test_openssl_without_the_provider_is_told(
     assert "tpm2-openssl" in str(error.value.hint)
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_what_is_no_address_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         "handle:",
         "handle:1",
@@ -75,11 +74,10 @@ def test_openssl_without_the_provider_is_told(
         "file:",
         "nv:0x1",
         "handle:0x81000001?tcti=cmd:sh",
-    ],
-)
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ValueError):  # each with a sentence of its own
-        Tpm2Key.from_address(address, Path())
+    ]
+    for address in cases:
+        with subtests.test(address=address), pytest.raises(ValueError):  # each with a sentence of its own
+            Tpm2Key.from_address(address, Path())
 
 
 @given(st.text(max_size=60))

@@ -123,9 +123,9 @@ async def test_headers_can_have_other_names(proxy: bytes, clock: FakeClock) -> N
     assert await provider.handle_client(visit(proxy, *said)) == UserInfo("bob", groups=("ops",))
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_wrong_setting_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    """T7."""
+    cases = [
         ("{}", "names: it is missing"),
         ("names: []", "names: it is missing"),
         ("names: [a, '']", "names: it contains an empty string"),
@@ -136,10 +136,9 @@ async def test_headers_can_have_other_names(proxy: bytes, clock: FakeClock) -> N
         ("{names: [a], headers: {user: X-A, group: x-a}}", "headers: "),
         ("{names: [a], headers: {user: X-Remote-Group}}", "headers: "),
         ("{names: [a], renewal: yes}", "renewal: "),
-    ],
-)
-def test_a_wrong_setting_is_told_with_its_place(text: str, problem: str) -> None:
-    """T7."""
-    _, problems = configured(text)
-    assert len(problems) == 1
-    assert problems[0].startswith(problem)
+    ]
+    for text, problem in cases:
+        with subtests.test(text=text, problem=problem):
+            _, problems = configured(text)
+            assert len(problems) == 1
+            assert problems[0].startswith(problem)

@@ -15,7 +15,7 @@ from ostiary.gateway.audit.batched import BatchedSink
 from ostiary.interfaces.audit import Batches
 from ostiary.plugins.webhook.audit import WebhookAudit
 from ostiary.testing import FakeClock
-from tests.support.audit_webhook import Webhook, running_webhook
+from tests.support.audit_webhook import Webhook
 
 SinkTo = Callable[..., BatchedSink]
 A, B = '{"a":1}\n', '{"b":2}\n'
@@ -23,7 +23,7 @@ A, B = '{"a":1}\n', '{"b":2}\n'
 
 @pytest.fixture
 def webhook() -> Iterator[Webhook]:
-    with running_webhook() as made:
+    with Webhook().running() as made:
         yield made
 
 
@@ -64,7 +64,7 @@ async def test_events_are_posted_in_batches(webhook: Webhook, sink_to: SinkTo) -
     assert [len(batch["items"]) for batch in webhook.batches] == [400, 400, 200]
     assert [event["n"] for event in webhook.events] == list(range(1000))
     assert {batch["kind"] for batch in webhook.batches} == {"EventList"}
-    assert webhook.headers[0]["content-type"] == "application/json"
+    assert webhook.requests[0].headers["content-type"] == "application/json"
     assert sink.dropped == 0
 
 
@@ -135,7 +135,7 @@ async def test_a_webhook_that_says_no_is_not_asked_again(
     sink = sink_to(webhook.url)
     sink.accept(A)
     await sink.close()
-    assert len(webhook.headers) == 1
+    assert len(webhook.requests) == 1
     assert sink.dropped == 1
     assert [record.levelno for record in caplog.records if record.name.startswith("ostiary")] == [logging.ERROR]
 
@@ -158,7 +158,7 @@ async def test_the_token_is_read_for_every_batch(webhook: Webhook, sink_to: Sink
         file.write_text(f"{token}\n")
         sink.accept(A)
         await sink.flush()
-    assert [headers["authorization"] for headers in webhook.headers] == ["Bearer first", "Bearer second"]
+    assert [request.headers["authorization"] for request in webhook.requests] == ["Bearer first", "Bearer second"]
     await sink.close()
 
 

@@ -17,9 +17,10 @@ def problems(text: str, clock: FakeClock, folder: Path, external_url: str = "htt
     return [f"{problem.place.path}: {problem.message}" for problem in noted]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_settings_that_do_not_go_together_are_told(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("{}", "platform: it is missing: whose tokens these are"),
         ("platform: bitbucket", "platform: unknown value"),
         (f"platform: oidc\n{RULE}", "issuer: it is missing: the URL of the issuer"),
@@ -49,18 +50,21 @@ def problems(text: str, clock: FakeClock, folder: Path, external_url: str = "htt
         ("platform: kubernetes\nrules: [{match: {}}]", "rules[0]: it does nothing"),
         ("platform: kubernetes\nunknown: 1", "unknown: unknown field"),
         ("platform: github\nrules: [{match: {sub: x}, username: x, nmae: y}]", "rules[0].nmae: unknown field"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_told(clock: FakeClock, tmp_path: Path, text: str, expected: str) -> None:
-    (tmp_path / "keys").write_text('{"keys": []}')
-    assert any(problem.startswith(expected) for problem in problems(text, clock, tmp_path)), problems(
-        text, clock, tmp_path
-    )
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            clock = FakeClock()
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "keys").write_text('{"keys": []}')
+            assert any(problem.startswith(expected) for problem in problems(text, clock, tmp_path)), problems(
+                text, clock, tmp_path
+            )
 
 
-@pytest.mark.parametrize(
-    ("platform", "match", "expected"),
-    [
+def test_a_rule_that_can_match_nobody_is_told(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("github", "{repo: acme/shop}", 'it can match nobody: tokens of the platform github have no claim "repo"'),
         ("github", "{repository: shop}", "it can match nobody: it has the form OWNER/NAME"),
         ("github", "{ref: main}", "it can match nobody: it has the form refs/heads/BRANCH"),
@@ -71,18 +75,21 @@ def test_settings_that_do_not_go_together_are_told(clock: FakeClock, tmp_path: P
         ("kubernetes", "{repository: x}", "it can match nobody: tokens of the platform kubernetes have no claim"),
         ("github", "{ref: []}", "it matches nobody: the list is empty"),
         ("github", "{ref: ''}", "it is empty, or longer"),
-    ],
-)
-def test_a_rule_that_can_match_nobody_is_told(
-    clock: FakeClock, tmp_path: Path, platform: str, match: str, expected: str
+    ]
+    for platform, match, expected in cases:
+        with subtests.test(platform=platform, match=match, expected=expected):
+            clock = FakeClock()
+            tmp_path = tmp_path_factory.mktemp("case")
+            text = f"platform: {platform}\nrules: [{{match: {match}, username: x}}]"
+            assert any(expected in problem for problem in problems(text, clock, tmp_path)), problems(
+                text, clock, tmp_path
+            )
+
+
+def test_a_rule_after_one_that_matches_all_of_it_is_told(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
-    text = f"platform: {platform}\nrules: [{{match: {match}, username: x}}]"
-    assert any(expected in problem for problem in problems(text, clock, tmp_path)), problems(text, clock, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "hidden"),
-    [
+    cases = [
         ("{ref: refs/heads/main}", "{ref: refs/heads/main, actor: x}", True),
         ("{ref: 'refs/heads/*'}", "{ref: [refs/heads/a, refs/heads/b]}", True),
         ("{ref: '**'}", "{ref: 'refs/heads/*'}", True),
@@ -90,14 +97,14 @@ def test_a_rule_that_can_match_nobody_is_told(
         ("{ref: 'refs/heads/*'}", "{ref: refs/heads/a/b}", False),
         ("{ref: refs/heads/main, actor: x}", "{ref: refs/heads/main}", False),
         ("{ref: refs/heads/main}", "{actor: x}", False),
-    ],
-)
-def test_a_rule_after_one_that_matches_all_of_it_is_told(
-    clock: FakeClock, tmp_path: Path, first: str, second: str, hidden: bool
-) -> None:
-    text = f"platform: github\nrules: [{{match: {first}, username: a}}, {{match: {second}, username: b}}]"
-    told = [problem for problem in problems(text, clock, tmp_path) if "comes first" in problem]
-    assert bool(told) is hidden
+    ]
+    for first, second, hidden in cases:
+        with subtests.test(first=first, second=second, hidden=hidden):
+            clock = FakeClock()
+            tmp_path = tmp_path_factory.mktemp("case")
+            text = f"platform: github\nrules: [{{match: {first}, username: a}}, {{match: {second}, username: b}}]"
+            told = [problem for problem in problems(text, clock, tmp_path) if "comes first" in problem]
+            assert bool(told) is hidden
 
 
 @pytest.mark.parametrize(

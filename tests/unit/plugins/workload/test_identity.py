@@ -23,8 +23,8 @@ from ostiary.model import Secret, UserInfo
 from ostiary.plugins.common.jwt.issuer import KEYS_SECONDS, REFETCH_SECONDS
 from ostiary.plugins.workload.identity import WorkloadIdentity
 from ostiary.testing import FakeClock
+from tests.support.http_server import Response
 from tests.support.issuer import ABSENT, Issuer, ec_key, public, rsa_key
-from tests.support.oauth_server import Reply
 from tests.support.workloads import GATEWAY, GITHUB, GITLAB, JWT_SVID, platform_token, workload
 from tests.unit.plugins.workload.conftest import Make
 
@@ -193,7 +193,9 @@ async def test_clocks_may_differ_a_little(make: Make, issuer: Issuer, clock: Fak
     await refusal_of(provider, job_token(issuer, exp=now - 30))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data())
 async def test_a_token_with_any_bit_changed_lets_nobody_in_or_says_the_same(
     data: st.DataObject, clock: FakeClock, tmp_path: Path
@@ -213,7 +215,9 @@ async def test_a_token_with_any_bit_changed_lets_nobody_in_or_says_the_same(
     assert verified == true
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     claims=st.dictionaries(
         st.sampled_from(["sub", "repository", "ref", "aud", "exp", "iat", "nbf", "jti", "iss", "environment"]),
@@ -261,23 +265,23 @@ async def test_tokens_with_unknown_keys_do_not_become_questions_to_the_issuer(
 ) -> None:
     provider = make(github(issuer))
     await verify(provider, job_token(issuer))
-    asked = len(issuer.asked)
+    asked = len(issuer.requests)
     for number in range(20):
         await refusal_of(provider, job_token(issuer, header={"kid": f"guessed-{number}"}))
-    assert len(issuer.asked) == asked + 1
+    assert len(issuer.requests) == asked + 1
     clock.advance(seconds=REFETCH_SECONDS)
     await refusal_of(provider, job_token(issuer, header={"kid": "guessed"}))
-    assert len(issuer.asked) == asked + 2
+    assert len(issuer.requests) == asked + 2
 
 
 async def test_an_issuer_that_is_down_is_no_refusal(make: Make, issuer: Issuer, clock: FakeClock) -> None:
     provider = make(github(issuer))
-    issuer.failures["/"] = Reply(503)
+    issuer.failures["/"] = Response(503)
     with pytest.raises(ProviderError):
         await verify(provider, job_token(issuer))
     issuer.failures.clear()
     assert await verify(provider, job_token(issuer))
-    issuer.failures["/"] = Reply(503)
+    issuer.failures["/"] = Response(503)
     assert await verify(provider, job_token(issuer)), "the keys are known"
     clock.advance(seconds=KEYS_SECONDS + 1)
     with pytest.raises(ProviderError):
@@ -291,7 +295,7 @@ async def test_a_token_of_another_issuer_or_for_somebody_else_is_refused_without
     bad: list[dict[str, Any]] = [{"iss": "https://evil.example"}, {"aud": "another"}, {"exp": 7}]
     for changed in bad:
         await refusal_of(provider, job_token(issuer, **changed))
-    assert issuer.asked == []
+    assert issuer.requests == []
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,8 @@ async def test_keys_of_a_cluster_are_rotated_with_no_refusal(make: Make, cluster
         assert await provider.verify_token(Secret(token))
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_claims_that_do_not_agree_name_nobody(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
         {"sub": "system:serviceaccount:shop:other"},
         {"sub": "system:serviceaccount:kube-system:deployer"},
         {"sub": "system:masters"},
@@ -134,12 +133,11 @@ async def test_keys_of_a_cluster_are_rotated_with_no_refusal(make: Make, cluster
         {"kubernetes.io": {"namespace": "shop"}},
         {"kubernetes.io": {"namespace": "shop", "serviceaccount": "deployer"}},
         {"kubernetes.io": {"namespace": ["shop"], "serviceaccount": {"name": "deployer"}}},
-    ],
-)
-@pytest.mark.parametrize("bound", [True, False])
-def test_claims_that_do_not_agree_name_nobody(changed: dict[str, Any], bound: bool) -> None:
-    with pytest.raises(LoginRefused):
-        kubernetes(bound=bound).read({**SERVICE_ACCOUNT, **changed})
+    ]
+    for changed in cases:
+        for bound in [True, False]:
+            with subtests.test(changed=changed, bound=bound), pytest.raises(LoginRefused):
+                kubernetes(bound=bound).read({**SERVICE_ACCOUNT, **changed})
 
 
 def test_what_a_token_is_bound_to_is_told_as_far_as_it_says() -> None:

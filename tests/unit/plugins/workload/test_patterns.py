@@ -13,9 +13,8 @@ from ostiary.plugins.workload.patterns import NoValue, Pattern, check_pattern, p
 PARTS = st.text(st.sampled_from("ab/:.*{}é "), min_size=1, max_size=8)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "value", "matches"),
-    [
+def test_a_pattern_matches_whole_values_and_a_star_one_part(subtests: pytest.Subtests) -> None:
+    cases = [
         ("acme/shop", "acme/shop", True),
         ("acme/shop", "acme/shop2", False),
         ("acme/shop", "ACME/shop", False),
@@ -37,10 +36,10 @@ PARTS = st.text(st.sampled_from("ab/:.*{}é "), min_size=1, max_size=8)
         ("release-*", "release-", False),
         ("[ab]", "a", False),
         ("?", "a", False),
-    ],
-)
-def test_a_pattern_matches_whole_values_and_a_star_one_part(pattern: str, value: str, matches: bool) -> None:
-    assert Pattern(pattern).matches(value) is matches
+    ]
+    for pattern, value, matches in cases:
+        with subtests.test(pattern=pattern, value=value, matches=matches):
+            assert Pattern(pattern).matches(value) is matches
 
 
 @given(PARTS)
@@ -96,10 +95,10 @@ def test_a_name_needs_one_value_of_each_claim(template: str) -> None:
         parse_template(template).render({"repository": ("acme/shop",), "groups": ("a", "b")})
 
 
-@pytest.mark.parametrize("text", ["", "{", "}", "{a", "a}", "{}", "{a}{b}", "{a{b}}", "{{a}}"])
-def test_a_template_that_cannot_be_meant_is_a_mistake(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        parse_template(text)
+def test_a_template_that_cannot_be_meant_is_a_mistake(subtests: pytest.Subtests) -> None:
+    for text in ["", "{", "}", "{a", "a}", "{}", "{a}{b}", "{a{b}}", "{{a}}"]:
+        with subtests.test(text=text), pytest.raises(ValueError, match=r".+"):
+            parse_template(text)
 
 
 def test_a_separator_that_a_value_could_complete_is_noticed() -> None:

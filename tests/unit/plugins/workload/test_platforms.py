@@ -9,9 +9,8 @@ import pytest
 from ostiary.plugins.workload.platforms import TokenClaims
 
 
-@pytest.mark.parametrize(
-    ("value", "texts"),
-    [
+def test_texts_numbers_and_lists_of_texts_can_be_matched(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, tuple[str, ...]]] = [
         ("main", ("main",)),
         ("", ()),
         (True, ("true",)),
@@ -23,14 +22,14 @@ from ostiary.plugins.workload.platforms import TokenClaims
         (["a", 7], ()),
         ({"a": "b"}, ()),
         ([["a"]], ()),
-    ],
-)
-def test_texts_numbers_and_lists_of_texts_can_be_matched(value: Any, texts: tuple[str, ...]) -> None:
-    claims = TokenClaims({"claim": value, "sub": "x"})
-    assert claims.get("claim") == texts
-    assert dict(claims) == ({"sub": ("x",)} | ({"claim": texts} if texts else {}))
-    assert len(claims) == len(dict(claims))
-    assert ("claim" in claims) is bool(texts)
+    ]
+    for value, texts in cases:
+        with subtests.test(value=value, texts=texts):
+            claims = TokenClaims({"claim": value, "sub": "x"})
+            assert claims.get("claim") == texts
+            assert dict(claims) == ({"sub": ("x",)} | ({"claim": texts} if texts else {}))
+            assert len(claims) == len(dict(claims))
+            assert ("claim" in claims) is bool(texts)
 
 
 def test_what_a_platform_knows_comes_before_what_a_token_says() -> None:

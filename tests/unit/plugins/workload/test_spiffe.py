@@ -88,7 +88,7 @@ async def test_a_bundle_endpoint_is_asked_over_tls(make: Make, issuer: Issuer, c
     issuer.published = [svid_key()]
     provider = make(f"{SPIFFE}keysURL: {issuer.url}/keys\nca: ca.pem")
     assert await provider.verify_token(Secret(platform_token(clock, KEY, JWT_SVID)))
-    assert [asked.path for asked in issuer.asked] == ["/keys"]
+    assert [request.path for request in issuer.requests] == ["/keys"]
 
 
 async def test_rules_match_the_path_and_give_names(make: Make, tmp_path: Path, clock: FakeClock) -> None:

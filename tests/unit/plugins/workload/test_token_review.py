@@ -12,8 +12,8 @@ from ostiary.model import Secret
 from ostiary.plugins.workload.identity import WorkloadIdentity
 from ostiary.testing import FakeClock
 from tests.support.cluster import Cluster
+from tests.support.http_server import Response
 from tests.support.issuer import Issuer
-from tests.support.oauth_server import Reply
 from tests.support.workloads import GATEWAY, SERVICE_ACCOUNT, platform_token
 from tests.unit.plugins.workload.conftest import Make
 
@@ -51,31 +51,31 @@ async def test_a_bad_token_is_refused_before_anybody_is_asked(by_review: Workloa
 
 
 USER = {"username": SERVICE_ACCOUNT["sub"]}
-ANSWERS: dict[str, tuple[Reply, type[Exception]]] = {
-    "no": (Reply(201, {"status": {"authenticated": False}}), LoginRefused),
-    "no, in other words": (Reply(201, {"status": {}}), LoginRefused),
-    "yes, as a text": (Reply(201, {"status": {"authenticated": "true", "user": USER}}), LoginRefused),
-    "audiences ignored": (Reply(201, {"status": {"authenticated": True, "user": USER}}), LoginRefused),
+ANSWERS: dict[str, tuple[Response, type[Exception]]] = {
+    "no": (Response(201, {"status": {"authenticated": False}}), LoginRefused),
+    "no, in other words": (Response(201, {"status": {}}), LoginRefused),
+    "yes, as a text": (Response(201, {"status": {"authenticated": "true", "user": USER}}), LoginRefused),
+    "audiences ignored": (Response(201, {"status": {"authenticated": True, "user": USER}}), LoginRefused),
     "another audience": (
-        Reply(201, {"status": {"authenticated": True, "user": USER, "audiences": ["api"]}}),
+        Response(201, {"status": {"authenticated": True, "user": USER, "audiences": ["api"]}}),
         LoginRefused,
     ),
     "another user": (
-        Reply(201, {"status": {"authenticated": True, "user": {"username": "x"}, "audiences": [GATEWAY]}}),
+        Response(201, {"status": {"authenticated": True, "user": {"username": "x"}, "audiences": [GATEWAY]}}),
         LoginRefused,
     ),
-    "no status": (Reply(201, {}), ProviderError),
-    "not JSON": (Reply(200, b"<html>"), ProviderError),
-    "401": (Reply(401, {"kind": "Status"}), ProviderError),
-    "403": (Reply(403, {"kind": "Status", "status": {"authenticated": True}}), ProviderError),
-    "500": (Reply(500), ProviderError),
-    "a redirect": (Reply(302, headers={"Location": "https://evil.example"}), ProviderError),
+    "no status": (Response(201, {}), ProviderError),
+    "not JSON": (Response(200, b"<html>"), ProviderError),
+    "401": (Response(401, {"kind": "Status"}), ProviderError),
+    "403": (Response(403, {"kind": "Status", "status": {"authenticated": True}}), ProviderError),
+    "500": (Response(500), ProviderError),
+    "a redirect": (Response(302, headers={"Location": "https://evil.example"}), ProviderError),
 }
 
 
 @pytest.mark.parametrize(("reply", "expected"), ANSWERS.values(), ids=ANSWERS.keys())
 async def test_only_a_clear_yes_for_us_lets_somebody_in(
-    make: Make, issuer: Issuer, clock: FakeClock, tmp_path: Path, reply: Reply, expected: type[Exception]
+    make: Make, issuer: Issuer, clock: FakeClock, tmp_path: Path, reply: Response, expected: type[Exception]
 ) -> None:
     issuer.failures[PATH] = reply
     (tmp_path / "reader").write_text(CANARY)
@@ -86,4 +86,4 @@ async def test_only_a_clear_yes_for_us_lets_somebody_in(
     text: Any = f"{caught.value}{caught.value!r}"
     assert token not in text
     assert CANARY not in text
-    assert issuer.asked[0].bearer == CANARY
+    assert issuer.requests[0].bearer == CANARY

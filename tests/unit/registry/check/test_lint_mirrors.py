@@ -62,9 +62,8 @@ def test_a_good_directory_has_no_findings(tmp_path: Path) -> None:
     assert found.files == (str(root / "registry.example.com" / "hosts.toml"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "severity", "rule"),
-    [
+def test_each_rule_about_a_hosts_file(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases = [
         ('[host."https://m.example.net"]\ncapabilities = ["pul"]\n', Severity.ERROR, "hosts-file-invalid"),
         ("x = \n", Severity.ERROR, "hosts-file-invalid"),
         ('[host."https://m.example.net"]\noveride_path = true\n', Severity.WARNING, "mirror-unknown-key"),
@@ -87,13 +86,14 @@ def test_a_good_directory_has_no_findings(tmp_path: Path) -> None:
             Severity.INFO,
             "registry-not-asked",
         ),
-    ],
-)
-def test_each_rule_about_a_hosts_file(tmp_path: Path, text: str, severity: Severity, rule: str) -> None:
-    finding = only(of_hosts(hosts(tmp_path, text)))
-    assert (finding.severity, finding.rule) == (severity, rule)
-    assert str(finding.place.file).endswith("hosts.toml")
-    assert CANARY not in str(finding)
+    ]
+    for text, severity, rule in cases:
+        with subtests.test(text=text, severity=severity, rule=rule):
+            tmp_path = tmp_path_factory.mktemp("case")
+            finding = only(of_hosts(hosts(tmp_path, text)))
+            assert (finding.severity, finding.rule) == (severity, rule)
+            assert str(finding.place.file).endswith("hosts.toml")
+            assert CANARY not in str(finding)
 
 
 def test_plain_http_on_this_machine_is_nobodys_business(tmp_path: Path) -> None:
@@ -116,19 +116,18 @@ def test_a_directory_that_no_registry_has_is_an_error(tmp_path: Path, directory:
     assert finding.fix.startswith(fix)
 
 
-@pytest.mark.parametrize(
-    ("directory", "registry"),
-    [
+def test_the_registry_of_a_directory(subtests: pytest.Subtests) -> None:
+    cases = [
         ("docker.io", "docker.io"),
         ("localhost:5000", "localhost:5000"),
         ("registry.example.com_5000_", "registry.example.com:5000"),
         ("[::1]_5000_", "[::1]:5000"),
         ("_default", ""),
         ("a_b", None),
-    ],
-)
-def test_the_registry_of_a_directory(directory: str, registry: str | None) -> None:
-    assert registry_of(directory) == registry
+    ]
+    for directory, registry in cases:
+        with subtests.test(directory=directory, registry=registry):
+            assert registry_of(directory) == registry
 
 
 def test_directories_and_files_that_are_never_read(tmp_path: Path) -> None:
@@ -151,9 +150,8 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
 # --- registries.conf ---
 
 
-@pytest.mark.parametrize(
-    ("text", "severity", "rule"),
-    [
+def test_each_rule_about_a_registries_conf(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases = [
         ("x = \n", Severity.ERROR, "registries-conf-invalid"),
         ('[[registry]]\nlocation = "a.net"\ninsecur = true\n', Severity.WARNING, "mirror-unknown-key"),
         (
@@ -167,11 +165,12 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
         ('[[registry]]\nlocation = "a.*.net"\n', Severity.ERROR, "prefix-never-matches"),
         ('[[registry]]\nlocation = "library/nginx"\n', Severity.ERROR, "prefix-never-matches"),
         ('[[registry]]\nlocation = "docker.io/nginx"\n', Severity.WARNING, "prefix-without-library"),
-    ],
-)
-def test_each_rule_about_a_registries_conf(tmp_path: Path, text: str, severity: Severity, rule: str) -> None:
-    finding = only(of_conf(conf(tmp_path, text)))
-    assert (finding.severity, finding.rule) == (severity, rule)
+    ]
+    for text, severity, rule in cases:
+        with subtests.test(text=text, severity=severity, rule=rule):
+            tmp_path = tmp_path_factory.mktemp("case")
+            finding = only(of_conf(conf(tmp_path, text)))
+            assert (finding.severity, finding.rule) == (severity, rule)
 
 
 def test_rules_about_mirrors_and_blocks(tmp_path: Path) -> None:
@@ -206,9 +205,10 @@ def test_a_drop_in_that_is_not_read(tmp_path: Path) -> None:
 # --- with the providers ---
 
 
-@pytest.mark.parametrize(
-    ("patterns", "rule"),
-    [
+def test_a_mirror_wants_a_provider_that_is_asked_for_it(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ('"m.example.net", "registry.example.com"', None),
         ('"*.example.net"', None),
         ('"m.example.net/team"', None),
@@ -216,20 +216,22 @@ def test_a_drop_in_that_is_not_read(tmp_path: Path) -> None:
         ('"registry.example.com/team"', "pattern-misses-mirror"),
         ('"m.example.net:5000"', "mirror-without-credential"),
         ('"other.example.org"', "mirror-without-credential"),
-    ],
-)
-def test_a_mirror_wants_a_provider_that_is_asked_for_it(tmp_path: Path, patterns: str, rule: str | None) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(CONFIG.replace("PATTERNS", patterns))
-    root = hosts(tmp_path, '[host."https://m.example.net"]\n')
-    file = conf(
-        tmp_path, '[[registry]]\nlocation = "registry.example.com"\n[[registry.mirror]]\nlocation = "m.example.net"\n'
-    )
-    found = lint_mirrors(lint(config), hosts_dir=str(root), registries_conf=str(file))
-    about = [finding for finding in found.findings if "mirror" in finding.rule]
-    assert [finding.rule for finding in about] == ([] if rule is None else [rule, rule])
-    assert len(found.files) == 3
-    assert all('"m.example.net"' in finding.fix for finding in about)
+    ]
+    for patterns, rule in cases:
+        with subtests.test(patterns=patterns, rule=rule):
+            tmp_path = tmp_path_factory.mktemp("case")
+            config = tmp_path / "config.yaml"
+            config.write_text(CONFIG.replace("PATTERNS", patterns))
+            root = hosts(tmp_path, '[host."https://m.example.net"]\n')
+            file = conf(
+                tmp_path,
+                '[[registry]]\nlocation = "registry.example.com"\n[[registry.mirror]]\nlocation = "m.example.net"\n',
+            )
+            found = lint_mirrors(lint(config), hosts_dir=str(root), registries_conf=str(file))
+            about = [finding for finding in found.findings if "mirror" in finding.rule]
+            assert [finding.rule for finding in about] == ([] if rule is None else [rule, rule])
+            assert len(found.files) == 3
+            assert all('"m.example.net"' in finding.fix for finding in about)
 
 
 def test_a_pattern_for_another_part_of_the_mirror_does_not_count(tmp_path: Path) -> None:

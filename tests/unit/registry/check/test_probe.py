@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import ssl
-import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import pytest
 import trustme
@@ -20,6 +15,7 @@ from ostiary.model import Secret
 from ostiary.registry.check.probe import LARGEST_BODY, Answered, ProbeResult, ProbeSettings, probe
 from ostiary.registry.credentials import ImageCredential, Provenance, SourceKind
 from ostiary.registry.matching.image_name import ImageName, parse_image_name
+from tests.support.http_server import HttpServer, Request, Response
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 TOKEN = "t0ken-t0ken"
@@ -28,37 +24,15 @@ GOOD = ImageCredential("robot", Secret(CANARY), "127.0.0.1", SOURCE)
 BAD = ImageCredential("robot", Secret("wrong-wrong"), "127.0.0.1", SOURCE)
 
 
-class Registry:
+class Registry(HttpServer):
     """A registry on loopback: Basic or Bearer, with its own token service, and one image."""
 
-    def __init__(self) -> None:
+    def __init__(self, ca: trustme.CA | None = None) -> None:
+        super().__init__(self._respond, tls=ca, hostname="127.0.0.1")
         self.scheme = "basic"
-        self.realm = ""
+        self.realm = f"{self.url}/token"
         self.status = 401
         self.token_body: bytes | None = None
-        self.seen: list[tuple[str, str, str]] = []
-        registry = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                registry.answer(self, "")
-
-            def do_POST(self) -> None:
-                registry.answer(self, self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-            def do_HEAD(self) -> None:
-                registry.answer(self, "")
-
-            def log_message(self, *arguments: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_address[1]
-        self.plain = True
-
-    @property
-    def url(self) -> str:
-        return f"{'http' if self.plain else 'https'}://127.0.0.1:{self.port}"
 
     @property
     def image(self) -> ImageName:
@@ -66,61 +40,36 @@ class Registry:
 
     @property
     def authorizations(self) -> list[str]:
-        return [authorization for _, _, authorization in self.seen]
+        return [authorization(request) for request in self.requests]
 
-    @contextmanager
-    def running(self) -> Iterator[Registry]:
-        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.server.shutdown()
-            thread.join()
-            self.server.server_close()
-
-    def answer(self, request: BaseHTTPRequestHandler, form: str) -> None:
-        authorization = request.headers.get("Authorization", "")
-        url = urlsplit(request.path)
-        self.seen.append((request.command, request.path + (f" {form}" if form else ""), authorization))
-        if url.path == "/token":
-            self._token(request, parse_qs(url.query), parse_qs(form), authorization)
-        elif not self._is_good(authorization):
-            errors = {"errors": [{"code": "UNAUTHORIZED", "message": CANARY}]}
-            challenge = f'Bearer realm="{self.realm or self.url + "/token"}",service="local"'
+    def _respond(self, request: Request) -> Response:
+        if request.path == "/token":
+            return self._token(request)
+        if not self._admits(authorization(request)):
+            challenge = f'Bearer realm="{self.realm}",service="local"'
             header = 'Basic realm="local"' if self.scheme == "basic" else challenge
-            self._send(request, self.status, json.dumps(errors).encode(), header)
-        elif "/manifests/" in url.path and url.path != "/v2/team/app/manifests/1.0":
-            self._send(request, 404)
-        else:
-            self._send(request, 200, b"{}")
+            errors = {"errors": [{"code": "UNAUTHORIZED", "message": CANARY}]}
+            return Response(self.status, errors, {"WWW-Authenticate": header})
+        is_missing = "/manifests/" in request.path and request.path != "/v2/team/app/manifests/1.0"
+        return Response(404) if is_missing else Response(200, {})
 
-    def _is_good(self, authorization: str) -> bool:
+    def _admits(self, authorization: str) -> bool:
         if self.scheme == "none":
             return True
         wanted = f"Basic {b64encode(f'robot:{CANARY}'.encode()).decode()}"
         return authorization == (wanted if self.scheme == "basic" else f"Bearer {TOKEN}")
 
-    def _token(
-        self, request: BaseHTTPRequestHandler, query: dict[str, Any], form: dict[str, Any], authorization: str
-    ) -> None:
-        given = b64decode(authorization.removeprefix("Basic ")).decode() if authorization else ""
-        good = given == f"robot:{CANARY}" or form.get("refresh_token") == [CANARY]
-        scope = (query.get("scope") or form.get("scope") or [""])[0]
+    def _token(self, request: Request) -> Response:
+        given = b64decode(authorization(request).removeprefix("Basic ")).decode()
+        good = given == f"robot:{CANARY}" or request.form.get("refresh_token") == CANARY
+        scope = request.query.get("scope") or request.form.get("scope")
         if not good or scope != "repository:team/app:pull":
-            self._send(request, 401, b"{}")
-            return
-        body = self.token_body if self.token_body is not None else json.dumps({"token": TOKEN}).encode()
-        self._send(request, 200, body)
+            return Response(401, {})
+        return Response(200, {"token": TOKEN} if self.token_body is None else self.token_body)
 
-    def _send(self, request: BaseHTTPRequestHandler, status: int, body: bytes = b"", challenge: str = "") -> None:
-        request.send_response(status)
-        if challenge:
-            request.send_header("WWW-Authenticate", challenge)
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        if request.command != "HEAD":
-            request.wfile.write(body)
+
+def authorization(request: Request) -> str:
+    return str(request.headers.get("Authorization", ""))
 
 
 @pytest.fixture
@@ -131,12 +80,7 @@ def registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def tls_registry(ca: trustme.CA) -> Iterator[Registry]:
-    made = Registry()
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("127.0.0.1").configure_cert(context)
-    made.server.socket = context.wrap_socket(made.server.socket, server_side=True)
-    made.plain = False
-    with made.running() as running:
+    with Registry(ca).running() as running:
         yield running
 
 
@@ -165,8 +109,8 @@ def test_a_token_is_asked_for_with_the_scope_of_the_image(registry: Registry) ->
     registry.scheme = "bearer"
     told = probe(registry.image, [BAD, GOOD], settings=plain())
     assert answers(told) == [Answered.REJECTED, Answered.ACCEPTED]
-    (path,) = {path for _, path, _ in registry.seen if path.startswith("/token")}
-    assert parse_qs(urlsplit(path).query) == {
+    (query,) = {request.query for request in registry.requests if request.path == "/token"}
+    assert parse_qs(str(query)) == {
         "account": ["robot"],
         "service": ["local"],
         "scope": ["repository:team/app:pull"],
@@ -179,16 +123,17 @@ def test_an_identity_token_is_exchanged_in_the_body_of_a_post(registry: Registry
     registry.scheme = "bearer"
     found = ImageCredential("<token>", Secret(""), "k", SOURCE, identity_token=Secret(CANARY))
     assert answers(probe(registry.image, [found], settings=plain())) == [Answered.ACCEPTED]
-    ((path, authorization),) = [(path, word) for method, path, word in registry.seen if method == "POST"]
-    assert path.startswith("/token ")
-    assert authorization == ""
+    (request,) = [request for request in registry.requests if request.method == "POST"]
+    assert request.target == "/token"
+    assert request.body
+    assert "Authorization" not in request.headers
 
 
 def test_a_registry_token_is_used_as_it_is(registry: Registry) -> None:
     registry.scheme = "bearer"
     found = ImageCredential("", Secret(""), "k", SOURCE, registry_token=Secret(TOKEN))
     assert answers(probe(registry.image, [found], settings=plain())) == [Answered.ACCEPTED]
-    assert not any(path.startswith("/token") for _, path, _ in registry.seen)
+    assert not any(request.path == "/token" for request in registry.requests)
 
 
 @pytest.mark.parametrize(("tag", "said"), [("1.0", "the image exists"), ("9", "the image does not exist")])
@@ -197,7 +142,8 @@ def test_the_manifest_is_asked_for_with_head_and_nothing_is_pulled(registry: Reg
     told = probe(image, [GOOD], settings=plain(manifest=True))
     assert answers(told) == [Answered.ACCEPTED]
     assert said in told.attempts[0].message
-    assert registry.seen[-1][:2] == ("HEAD", f"/v2/team/app/manifests/{tag}")
+    last = registry.requests[-1]
+    assert (last.method, last.target) == ("HEAD", f"/v2/team/app/manifests/{tag}")
 
 
 def test_without_a_credential_the_registry_is_asked_without_one(registry: Registry) -> None:
@@ -247,7 +193,7 @@ def test_https_is_used_with_the_given_authority(tls_registry: Registry, ca: trus
 
 def test_a_certificate_that_is_not_trusted_ends_it_before_a_credential_is_sent(tls_registry: Registry) -> None:
     told = probe(tls_registry.image, [GOOD])
-    assert (told.reached, tls_registry.seen) == (False, [])
+    assert (told.reached, tls_registry.requests) == (False, [])
 
 
 @pytest.mark.parametrize("realm", ["http://127.0.0.1:1/token", "http://token.example.com/token"])

@@ -23,6 +23,12 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "s")
 
 
+@pytest.fixture(autouse=True)
+def attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon of the test may be slow on a busy machine."""
+    monkeypatch.setattr(client, "ATTENTION_SECONDS", 60.0)
+
+
 @pytest.fixture
 def daemon(path: str) -> Iterator[Callable[[bytes], None]]:
     """A daemon that reads the question, says some bytes, and closes."""

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,21 @@ def test_what_it_does_not_know_it_says_so(daemon: CredentialDaemon, site: Daemon
     assert talk(daemon, site, conversation).startswith(protocol.MAGIC + b"cannot ")
 
 
+def test_a_connection_has_one_question_whatever_else_it_sends(daemon: CredentialDaemon, site: DaemonSite) -> None:
+    """So no connection keeps the daemon from the others."""
+
+    async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        writer.write(protocol.question(protocol.STATUS) * 1000)
+        # It closes with most of that unread.
+        received = bytearray()
+        with suppress(ConnectionError):
+            while more := await reader.read(65536):
+                received += more
+        return bytes(received)
+
+    assert talk(daemon, site, conversation).count(protocol.MAGIC + b"answer ") <= 1
+
+
 def test_half_a_question_is_not_waited_for_longer_than_a_moment(
     daemon: CredentialDaemon, site: DaemonSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,15 +168,21 @@ def test_half_a_question_is_not_waited_for_longer_than_a_moment(
     assert talk(daemon, site, conversation) == b""
 
 
-def test_too_many_at_once_are_told_so(
+def test_too_many_at_once_are_told_so_until_others_are_done(
     daemon: CredentialDaemon, site: DaemonSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_server, "MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(socket_server, "MOST_CONNECTIONS", 1)
 
     async def conversation(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-        return await reader.read()
+        second, _ = await asyncio.open_unix_connection(str(site.socket))
+        assert b"too many ask at once" in await second.read()
+        writer.write(protocol.question(protocol.STATUS, b"", b"", b""))
+        assert (await reader.read()).startswith(protocol.ASKED)
+        third, to_third = await asyncio.open_unix_connection(str(site.socket))
+        to_third.write(protocol.question(protocol.STATUS, b"", b"", b""))
+        return await third.read()
 
-    assert b"too many ask at once" in talk(daemon, site, conversation)
+    assert talk(daemon, site, conversation).startswith(protocol.ASKED)
 
 
 def test_a_program_that_went_away_leaves_its_answer_for_the_next(daemon: CredentialDaemon, site: DaemonSite) -> None:

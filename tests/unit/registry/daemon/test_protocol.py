@@ -39,9 +39,8 @@ def test_anything_else_is_nothing(data: bytes) -> None:
     assert protocol.read_answer(data) is None
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_another_version_or_too_much_is_no_question(subtests: pytest.Subtests) -> None:
+    cases = [
         b"ostiary-registry 2 status 0 0 0\n",
         b"ostiary-registry 1 steal 0 0 0\n",
         b"ostiary-registry 1 status 0 0\n",
@@ -49,7 +48,7 @@ def test_anything_else_is_nothing(data: bytes) -> None:
         b"ostiary-registry 1 status 0 0 99999999\n",
         b"ostiary-registry 1 status 0 0 " + b"9" * 5000 + b"\n",
         "ostiary-registry 1 status 0 0 ²\n".encode(),
-    ],
-)
-def test_another_version_or_too_much_is_no_question(line: bytes) -> None:
-    assert protocol.question_head(line) is None
+    ]
+    for line in cases:
+        with subtests.test(line=line):
+            assert protocol.question_head(line) is None

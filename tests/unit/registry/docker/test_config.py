@@ -29,9 +29,8 @@ def entry(fields: object) -> RegistryLogin:
     return parse_dockercfg(json.dumps({"r.io": fields}).encode()).logins["r.io"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "login"),
-    [
+def test_an_entry_is_read(subtests: pytest.Subtests) -> None:
+    cases = [
         ({"username": "foo", "password": "bar", "email": "a@b.c"}, RegistryLogin("foo", Secret("bar"), "a@b.c")),
         ({"auth": "Zm9vOmJhcg==", "email": "a@b.c"}, RegistryLogin("foo", Secret("bar"), "a@b.c")),
         ({"username": "foo", "password": "bar", "auth": "cGluZzpwb25n"}, RegistryLogin("ping", Secret("pong"))),
@@ -41,10 +40,10 @@ def entry(fields: object) -> RegistryLogin:
         ),
         ({"unknown": 1}, RegistryLogin()),
         (None, RegistryLogin()),
-    ],
-)
-def test_an_entry_is_read(fields: object, login: RegistryLogin) -> None:
-    assert entry(fields) == login
+    ]
+    for fields, login in cases:
+        with subtests.test(fields=fields, login=login):
+            assert entry(fields) == login
 
 
 @pytest.mark.parametrize("fields", [{"auth": "pants"}, {"email": False}, {"username": 1}, [], "text"])
@@ -65,11 +64,12 @@ NO_AUTH_FIELDS = ["cGFudHM=", "Zm9vOmJhcg== ", "pants", "Zm9vOmJhcg=", "Zm9v OmJ
 WRONG_PADDING = ["Zm9vOmJh=", "Zm9vOmJhcg===", "Zm9vOmJhcg==Zg==", "Zm9vOmJhc", "Zm9vOmJh=\n="]
 
 
-@pytest.mark.parametrize("text", NO_AUTH_FIELDS + WRONG_PADDING)
-def test_an_auth_field_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        decode_auth(text)
-    assert text not in "".join(traceback.format_exception_only(caught.value))
+def test_an_auth_field_that_is_none_is_refused(subtests: pytest.Subtests) -> None:
+    for text in NO_AUTH_FIELDS + WRONG_PADDING:
+        with subtests.test(text=text):
+            with pytest.raises(ValueError) as caught:
+                decode_auth(text)
+            assert text not in "".join(traceback.format_exception_only(caught.value))
 
 
 @given(username=st.text().filter(lambda text: ":" not in text), password=st.text(), padded=st.booleans())
@@ -88,12 +88,13 @@ def test_whatever_stands_in_an_auth_field_is_a_login_or_a_value_error(text: str)
     assert raised is None or raised.__context__ is None, "the decoder's exception would carry the text along"
 
 
-@pytest.mark.parametrize("data", [b'{"auths": {"canary', b"", b"canary: yes", b"[]", b"\xff", b"[" * 100_000])
-def test_what_is_no_json_is_refused_and_not_quoted(data: bytes) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        parse_config_json(data, file="config.json")
-    assert caught.value.code == "config-syntax"
-    assert "canary" not in "".join(traceback.format_exception(caught.value))
+def test_what_is_no_json_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    for data in [b'{"auths": {"canary', b"", b"canary: yes", b"[]", b"\xff", b"[" * 100_000]:
+        with subtests.test(data=data):
+            with pytest.raises(ConfigurationError) as caught:
+                parse_config_json(data, file="config.json")
+            assert caught.value.code == "config-syntax"
+            assert "canary" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_config_json_has_logins_and_helpers() -> None:
@@ -123,21 +124,20 @@ def test_what_stands_twice_is_one_as_in_go() -> None:
     assert parse_config_json(b"null").logins == parse_dockercfg(b"null").logins == {}
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
+def test_a_field_that_the_kubelet_does_not_read_may_be_anything(subtests: pytest.Subtests) -> None:
+    cases = [
         '"credsStore": 5',
         '"credHelpers": [1]',
         '"credHelpers": {"a": 1}',
         '"proxies": []',
         '"psFormat": 1',
         '"x": 1e400',
-    ],
-)
-def test_a_field_that_the_kubelet_does_not_read_may_be_anything(field: str) -> None:
-    entry = '{"auth": "Zm9vOmJhcg==", "identitytoken": 5, "registrytoken": {}}'
-    text = f'{{"auths": {{"r.io": {entry}}}, {field}}}'
-    assert parse_config_json(text.encode()).logins == {"r.io": RegistryLogin("foo", Secret("bar"))}
+    ]
+    for field in cases:
+        with subtests.test(field=field):
+            entry = '{"auth": "Zm9vOmJhcg==", "identitytoken": 5, "registrytoken": {}}'
+            text = f'{{"auths": {{"r.io": {entry}}}, {field}}}'
+            assert parse_config_json(text.encode()).logins == {"r.io": RegistryLogin("foo", Secret("bar"))}
 
 
 @pytest.mark.parametrize("field", ['"HttpHeaders": 5', '"httpheaders": {"a": 1}', '"auths": []', '"Auths": {"a": 5}'])

@@ -160,9 +160,8 @@ def test_version_and_usage(tmp_path: Path) -> None:
     assert "usage" in wrong.stderr
 
 
-@pytest.mark.parametrize(
-    ("server", "image"),
-    [
+def test_a_server_stands_for_an_image_of_its_registry(subtests: pytest.Subtests) -> None:
+    cases = [
         ("localhost:5000", "localhost:5000/any/image"),
         ("http://localhost:5000/v1/", "localhost:5000/any/image"),
         ("https://user@registry.io/v2", "registry.io/any/image"),
@@ -171,10 +170,10 @@ def test_version_and_usage(tmp_path: Path) -> None:
         ("https://evil.example?@registry.io", None),
         ("https://evil.example#@registry.io/app", None),
         ("https://evil.example\\@registry.io", None),
-    ],
-)
-def test_a_server_stands_for_an_image_of_its_registry(server: str, image: str | None) -> None:
-    assert image_of(server) == image
+    ]
+    for server, image in cases:
+        with subtests.test(server=server, image=image):
+            assert image_of(server) == image
 
 
 @pytest.mark.parametrize("server", ["https://evil.example/x@registry.io", "evil.example/v2/@registry.io"])

@@ -142,9 +142,8 @@ def test_a_single_file_may_have_any_name(name: str, tmp_path: Path) -> None:
     assert names(load(tmp_path / name)) == ["test"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "version", "message", "field"),
-    [
+def test_another_kind_or_version_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         (
             "WrongKind",
             "kubelet.config.k8s.io/v1alpha1",
@@ -171,14 +170,14 @@ def test_a_single_file_may_have_any_name(name: str, tmp_path: Path) -> None:
         ),
         ("", CONFIG_V1, "there is no kind", "kind"),
         ("CredentialProviderConfig", "", "there is no apiVersion", "apiVersion"),
-    ],
-)
-def test_another_kind_or_version_is_refused(kind: str, version: str, message: str, field: str) -> None:
-    error = error_of(f"kind: {kind}\napiVersion: {version}\nproviders: []\nother: 1\n")
-    (problem,) = error.problems
-    assert problem.message == message
-    assert problem.place == Place("config.yaml", field, 1 if field == "kind" else 2)
-    assert "kubelet.config.k8s.io/v1" in (problem.hint or "")
+    ]
+    for kind, version, message, field in cases:
+        with subtests.test(kind=kind, version=version, message=message, field=field):
+            error = error_of(f"kind: {kind}\napiVersion: {version}\nproviders: []\nother: 1\n")
+            (problem,) = error.problems
+            assert problem.message == message
+            assert problem.place == Place("config.yaml", field, 1 if field == "kind" else 2)
+            assert "kubelet.config.k8s.io/v1" in (problem.hint or "")
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "text", "- a"])
@@ -244,9 +243,8 @@ def test_decoding_is_strict_at_every_depth(path: str, change: dict[str, Any]) ->
     assert path in [problem.place.path for problem in error.problems]
 
 
-@pytest.mark.parametrize(
-    ("change", "path"),
-    [
+def test_a_value_of_another_type_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"name": 5}, "providers[0].name"),
         ({"matchImages": "registry.io"}, "providers[0].matchImages"),
         ({"matchImages": [5]}, "providers[0].matchImages[0]"),
@@ -255,10 +253,10 @@ def test_decoding_is_strict_at_every_depth(path: str, change: dict[str, Any]) ->
         ({"env": [{"name": "A", "value": 5}]}, "providers[0].env[0].value"),
         ({"tokenAttributes": []}, "providers[0].tokenAttributes"),
         ({"tokenAttributes": {"requireServiceAccount": "yes"}}, "providers[0].tokenAttributes.requireServiceAccount"),
-    ],
-)
-def test_a_value_of_another_type_is_refused(change: dict[str, Any], path: str) -> None:
-    assert path in [problem.place.path for problem in error_of(document(provider(**change))).problems]
+    ]
+    for change, path in cases:
+        with subtests.test(change=change, path=path):
+            assert path in [problem.place.path for problem in error_of(document(provider(**change))).problems]
 
 
 def test_only_the_first_document_is_read_and_the_others_are_warned_of() -> None:
@@ -305,9 +303,9 @@ def test_an_unquoted_star_before_a_word_is_explained_too() -> None:
     assert "in quotes" in (problem.hint or "")
 
 
-@pytest.mark.parametrize(
-    ("written", "hint"),
-    [
+def test_what_is_no_duration_is_refused_with_the_way_to_write_it(subtests: pytest.Subtests) -> None:
+    """Go strings only."""
+    cases = [
         ("5", '"10m"'),
         ("0", '"0s"'),
         ("1.5", '"10m"'),
@@ -318,18 +316,18 @@ def test_an_unquoted_star_before_a_word_is_explained_too() -> None:
         ('""', "10m"),
         ('" 1m"', "10m"),
         ("1h1", "unit"),
-    ],
-)
-def test_what_is_no_duration_is_refused_with_the_way_to_write_it(written: str, hint: str) -> None:
-    """Go strings only."""
-    (problem,) = error_of(SINGLE.replace("10m", written)).problems
-    assert problem.place == Place("config.yaml", "providers[0].defaultCacheDuration", 8)
-    assert hint in (problem.hint or "")
+    ]
+    for written, hint in cases:
+        with subtests.test(written=written, hint=hint):
+            (problem,) = error_of(SINGLE.replace("10m", written)).problems
+            assert problem.place == Place("config.yaml", "providers[0].defaultCacheDuration", 8)
+            assert hint in (problem.hint or "")
 
 
-@pytest.mark.parametrize("written", ['"0"', "0s", "10m", "1h30m", "1.5h", "300ms", "1us", "+5m", ".5s"])
-def test_go_durations_are_taken(written: str) -> None:
-    assert loads(SINGLE.replace("10m", written)).providers[0].default_cache_duration >= timedelta(0)
+def test_go_durations_are_taken(subtests: pytest.Subtests) -> None:
+    for written in ['"0"', "0s", "10m", "1h30m", "1.5h", "300ms", "1us", "+5m", ".5s"]:
+        with subtests.test(written=written):
+            assert loads(SINGLE.replace("10m", written)).providers[0].default_cache_duration >= timedelta(0)
 
 
 # --- directories ---

@@ -55,9 +55,9 @@ def line_of(text: str, value: str) -> int:
 QUALIFIED = "must start and end with an alphanumeric character"
 
 
-@pytest.mark.parametrize(
-    ("changes", "path", "said"),
-    [
+def test_a_provider_is_checked(subtests: pytest.Subtests) -> None:
+    """Test_validateCredentialProviderConfig: one mistake each."""
+    cases: list[tuple[dict[str, Any], str, str]] = [
         # V2 to V5
         ({"name": "foo/../bar"}, "name", "provider name cannot contain '/'"),
         ({"name": "foo bar"}, "name", "provider name cannot contain spaces"),
@@ -88,16 +88,15 @@ QUALIFIED = "must start and end with an alphanumeric character"
             "defaultCacheDuration",
             "defaultCacheDuration must be greater than or equal to 0",
         ),
-    ],
-)
-def test_a_provider_is_checked(changes: dict[str, Any], path: str, said: str) -> None:
-    """Test_validateCredentialProviderConfig: one mistake each."""
-    (problem,) = problems_of(changed(GOOD, **changes))
-    assert problem.place.path == f"providers[0].{path}"
-    assert said in problem.message
-    assert problem.place.file == "config.yaml"
-    assert problem.place.line
-    assert problem.hint
+    ]
+    for changes, path, said in cases:
+        with subtests.test(changes=changes, path=path, said=said):
+            (problem,) = problems_of(changed(GOOD, **changes))
+            assert problem.place.path == f"providers[0].{path}"
+            assert said in problem.message
+            assert problem.place.file == "config.yaml"
+            assert problem.place.line
+            assert problem.hint
 
 
 def test_the_known_versions_are_listed_in_order() -> None:
@@ -148,9 +147,9 @@ def test_arguments_and_the_names_of_variables_are_not_checked() -> None:
 # --- tokenAttributes ---
 
 
-@pytest.mark.parametrize(
-    ("changes", "path", "said"),
-    [
+def test_token_attributes_are_checked(subtests: pytest.Subtests) -> None:
+    """Test_validateCredentialProviderConfig: one mistake each."""
+    cases: list[tuple[dict[str, Any], str, str]] = [
         # V14, V15
         ({"serviceAccountTokenAudience": ""}, ".serviceAccountTokenAudience", "is required"),
         ({"serviceAccountTokenAudience": None}, ".serviceAccountTokenAudience", "is required"),
@@ -193,14 +192,13 @@ def test_arguments_and_the_names_of_variables_are_not_checked() -> None:
         ({"cacheType": None}, ".cacheType", "cacheType is required to be set when tokenAttributes is specified"),
         ({"cacheType": ""}, ".cacheType", "cacheType is required to be set when tokenAttributes is specified"),
         ({"cacheType": "invalid-cache-type"}, ".cacheType", 'unsupported value: cacheType "invalid-cache-type"'),
-    ],
-)
-def test_token_attributes_are_checked(changes: dict[str, Any], path: str, said: str) -> None:
-    """Test_validateCredentialProviderConfig: one mistake each."""
-    (problem,) = problems_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, **changes)))
-    assert problem.place.path == f"providers[0].tokenAttributes{path}"
-    assert said in problem.message
-    assert problem.place.line
+    ]
+    for changes, path, said in cases:
+        with subtests.test(changes=changes, path=path, said=said):
+            (problem,) = problems_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, **changes)))
+            assert problem.place.path == f"providers[0].tokenAttributes{path}"
+            assert said in problem.message
+            assert problem.place.line
 
 
 @pytest.mark.parametrize("cache_type", ["ServiceAccount", "Token"])
@@ -231,25 +229,36 @@ def test_requiring_no_service_account_is_fine_without_required_annotations() -> 
     assert loads(text_of(changed(GOOD, tokenAttributes=attributes)))
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["a", "A", "Domain.IO/Name", "a.io/b", "a.b-c.io/a_b.c-d", "1/2", "a.io/" + "x" * 63, "x" * 253 + "/y"],
-)
-def test_annotation_keys_are_qualified_names_of_any_case(key: str) -> None:
-    assert loads(
-        text_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])))
-    )
+def test_annotation_keys_are_qualified_names_of_any_case(subtests: pytest.Subtests) -> None:
+    for key in ["a", "A", "Domain.IO/Name", "a.io/b", "a.b-c.io/a_b.c-d", "1/2", "a.io/" + "x" * 63, "x" * 253 + "/y"]:
+        with subtests.test(key=key):
+            assert loads(
+                text_of(changed(GOOD, tokenAttributes=changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])))
+            )
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["", "/a", "a/", "a/b/c", "-a", "a-", "a b", "a_b/c", ".a/b", "a..b/c", "é", "a\n", "x" * 64, "x" * 254 + "/y"],
-)
-def test_other_annotation_keys_are_refused(key: str) -> None:
-    attributes = changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])
-    (problem,) = problems_of(changed(GOOD, tokenAttributes=attributes))
-    assert problem.place.path.endswith("optionalServiceAccountAnnotationKeys[0]")
-    assert "is not an annotation key" in problem.message
+def test_other_annotation_keys_are_refused(subtests: pytest.Subtests) -> None:
+    for key in [
+        "",
+        "/a",
+        "a/",
+        "a/b/c",
+        "-a",
+        "a-",
+        "a b",
+        "a_b/c",
+        ".a/b",
+        "a..b/c",
+        "é",
+        "a\n",
+        "x" * 64,
+        "x" * 254 + "/y",
+    ]:
+        with subtests.test(key=key):
+            attributes = changed(ATTRIBUTES, optionalServiceAccountAnnotationKeys=[key])
+            (problem,) = problems_of(changed(GOOD, tokenAttributes=attributes))
+            assert problem.place.path.endswith("optionalServiceAccountAnnotationKeys[0]")
+            assert "is not an annotation key" in problem.message
 
 
 def test_all_mistakes_are_told_in_the_order_of_their_lines() -> None:

@@ -76,12 +76,11 @@ def test_all_fields_are_written() -> None:
     assert loads(migrate(ProvidersConfig((provider,)))).providers == (provider,)
 
 
-@pytest.mark.parametrize(
-    "value", ["y", "5", "null", "*x", "a: b", " a ", "", "é😀", "\x7f", "\u2028", "a\nb", "word " * 100]
-)
-def test_text_that_yaml_would_take_for_something_else_stays_text(value: str) -> None:
-    provider = ProviderConfig("a", ("a.io",), args=(value,), env=((value, value),))
-    assert loads(migrate(ProvidersConfig((provider,)))).providers == (provider,)
+def test_text_that_yaml_would_take_for_something_else_stays_text(subtests: pytest.Subtests) -> None:
+    for value in ["y", "5", "null", "*x", "a: b", " a ", "", "é😀", "\x7f", "\u2028", "a\nb", "word " * 100]:
+        with subtests.test(value=value):
+            provider = ProviderConfig("a", ("a.io",), args=(value,), env=((value, value),))
+            assert loads(migrate(ProvidersConfig((provider,)))).providers == (provider,)
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufeff"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
-import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import replace
 from os import environ, pathsep
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from ostiary.errors import ConfigurationError
 from ostiary.model import Secret
 from ostiary.registry.kubelet.sources.config import AuthFile, TokenExchange, load, loads
 from ostiary.wire.credential_provider import API_VERSIONS, V1, Request, encode_request
+from tests.support.http_server import HttpServer, Response
 
 CANARY = "c4n4ry-c4n4ry-c4n4ry"
 TOKEN = "t0ken-of-the-p0d"
@@ -150,55 +149,19 @@ def test_an_image_that_nothing_matches_has_no_credential_and_that_is_not_kept(tm
 # --- token exchange ---
 
 
-class Exchange(ThreadingHTTPServer):
+class Exchange(HttpServer):
     """An authorization server that speaks RFC 8693, and says whatever a test wants."""
 
     def __init__(self, ca: trustme.CA) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert("127.0.0.1").configure_cert(context)
-        self.socket = context.wrap_socket(self.socket, server_side=True)
-        self.forms: list[dict[str, list[str]]] = []
-        self.authorization: list[str | None] = []
-        self.status, self.location = 200, ""
-        self.reply: bytes = json.dumps({"access_token": CANARY, "token_type": "Bearer", "expires_in": 300}).encode()
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.server_address[1]}/token"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that does not trust us hangs up, which is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Exchange
-
-    def do_POST(self) -> None:
-        # A redirected POST may come as a GET without a body, and that counts too.
-        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.server.forms.append(parse_qs(body.decode()))
-        self.server.authorization.append(self.headers["Authorization"])
-        self.send_response(self.server.status)
-        if self.server.location:
-            self.send_header("Location", self.server.location)
-        self.end_headers()
-        self.wfile.write(self.server.reply)
-
-    do_GET = do_POST
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        super().__init__(lambda request: self.response, tls=ca, hostname="127.0.0.1")
+        self.url += "/token"
+        self.response = Response(body={"access_token": CANARY, "token_type": "Bearer", "expires_in": 300})
 
 
 @pytest.fixture
 def exchange(ca: trustme.CA) -> Iterator[Exchange]:
-    with Exchange(ca) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with Exchange(ca).running() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -224,15 +187,14 @@ def test_the_service_account_token_is_exchanged_for_the_password(
     assert found["auth"] == {"a.registry.io": {"username": "oauth2", "password": CANARY}}
     # Half a minute before the token's own end.
     assert (found["cacheKeyType"], found["cacheDuration"]) == ("Registry", "4m30s")
-    assert exchange.forms == [
-        {
-            "grant_type": ["urn:ietf:params:oauth:grant-type:token-exchange"],
-            "subject_token": [TOKEN],
-            "subject_token_type": ["urn:ietf:params:oauth:token-type:jwt"],
-            "audience": ["registry"],
-            "scope": ["pull"],
-        }
-    ]
+    (request,) = exchange.requests
+    assert parse_qs(request.body.decode()) == {
+        "grant_type": ["urn:ietf:params:oauth:grant-type:token-exchange"],
+        "subject_token": [TOKEN],
+        "subject_token_type": ["urn:ietf:params:oauth:token-type:jwt"],
+        "audience": ["registry"],
+        "scope": ["pull"],
+    }
 
 
 def test_a_shorter_duration_of_the_configuration_wins(tmp_path: Path, exchange: Exchange, authority: str) -> None:
@@ -244,9 +206,8 @@ def test_a_client_with_a_secret_shows_it_in_the_header(tmp_path: Path, exchange:
     (tmp_path / "secret").write_text("s:ecret\n")
     fields = {"clientID": "node", "clientSecretFile": str(tmp_path / "secret")}
     answered(ask(config(tmp_path, exchanging(exchange, authority, **fields))))
-    (header,) = exchange.authorization
-    assert header is not None
-    assert b64decode(header.removeprefix("Basic ")) == b"node:s%3Aecret"
+    (request,) = exchange.requests
+    assert b64decode(request.headers["Authorization"].removeprefix("Basic ")) == b"node:s%3Aecret"
 
 
 @pytest.mark.parametrize(
@@ -261,22 +222,22 @@ def test_a_client_with_a_secret_shows_it_in_the_header(tmp_path: Path, exchange:
 def test_a_refusal_is_told_and_never_quoted(
     tmp_path: Path, exchange: Exchange, authority: str, status: int, reply: str, told: str
 ) -> None:
-    exchange.status, exchange.reply = status, reply.encode()
+    exchange.response = Response(status, reply.encode())
     path = config(tmp_path, exchanging(exchange, authority))
     assert told in failed(ask(path), "token-exchange-failed")
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_the_token_does_not_follow_a_redirect(tmp_path: Path, exchange: Exchange, authority: str, status: int) -> None:
-    exchange.status, exchange.location = status, exchange.url
+    exchange.response = replace(exchange.response, status=status, headers={"Location": exchange.url})
     failed(ask(config(tmp_path, exchanging(exchange, authority))), "token-exchange-failed")
-    assert len(exchange.forms) == 1
+    assert len(exchange.requests) == 1
 
 
 def test_a_server_that_is_not_trusted_gets_nothing(tmp_path: Path, exchange: Exchange) -> None:
     source = {"tokenExchange": {"url": exchange.url, "username": "oauth2"}}
     assert "not trusted" in failed(ask(config(tmp_path, source)), "token-exchange-failed")
-    assert exchange.forms == []
+    assert exchange.requests == []
 
 
 def test_an_authority_that_cannot_be_loaded_is_told(tmp_path: Path, exchange: Exchange) -> None:
@@ -284,7 +245,7 @@ def test_an_authority_that_cannot_be_loaded_is_told(tmp_path: Path, exchange: Ex
 
 
 def test_an_answer_without_end_is_cut_off(tmp_path: Path, exchange: Exchange, authority: str) -> None:
-    exchange.reply = b" " * (2 << 20)
+    exchange.response = Response(body=b" " * (2 << 20))
     failed(ask(config(tmp_path, exchanging(exchange, authority))), "token-exchange-failed")
 
 
@@ -298,9 +259,8 @@ def test_without_a_token_the_kubelets_configuration_is_to_blame(
 # --- the configuration ---
 
 
-@pytest.mark.parametrize(
-    ("source", "path", "message"),
-    [
+def test_a_mistake_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    cases = [
         ("{helper: x}", "sources[0].matchImages", "matchImages is missing"),
         ('{matchImages: ["a b"], helper: x}', "sources[0].matchImages", "cannot be parsed"),
         ("{matchImages: [a.io]}", "sources[0]", "needs one of"),
@@ -328,14 +288,14 @@ def test_without_a_token_the_kubelets_configuration_is_to_blame(
             "sources[0].tokenExchange.clientSecretFile",
             "needs a client",
         ),
-    ],
-)
-def test_a_mistake_is_told_with_its_place(source: str, path: str, message: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        loads(f"{HEAD}sources:\n- {source}\n", file="sources.yaml")
-    (problem,) = caught.value.problems
-    assert message in problem.message
-    assert (problem.place.file, problem.place.path, problem.place.line) == ("sources.yaml", path, 4)
+    ]
+    for source, path, message in cases:
+        with subtests.test(source=source, path=path, message=message):
+            with pytest.raises(ConfigurationError) as caught:
+                loads(f"{HEAD}sources:\n- {source}\n", file="sources.yaml")
+            (problem,) = caught.value.problems
+            assert message in problem.message
+            assert (problem.place.file, problem.place.path, problem.place.line) == ("sources.yaml", path, 4)
 
 
 def test_paths_are_relative_to_the_configuration_file(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from ostiary.registry.matching.go_url import ImageAddress, UnparsableAddress, parse_address, split_port
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "path"),
-    [
+def test_addresses_are_decoded_as_go_decodes_them(subtests: pytest.Subtests) -> None:
+    """Userinfo, query and fragment are dropped, paths are decoded, hosts only beyond ASCII."""
+    cases = [
         ("", b"", b""),
         ("registry.io", b"registry.io", b""),
         ("registry.io/", b"registry.io", b"/"),
@@ -44,17 +44,16 @@ from ostiary.registry.matching.go_url import ImageAddress, UnparsableAddress, pa
         ("[fe80::1%25%65%6e%301-._~]", b"[fe80::1%en01-._~]", b""),
         ("[fe80::1%25a%20b]", b"[fe80::1%a b]", b""),
         ("[::ffff:1.2.3.4]", b"[::ffff:1.2.3.4]", b""),
-    ],
-)
-def test_addresses_are_decoded_as_go_decodes_them(text: str, host: bytes, path: bytes) -> None:
-    """Userinfo, query and fragment are dropped, paths are decoded, hosts only beyond ASCII."""
-    address = parse_address(text)
-    assert (address.host, address.path) == (host, path)
+    ]
+    for text, host, path in cases:
+        with subtests.test(text=text, host=host, path=path):
+            address = parse_address(text)
+            assert (address.host, address.path) == (host, path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_what_go_refuses_is_refused_in_its_words(subtests: pytest.Subtests) -> None:
+    """Colons and brackets are strict."""
+    cases = [
         ("%invalid%", 'invalid URL escape "%in"'),
         ("registry.io/%", 'invalid URL escape "%"'),
         ("registry.io/%a", 'invalid URL escape "%a"'),
@@ -91,22 +90,20 @@ def test_addresses_are_decoded_as_go_decodes_them(text: str, host: bytes, path: 
         ("[::1::]", "invalid IP-literal"),
         ("[12345::]", "invalid IP-literal"),
         ("[::01.2.3.4]", "invalid IP-literal"),
-    ],
-)
-def test_what_go_refuses_is_refused_in_its_words(text: str, message: str) -> None:
-    """Colons and brackets are strict."""
-    with pytest.raises(UnparsableAddress) as caught:
-        parse_address(text)
-    assert message in str(caught.value)
+    ]
+    for text, message in cases:
+        with subtests.test(text=text, message=message):
+            with pytest.raises(UnparsableAddress) as caught:
+                parse_address(text)
+            assert message in str(caught.value)
 
 
 def test_a_control_character_in_a_fragment_is_dropped_with_it() -> None:
     assert parse_address("registry.io#\n") == parse_address("registry.io")
 
 
-@pytest.mark.parametrize(
-    ("host", "name", "port"),
-    [
+def test_a_port_that_cannot_be_split_off_stays_with_the_host(subtests: pytest.Subtests) -> None:
+    cases = [
         (b"", b"", b""),
         (b"registry.io", b"registry.io", b""),
         (b"registry.io:", b"registry.io", b""),
@@ -118,10 +115,10 @@ def test_a_control_character_in_a_fragment_is_dropped_with_it() -> None:
         (b"[fe80::1%a]b]:80", b"[fe80::1%a]b]:80", b""),
         (b"[fe80::1%a[b]:80", b"[fe80::1%a[b]:80", b""),
         (b"a]b:80", b"a]b:80", b""),
-    ],
-)
-def test_a_port_that_cannot_be_split_off_stays_with_the_host(host: bytes, name: bytes, port: bytes) -> None:
-    assert split_port(host) == (name, port)
+    ]
+    for host, name, port in cases:
+        with subtests.test(host=host, name=name, port=port):
+            assert split_port(host) == (name, port)
 
 
 def test_the_host_is_cut_at_its_dots() -> None:

@@ -126,12 +126,13 @@ MORE = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "target", "expected"), KUBELET_TABLE + MEASURED_TABLE + MORE)
-def test_a_pattern_matches_as_for_the_kubelet(pattern: str, target: str, expected: bool) -> None:
+def test_a_pattern_matches_as_for_the_kubelet(subtests: pytest.Subtests) -> None:
     """TestURLsMatch, and what else Go's own functions answered. I12, I13, I14, I15, I16, I17, I29."""
-    assert matches(pattern, target) is expected
-    assert (why_not(pattern, target) is None) is expected
-    assert PatternIndex([(pattern, "hit")]).find(target) == (["hit"] if expected else [])
+    for pattern, target, expected in KUBELET_TABLE + MEASURED_TABLE + MORE:
+        with subtests.test(pattern=pattern, target=target, expected=expected):
+            assert matches(pattern, target) is expected
+            assert (why_not(pattern, target) is None) is expected
+            assert PatternIndex([(pattern, "hit")]).find(target) == (["hit"] if expected else [])
 
 
 def test_docker_hub_must_be_named_docker_io() -> None:
@@ -163,9 +164,8 @@ def test_any_pattern_of_a_list_may_match_and_none_is_preferred_for_being_specifi
 # --- reasons ---
 
 
-@pytest.mark.parametrize(
-    ("pattern", "target", "reason", "said"),
-    [
+def test_a_mismatch_names_its_first_reason(subtests: pytest.Subtests) -> None:
+    cases = [
         ("registry.io:*", "registry.io:5000/x", Reason.PATTERN_UNPARSABLE, 'invalid port ":*" after host'),
         ("registry.io:*", "nginx:latest", Reason.PATTERN_UNPARSABLE, "pattern"),
         ("nginx", "nginx:latest", Reason.IMAGE_UNPARSABLE, 'invalid port ":latest" after host'),
@@ -176,18 +176,17 @@ def test_any_pattern_of_a_list_may_match_and_none_is_preferred_for_being_specifi
         ("*.com", "a.io/x", Reason.LABEL_DIFFERS, 'label 2 of the host differs: "com" does not match "io"'),
         ("a.io/team", "a.io/other/x", Reason.PATH_NOT_PREFIX, '"/team" is not how the image\'s path "/other/x" begins'),
         ("a.io/*", "a.io/x", Reason.STAR_IN_PATH, '"/*"'),
-    ],
-)
-def test_a_mismatch_names_its_first_reason(pattern: str, target: str, reason: Reason, said: str) -> None:
-    found = why_not(pattern, target)
-    assert found is not None
-    assert found.reason is reason
-    assert said in found.message
+    ]
+    for pattern, target, reason, said in cases:
+        with subtests.test(pattern=pattern, target=target, reason=reason, said=said):
+            found = why_not(pattern, target)
+            assert found is not None
+            assert found.reason is reason
+            assert said in found.message
 
 
-@pytest.mark.parametrize(
-    ("pattern", "target", "hint"),
-    [
+def test_a_mismatch_that_surprises_people_has_a_hint(subtests: pytest.Subtests) -> None:
+    cases = [
         ("registry.io:*", "registry.io:5000/x", "digits"),
         ("nginx", "nginx:latest", "normalise"),
         ("a.io", "a.io:1/x", "without a port"),
@@ -199,12 +198,12 @@ def test_a_mismatch_names_its_first_reason(pattern: str, target: str, reason: Re
         ("[::1]", "[::1]/x", "add the port"),
         ("a.io/*", "a.io/x", "stands for itself"),
         ("a.io/x/", "a.io/x", "slash at the end"),
-    ],
-)
-def test_a_mismatch_that_surprises_people_has_a_hint(pattern: str, target: str, hint: str) -> None:
-    found = why_not(pattern, target)
-    assert found is not None
-    assert hint in (found.hint or "")
+    ]
+    for pattern, target, hint in cases:
+        with subtests.test(pattern=pattern, target=target, hint=hint):
+            found = why_not(pattern, target)
+            assert found is not None
+            assert hint in (found.hint or "")
 
 
 def test_a_reason_shows_no_control_characters() -> None:
@@ -273,9 +272,8 @@ def calls_of(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
+def test_ten_thousand_patterns_that_do_not_match_cost_no_more_than_ten(subtests: pytest.Subtests) -> None:
+    cases = [
         "r{}.example.com",
         "r{}*.example.com",
         "*-r{}.example.com",
@@ -286,17 +284,22 @@ def calls_of(work: Callable[[], object]) -> int:
         "*.r{}.com",
         "{}.dkr.ecr.*.amazonaws.com",
         "{}/not a host",
-    ],
-)
-def test_ten_thousand_patterns_that_do_not_match_cost_no_more_than_ten(pattern: str) -> None:
-    def index_of(count: int) -> PatternIndex[int]:
+    ]
+
+    def index_of(pattern: str, count: int) -> PatternIndex[int]:
         others = ((pattern.format(10_000 + number), number) for number in range(count))
         return PatternIndex([*others, ("r.example.com/team", -1), ("*.dkr.ecr.*.amazonaws.com", -2)])
 
-    few, many = index_of(10), index_of(10_000)
-    for target in ("r.example.com/team/app", "1.dkr.ecr.us-east-1.amazonaws.com/app", "docker.io/library/nginx"):
-        assert many.find(target) == few.find(target)
-        assert calls_of(partial(many.find, target)) <= 2 * calls_of(partial(few.find, target))
+    for pattern in cases:
+        with subtests.test(pattern=pattern):
+            few, many = index_of(pattern, 10), index_of(pattern, 10_000)
+            for target in (
+                "r.example.com/team/app",
+                "1.dkr.ecr.us-east-1.amazonaws.com/app",
+                "docker.io/library/nginx",
+            ):
+                assert many.find(target) == few.find(target)
+                assert calls_of(partial(many.find, target)) <= 2 * calls_of(partial(few.find, target))
 
 
 def test_a_very_long_host_is_judged_without_recursion() -> None:
@@ -329,12 +332,13 @@ ANY_PORT = [
 ]
 
 
-@pytest.mark.parametrize(("pattern", "image", "expected"), ANY_PORT)
-def test_in_the_proposal_the_port_counts_only_if_the_pattern_has_one(pattern: str, image: str, expected: bool) -> None:
+def test_in_the_proposal_the_port_counts_only_if_the_pattern_has_one(subtests: pytest.Subtests) -> None:
     """I17."""
-    assert matches(pattern, image, any_port=True) is expected
-    index = PatternIndex([(pattern, "proposed")], any_port=lambda value: value == "proposed")
-    assert index.find(image) == (["proposed"] if expected else [])
+    for pattern, image, expected in ANY_PORT:
+        with subtests.test(pattern=pattern, image=image, expected=expected):
+            assert matches(pattern, image, any_port=True) is expected
+            index = PatternIndex([(pattern, "proposed")], any_port=lambda value: value == "proposed")
+            assert index.find(image) == (["proposed"] if expected else [])
 
 
 def test_the_port_counts_for_the_kubelet_beside_a_provider_of_the_proposal() -> None:

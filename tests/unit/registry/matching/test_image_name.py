@@ -14,9 +14,9 @@ from ostiary.registry.matching.image_name import ImageName, parse_image_name
 SHA256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-@pytest.mark.parametrize(
-    ("text", "repository", "tag", "digest"),
-    [
+def test_names_are_taken_apart_as_the_kubelet_does(subtests: pytest.Subtests) -> None:
+    """TestParseImageName: the repository has neither tag nor digest. I11."""
+    cases = [
         ("root", "docker.io/library/root", "latest", ""),
         ("root:tag", "docker.io/library/root", "tag", ""),
         (f"root@{SHA256}", "docker.io/library/root", "", SHA256),
@@ -27,17 +27,16 @@ SHA256 = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85
         ("url:5000/repo:tag", "url:5000/repo", "tag", ""),
         (f"url:5000/repo@{SHA256}", "url:5000/repo", "", SHA256),
         (f"url:5000/repo:latest@{SHA256}", "url:5000/repo", "latest", SHA256),
-    ],
-)
-def test_names_are_taken_apart_as_the_kubelet_does(text: str, repository: str, tag: str, digest: str) -> None:
-    """TestParseImageName: the repository has neither tag nor digest. I11."""
-    name = parse_image_name(text)
-    assert (name.repository, name.tag, name.digest) == (repository, tag, digest)
+    ]
+    for text, repository, tag, digest in cases:
+        with subtests.test(text=text, repository=repository, tag=tag, digest=digest):
+            name = parse_image_name(text)
+            assert (name.repository, name.tag, name.digest) == (repository, tag, digest)
 
 
-@pytest.mark.parametrize(
-    ("text", "domain", "path"),
-    [
+def test_the_first_segment_is_a_domain_only_if_it_looks_like_one(subtests: pytest.Subtests) -> None:
+    """I11."""
+    cases = [
         ("localhost/app", "localhost", "app"),
         ("localhost:5000/app", "localhost:5000", "app"),
         ("gcr.io/team/app", "gcr.io", "team/app"),
@@ -51,27 +50,25 @@ def test_names_are_taken_apart_as_the_kubelet_does(text: str, repository: str, t
         ("a.b/c/d/e/f", "a.b", "c/d/e/f"),
         ("team/a__b", "docker.io", "team/a__b"),
         ("team/a---b", "docker.io", "team/a---b"),
-    ],
-)
-def test_the_first_segment_is_a_domain_only_if_it_looks_like_one(text: str, domain: str, path: str) -> None:
+    ]
+    for text, domain, path in cases:
+        with subtests.test(text=text, domain=domain, path=path):
+            assert parse_image_name(text) == ImageName(domain, path, "latest")
+
+
+def test_docker_hub_has_one_name_and_a_default_namespace(subtests: pytest.Subtests) -> None:
     """I11."""
-    assert parse_image_name(text) == ImageName(domain, path, "latest")
-
-
-@pytest.mark.parametrize(
-    ("text", "repository"),
-    [
+    cases = [
         ("index.docker.io/x", "docker.io/library/x"),
         ("index.docker.io/team/x", "docker.io/team/x"),
         ("docker.io/x", "docker.io/library/x"),
         ("docker.io/team/x", "docker.io/team/x"),
         ("registry-1.docker.io/x", "registry-1.docker.io/x"),
         ("quay.io/x", "quay.io/x"),
-    ],
-)
-def test_docker_hub_has_one_name_and_a_default_namespace(text: str, repository: str) -> None:
-    """I11."""
-    assert parse_image_name(text).repository == repository
+    ]
+    for text, repository in cases:
+        with subtests.test(text=text, repository=repository):
+            assert parse_image_name(text).repository == repository
 
 
 def test_a_host_that_cannot_be_one_counts_as_path() -> None:
@@ -81,9 +78,9 @@ def test_a_host_that_cannot_be_one_counts_as_path() -> None:
     assert name.repository == "my_host.io/app"
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
+def test_what_is_no_image_name_is_refused(subtests: pytest.Subtests) -> None:
+    """The scheme, and the rest of the grammar. I11."""
+    cases = [
         ("ROOT", "must be lowercase"),
         ("quay.io/Team/app", "must be lowercase"),
         ("http://root", "invalid reference format"),
@@ -107,15 +104,14 @@ def test_a_host_that_cannot_be_one_counts_as_path() -> None:
         ("app@sha256:" + "a" * 63, "invalid checksum digest length"),
         ("app@sha256:" + "A" * 64, "invalid checksum digest format"),
         ("app@md5:" + "a" * 32, "unsupported digest algorithm"),
-    ],
-)
-def test_what_is_no_image_name_is_refused(text: str, cause: str) -> None:
-    """The scheme, and the rest of the grammar. I11."""
-    with pytest.raises(ImageNameError) as caught:
-        parse_image_name(text)
-    assert cause in (caught.value.cause or "")
-    assert caught.value.code == "image-name-invalid"
-    assert isinstance(caught.value, ConfigurationError)
+    ]
+    for text, cause in cases:
+        with subtests.test(text=text, cause=cause):
+            with pytest.raises(ImageNameError) as caught:
+                parse_image_name(text)
+            assert cause in (caught.value.cause or "")
+            assert caught.value.code == "image-name-invalid"
+            assert isinstance(caught.value, ConfigurationError)
 
 
 def test_a_path_of_255_characters_and_a_tag_of_128_are_taken() -> None:

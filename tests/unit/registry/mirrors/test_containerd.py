@@ -97,9 +97,10 @@ def test_a_directory_without_a_file_hides_the_default(tmp_path: Path) -> None:
     assert only(tmp_path).is_mirror is False
 
 
-@pytest.mark.parametrize(
-    ("written", "settings", "address", "repository"),
-    [
+def test_an_address_is_read_as_containerd_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("m.example.net", "", "https://m.example.net/v2/team/app", "m.example.net/team/app"),
         ("https://m.example.net/", "", "https://m.example.net/v2/team/app", "m.example.net/team/app"),
         ("https://m.example.net/v2", "", "https://m.example.net/v2/team/app", "m.example.net/team/app"),
@@ -121,15 +122,14 @@ def test_a_directory_without_a_file_hides_the_default(tmp_path: Path) -> None:
         # Their names at the host would be names of images of Docker Hub, whose credential is not theirs.
         ("http://mirror", "", "http://mirror/v2/team/app", ""),
         ("https://m.example.net/v2/HUB", "override_path = true", "https://m.example.net/v2/HUB/team/app", ""),
-    ],
-)
-def test_an_address_is_read_as_containerd_reads_it(
-    tmp_path: Path, written: str, settings: str, address: str, repository: str
-) -> None:
-    write(tmp_path, "registry.example.com", f'[host."{written}"]\n{settings}\n')
-    endpoint = only(tmp_path)
-    assert (endpoint.address, endpoint.repository) == (address, repository)
-    assert CANARY not in repr(plan(tmp_path)) + str(endpoint.place)
+    ]
+    for written, settings, address, repository in cases:
+        with subtests.test(written=written, settings=settings, address=address, repository=repository):
+            tmp_path = tmp_path_factory.mktemp("case")
+            write(tmp_path, "registry.example.com", f'[host."{written}"]\n{settings}\n')
+            endpoint = only(tmp_path)
+            assert (endpoint.address, endpoint.repository) == (address, repository)
+            assert CANARY not in repr(plan(tmp_path)) + str(endpoint.place)
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,10 @@ def test_a_host_is_asked_for_what_it_is_capable_of(
     assert (bool(endpoint.skip), bool(endpoint.note)) == (skip, note)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_what_containerd_would_pass_over_is_an_error(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ('[host."https://m.example.net"]\ncapabilities = ["pul"]\n', "unknown capability pul"),
         ("server = 1\n", "server is not a string"),
         ("server = \n", "it is not TOML"),
@@ -161,15 +162,16 @@ def test_a_host_is_asked_for_what_it_is_capable_of(
         (f'[host."https://u:{CANARY}/1@m.example.net"]\n', "the address of a host has no host in it"),
         ('[host."https://m.example.net:x"]\n', "the address of a host has no host in it"),
         ('[host."https://m.example.net"]\noverride_path = "yes"\n', "override_path is not true or false"),
-    ],
-)
-def test_what_containerd_would_pass_over_is_an_error(tmp_path: Path, text: str, message: str) -> None:
-    write(tmp_path, "registry.example.com", text)
-    with pytest.raises(ConfigurationError) as refused:
-        plan(tmp_path)
-    assert (refused.value.code, refused.value.cause) == ("mirrors-invalid", message)
-    assert refused.value.hint
-    assert CANARY not in str(refused.value)
+    ]
+    for text, message in cases:
+        with subtests.test(text=text, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            write(tmp_path, "registry.example.com", text)
+            with pytest.raises(ConfigurationError) as refused:
+                plan(tmp_path)
+            assert (refused.value.code, refused.value.cause) == ("mirrors-invalid", message)
+            assert refused.value.hint
+            assert CANARY not in str(refused.value)
 
 
 def test_a_host_outside_of_a_table_and_an_unknown_key_are_warned_of(tmp_path: Path) -> None:

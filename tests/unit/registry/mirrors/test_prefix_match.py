@@ -24,9 +24,8 @@ class Table:
     prefix: str
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix", "length"),
-    [
+def test_a_prefix_matches_as_the_programs_match_it(subtests: pytest.Subtests) -> None:
+    cases = [
         ("example.com/foo/app", "example.com", 11),
         ("example.com/foo/app", "example.com/foo", 15),
         ("example.com/foo/app", "example.com/foo/app", 19),
@@ -44,10 +43,10 @@ class Table:
         ("a.example.com", "*.example.com", 13),
         ("example.com/app", "example.com/app:v1", None),
         ("a.x.example.com/app", "a.*.example.com", None),
-    ],
-)
-def test_a_prefix_matches_as_the_programs_match_it(name: str, prefix: str, length: int | None) -> None:
-    assert match_length(name, prefix) == length
+    ]
+    for name, prefix, length in cases:
+        with subtests.test(name=name, prefix=prefix, length=length):
+            assert match_length(name, prefix) == length
 
 
 @given(NAMES, st.integers(0, 3))

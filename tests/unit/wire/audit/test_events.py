@@ -99,9 +99,9 @@ def test_a_rule_overrides_whether_managed_fields_are_left_out() -> None:
     assert found.scope(resource("list"), JANE).omit_managed_fields
 
 
-@pytest.mark.parametrize(
-    ("rule", "request_", "matches"),
-    [
+def test_users_groups_verbs_and_then_resources_or_urls_must_match(subtests: pytest.Subtests) -> None:
+    """2.7."""
+    cases = [
         ("users: [jane]", resource(), True),
         ("users: [joe]", resource(), False),
         ("userGroups: [qa, ops]", resource(), True),
@@ -122,18 +122,15 @@ def test_a_rule_overrides_whether_managed_fields_are_left_out() -> None:
         ('nonResourceURLs: ["/api/*"]', path("/api/v1"), True),
         ('nonResourceURLs: ["*"]', resource(), False),
         ("verbs: [get]", path("/healthz"), True),
-    ],
-)
-def test_users_groups_verbs_and_then_resources_or_urls_must_match(
-    rule: str, request_: RequestInfo, matches: bool
-) -> None:
+    ]
+    for rule, request_, matches in cases:
+        with subtests.test(rule=rule, request_=request_, matches=matches):
+            assert (level(rule, request_) is AuditLevel.METADATA) is matches
+
+
+def test_the_forms_of_a_resource(subtests: pytest.Subtests) -> None:
     """2.7."""
-    assert (level(rule, request_) is AuditLevel.METADATA) is matches
-
-
-@pytest.mark.parametrize(
-    ("pattern", "asked", "matches"),
-    [
+    cases = [
         ("*", "pods", True),
         ("*", "pods/log", True),
         ("pods", "pods", True),
@@ -149,11 +146,10 @@ def test_users_groups_verbs_and_then_resources_or_urls_must_match(
         ("pods/*", "pods", True),
         ("pods/*", "jobs/log", False),
         ("*/*", "pods", False),
-    ],
-)
-def test_the_forms_of_a_resource(pattern: str, asked: str, matches: bool) -> None:
-    """2.7."""
-    assert (level(f'resources: [{{group: "", resources: ["{pattern}"]}}]', resource(what=asked)) > 0) is matches
+    ]
+    for pattern, asked, matches in cases:
+        with subtests.test(pattern=pattern, asked=asked, matches=matches):
+            assert (level(f'resources: [{{group: "", resources: ["{pattern}"]}}]', resource(what=asked)) > 0) is matches
 
 
 def test_a_group_without_resources_is_all_of_the_group_and_of_no_other() -> None:
@@ -217,9 +213,9 @@ def test_a_policy_of_a_file_is_read_with_both_versions(tmp_path: Path) -> None:
     assert load_policy(file) == Policy((AuditRule(AuditLevel.REQUEST_RESPONSE),))
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "place"),
-    [
+def test_a_mistake_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    """2.7, T7: a policy without rules is illegal, and a restriction that would be ignored stops the start."""
+    cases = [
         ("rules: []", "there must be a rule", "rules"),
         ("rules: [{}]", "expected one of None, Metadata", "rules[0].level"),
         ("rules: [{level: metadata}]", "expected one of None, Metadata", "rules[0].level"),
@@ -238,13 +234,12 @@ def test_a_policy_of_a_file_is_read_with_both_versions(tmp_path: Path) -> None:
         ),
         ("rules: [{level: None, resources: [{group: apps/v1}]}]", "no version", "rules[0].resources[0].group"),
         ("rules: [{level: None, user: [jane]}]", "unknown field", "rules[0].user"),
-    ],
-)
-def test_a_mistake_is_told_with_its_place(text: str, message: str, place: str) -> None:
-    """2.7, T7: a policy without rules is illegal, and a restriction that would be ignored stops the start."""
-    with pytest.raises(ConfigurationError) as caught:
-        parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}", file="policy.yaml")
-    assert any(message in problem.message and problem.place.path == place for problem in caught.value.problems)
+    ]
+    for text, message, place in cases:
+        with subtests.test(text=text, message=message, place=place):
+            with pytest.raises(ConfigurationError) as caught:
+                parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}", file="policy.yaml")
+            assert any(message in problem.message and problem.place.path == place for problem in caught.value.problems)
 
 
 def test_another_kind_of_file_is_no_policy() -> None:
@@ -256,29 +251,27 @@ def test_another_kind_of_file_is_no_policy() -> None:
 # --- secrets in addresses ---
 
 
-@pytest.mark.parametrize(
-    "name", ["access_token", "code", "state", "token", "id_token", "Token", "%74oken", "client_secret"]
-)
-def test_secret_parameters_lose_their_value(name: str) -> None:
+def test_secret_parameters_lose_their_value(subtests: pytest.Subtests) -> None:
     """2.7, L6."""
-    shown = redacted_uri(f"/auth/provider?a=1&{name}=canary&b=2")
-    assert shown == f"/auth/provider?a=1&{name}=REDACTED&b=2"
+    for name in ["access_token", "code", "state", "token", "id_token", "Token", "%74oken", "client_secret"]:
+        with subtests.test(name=name):
+            shown = redacted_uri(f"/auth/provider?a=1&{name}=canary&b=2")
+            assert shown == f"/auth/provider?a=1&{name}=REDACTED&b=2"
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
+def test_no_spelling_lets_a_secret_through(subtests: pytest.Subtests) -> None:
+    """L6."""
+    cases = [
         "/x?token=canary",
         "/x?a;token=canary",
         "/x?token=canary&token=canary",
         "/x?+token+=canary",
         "/x?a=b#token=canary",
         "/x/ost_canarycanarycanary?y",
-    ],
-)
-def test_no_spelling_lets_a_secret_through(uri: str) -> None:
-    """L6."""
-    assert "canary" not in redacted_uri(uri)
+    ]
+    for uri in cases:
+        with subtests.test(uri=uri):
+            assert "canary" not in redacted_uri(uri)
 
 
 def test_other_parameters_and_paths_stay_as_they_were() -> None:
@@ -293,9 +286,9 @@ def test_redaction_is_the_same_when_repeated(before: str, value: str) -> None:
     assert redacted_uri(once) == once
 
 
-@pytest.mark.parametrize(
-    ("request_", "carries"),
-    [
+def test_bodies_that_are_credentials_are_known(subtests: pytest.Subtests) -> None:
+    """L6."""
+    cases = [
         (resource(what="secrets"), True),
         (resource("create", what="serviceaccounts/token"), True),
         (resource("create", what="serviceaccounts/token", api_group="ostiary.dev"), True),
@@ -304,11 +297,10 @@ def test_redaction_is_the_same_when_repeated(before: str, value: str) -> None:
         (resource(what="serviceaccounts"), False),
         (resource(what="secrets", api_group="example.test"), False),
         (resource(), False),
-    ],
-)
-def test_bodies_that_are_credentials_are_known(request_: RequestInfo, carries: bool) -> None:
-    """L6."""
-    assert carries_credentials(request_) is carries
+    ]
+    for request_, carries in cases:
+        with subtests.test(request_=request_, carries=carries):
+            assert carries_credentials(request_) is carries
 
 
 # --- events ---
@@ -422,9 +414,10 @@ def test_a_failed_authentication_is_told_in_the_words_of_the_api_server() -> Non
     assert authentication_failed([]) == "Authentication failed, no credentials provided"
 
 
-@pytest.mark.parametrize("body", [b"", b"[1]", b"k8s\x00\n\x0c", b'{"a":', b'{"a": NaN}', b'{"a":' * 100_000, b"\xff"])
-def test_a_body_that_is_no_json_object_is_not_one(body: bytes) -> None:
-    assert body_object(body) is None
+def test_a_body_that_is_no_json_object_is_not_one(subtests: pytest.Subtests) -> None:
+    for body in [b"", b"[1]", b"k8s\x00\n\x0c", b'{"a":', b'{"a": NaN}', b'{"a":' * 100_000, b"\xff"]:
+        with subtests.test(body=body):
+            assert body_object(body) is None
 
 
 def test_managed_fields_are_left_out_of_an_object_and_of_a_list() -> None:
@@ -444,20 +437,18 @@ def test_a_star_for_the_group_is_every_group() -> None:
     assert policy.scope(RequestInfo("get", "GET", "/healthz"), None).level is AuditLevel.NONE
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_not_understood_in_a_policy_is_refused(subtests: pytest.Subtests) -> None:
+    cases = [
         "rules: [{level: None, resources: [{group: 'a b'}]}]",
         "rules: [{level: None, resources: [{group: '**'}]}]",
         "rules: [{level: None, resources: [{groups: ['*']}]}]",
         "rules: [{level: None, Verbs: [get]}]",
         "metadata: {name: 5}\nrules: [{level: None}]",
         "metadata: x\nrules: [{level: None}]",
-    ],
-)
-def test_what_is_not_understood_in_a_policy_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError):
-        parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}\n")
+    ]
+    for text in cases:
+        with subtests.test(text=text), pytest.raises(ConfigurationError):
+            parse_policy(f"apiVersion: audit.k8s.io/v1\nkind: Policy\n{text}\n")
 
 
 @pytest.mark.parametrize("end", ["# a comment", "", " ", ","])
@@ -477,29 +468,36 @@ def test_a_policy_that_begins_with_a_brace_is_json_and_nothing_else(end: str, tm
 TOKEN = "ost_" + "aB3-_xYz" * 6
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_parameter_with_the_name_of_a_secret_loses_its_value(subtests: pytest.Subtests) -> None:
+    cases = [
         *("api_key", "apikey", "API-Key", "x-api-key", "sig", "Signature", "secret", "client_secret", "passwd", "pwd"),
         *("X-Amz-Signature", "X-Amz-Security-Token", "X-Amz-Credential", "X-Goog-Signature", "aws_secret_access_key"),
         *("auth", "Authorization", "bearer", "jwt", "session_id", "sid", "otp", "device_code", "code_verifier"),
         *("SAMLResponse", "private_key", "db.password", "%70assword", "access%5Ftoken", "to%6Ben"),
-    ],
-)
-def test_a_parameter_with_the_name_of_a_secret_loses_its_value(name: str) -> None:
-    assert redacted_uri(f"/x?a=1&{name}=canary&b=2") == f"/x?a=1&{name}=REDACTED&b=2"
+    ]
+    for name in cases:
+        with subtests.test(name=name):
+            assert redacted_uri(f"/x?a=1&{name}=canary&b=2") == f"/x?a=1&{name}=REDACTED&b=2"
 
 
-@pytest.mark.parametrize(
-    "name", ["limit", "continue", "fieldSelector", "labelSelector", "watch", "command", "container", "keys", "codec"]
-)
-def test_other_parameters_keep_theirs(name: str) -> None:
-    assert redacted_uri(f"/x?{name}=v") == f"/x?{name}=v"
+def test_other_parameters_keep_theirs(subtests: pytest.Subtests) -> None:
+    for name in [
+        "limit",
+        "continue",
+        "fieldSelector",
+        "labelSelector",
+        "watch",
+        "command",
+        "container",
+        "keys",
+        "codec",
+    ]:
+        with subtests.test(name=name):
+            assert redacted_uri(f"/x?{name}=v") == f"/x?{name}=v"
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
+def test_a_token_has_no_place_in_an_address(subtests: pytest.Subtests) -> None:
+    cases = [
         f"/api/v1/namespaces/{TOKEN}/pods",
         f"/api/v1/namespaces/ns{TOKEN}",
         f"/x?y={TOKEN}",
@@ -509,10 +507,10 @@ def test_other_parameters_keep_theirs(name: str) -> None:
         "/%6Fst_" + TOKEN[4:] + "/y",
         f"/x#{TOKEN}",
         f"*{TOKEN}",
-    ],
-)
-def test_a_token_has_no_place_in_an_address(uri: str) -> None:
-    assert TOKEN[4:] not in redacted_uri(uri)
+    ]
+    for uri in cases:
+        with subtests.test(uri=uri):
+            assert TOKEN[4:] not in redacted_uri(uri)
 
 
 def test_a_token_in_any_field_of_an_event_is_taken_out_by_its_form() -> None:

@@ -149,9 +149,9 @@ def test_a_null_field_counts_as_absent() -> None:
     assert (found.key_pem, found.expires_at) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("stdout", "rule", "code"),
-    [
+def test_each_wrong_answer_breaks_its_own_rule_and_is_not_quoted(subtests: pytest.Subtests) -> None:
+    """E42, E48, E53, F17."""
+    cases = [
         (b"", "prints-an-answer", "exec-plugin-answer-undecodable"),
         (b" \n", "prints-an-answer", "exec-plugin-answer-undecodable"),
         (
@@ -190,28 +190,28 @@ def test_a_null_field_counts_as_absent() -> None:
         (answer({"token": CANARY + "\n"}), "token-is-header-safe", "exec-plugin-answer-invalid"),
         (answer({"token": CANARY + " x"}), "token-is-header-safe", "exec-plugin-answer-invalid"),
         (answer({"token": CANARY + "é"}), "token-is-header-safe", "exec-plugin-answer-invalid"),
-    ],
-)
-def test_each_wrong_answer_breaks_its_own_rule_and_is_not_quoted(stdout: bytes, rule: str, code: str) -> None:
-    """E42, E48, E53, F17."""
-    error = refused(stdout)
-    assert (error.rule, error.code) == (rule, code)
+    ]
+    for stdout, rule, code in cases:
+        with subtests.test(stdout=stdout, rule=rule, code=code):
+            error = refused(stdout)
+            assert (error.rule, error.code) == (rule, code)
 
 
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
+def test_times_with_a_zone_are_read(subtests: pytest.Subtests) -> None:
+    """E43."""
+    cases: list[tuple[str, datetime]] = [
         ("2030-01-31T12:00:00Z", datetime(2030, 1, 31, 12, tzinfo=UTC)),
         ("2030-01-31T12:00:00.5Z", datetime(2030, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)),
         ("2030-01-31T12:00:00.123456789Z", datetime(2030, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC)),
         ("2030-01-31T12:00:00+02:00", datetime(2030, 1, 31, 12, tzinfo=timezone(timedelta(hours=2)))),
         ("2030-01-31T12:00:00-00:30", datetime(2030, 1, 31, 12, 30, tzinfo=UTC)),
         ("2006-01-02T15:04:05Z", datetime(2006, 1, 2, 15, 4, 5, tzinfo=UTC)),
-    ],
-)
-def test_times_with_a_zone_are_read(text: str, moment: datetime) -> None:
-    """E43."""
-    assert decode_answer(answer({"token": "t", "expirationTimestamp": text}), api_version=V1).expires_at == moment
+    ]
+    for text, moment in cases:
+        with subtests.test(text=text, moment=moment):
+            assert (
+                decode_answer(answer({"token": "t", "expirationTimestamp": text}), api_version=V1).expires_at == moment
+            )
 
 
 OTHER_TIMES = [
@@ -229,10 +229,11 @@ OTHER_TIMES = [
 ]
 
 
-@pytest.mark.parametrize("text", OTHER_TIMES)
-def test_other_times_are_refused(text: Any) -> None:
+def test_other_times_are_refused(subtests: pytest.Subtests) -> None:
     """E43."""
-    assert refused(answer({"token": "t", "expirationTimestamp": text})).rule == "expiration-timestamp"
+    for text in OTHER_TIMES:
+        with subtests.test(text=text):
+            assert refused(answer({"token": "t", "expirationTimestamp": text})).rule == "expiration-timestamp"
 
 
 def test_the_proposals_answer_is_flat_and_counts_seconds_since_1970() -> None:
@@ -282,9 +283,8 @@ def test_gos_zero_time_means_that_the_credential_never_expires(zero: str) -> Non
     assert decode_answer(stdout, api_version=V1).expires_at is None
 
 
-@pytest.mark.parametrize(
-    ("spec", "taken"),
-    [
+def test_the_spec_in_an_answer_is_not_used_and_its_types_are_checked(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[object, bool]] = [
         (None, True),
         ({}, True),
         ({"interactive": None, "cluster": None, "unknown": 5}, True),
@@ -295,14 +295,14 @@ def test_gos_zero_time_means_that_the_credential_never_expires(zero: str) -> Non
         ({"cluster": "c"}, False),
         ({"cluster": {"server": 5}}, False),
         ({"cluster": {"certificate-authority-data": "%"}}, False),
-    ],
-)
-def test_the_spec_in_an_answer_is_not_used_and_its_types_are_checked(spec: object, taken: bool) -> None:
-    stdout = answer({"token": "t"}, spec=spec)
-    if taken:
-        assert decode_answer(stdout, api_version=V1).token is not None
-    else:
-        assert refused(stdout).rule == "field-types"
+    ]
+    for spec, taken in cases:
+        with subtests.test(spec=spec, taken=taken):
+            stdout = answer({"token": "t"}, spec=spec)
+            if taken:
+                assert decode_answer(stdout, api_version=V1).token is not None
+            else:
+                assert refused(stdout).rule == "field-types"
 
 
 def test_an_answer_in_utf_16_is_read() -> None:

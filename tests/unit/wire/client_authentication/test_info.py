@@ -122,9 +122,9 @@ def test_the_address_of_a_proxy_and_the_extension_are_not_in_the_repr() -> None:
     assert CANARY not in repr(info)
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
+def test_what_is_no_info_is_refused_with_its_reason(subtests: pytest.Subtests) -> None:
+    """E37."""
+    cases = [
         ("", "not JSON"),
         ("not json", "not JSON"),
         ("[" * 100_000, "not JSON"),
@@ -134,33 +134,31 @@ def test_the_address_of_a_proxy_and_the_extension_are_not_in_the_repr() -> None:
         (f'{{"kind": "Pod", "apiVersion": "{V1}"}}', "not of kind ExecCredential"),
         (f'{{"kind": "ExecInfo", "apiVersion": "{V1}"}}', "not of kind ExecCredential"),
         (f'{{"kind": "ExecCredential", "apiVersion": "{V1}", "spec": []}}', "spec is not an object"),
-    ],
-)
-def test_what_is_no_info_is_refused_with_its_reason(text: str, cause: str) -> None:
-    """E37."""
-    with pytest.raises(ConfigurationError) as caught:
-        decode_info(text)
-    assert cause in str(caught.value.cause)
-    assert caught.value.code == "exec-info-missing"
-    assert caught.value.hint
+    ]
+    for text, cause in cases:
+        with subtests.test(text=text, cause=cause):
+            with pytest.raises(ConfigurationError) as caught:
+                decode_info(text)
+            assert cause in str(caught.value.cause)
+            assert caught.value.code == "exec-info-missing"
+            assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("spec", "cause"),
-    [
+def test_fields_of_another_type_are_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"interactive": "true"}, "interactive is not true or false"),
         ({"cluster": "c"}, "cluster is not an object"),
         ({"cluster": {"server": 1}}, "server is not a string"),
         ({"cluster": {"certificate-authority-data": CANARY + "!"}}, "certificate-authority-data is not base64"),
         ({"response": {"code": True}}, "code is not a whole number"),
         ({"response": {"header": {"a": "b"}}}, "a is not a list"),
-    ],
-)
-def test_fields_of_another_type_are_refused_and_not_quoted(spec: dict[str, Any], cause: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        decode_info(json.dumps({"kind": "ExecCredential", "apiVersion": V1ALPHA1, "spec": spec}))
-    assert caught.value.cause == cause
-    assert CANARY not in str(caught.value)
+    ]
+    for spec, cause in cases:
+        with subtests.test(spec=spec, cause=cause):
+            with pytest.raises(ConfigurationError) as caught:
+                decode_info(json.dumps({"kind": "ExecCredential", "apiVersion": V1ALPHA1, "spec": spec}))
+            assert caught.value.cause == cause
+            assert CANARY not in str(caught.value)
 
 
 @given(JSON | st.fixed_dictionaries({"kind": st.just("ExecCredential"), "apiVersion": st.just(V1), "spec": JSON}))

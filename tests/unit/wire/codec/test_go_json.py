@@ -25,9 +25,9 @@ def test_strings_are_escaped_as_go_escapes_them_and_keys_stay_in_order() -> None
     assert go_json({"z": "<a>&\u2028é\n\x7f", "a": 1}) == '{"z":"\\u003ca\\u003e\\u0026\\u2028é\\n\x7f","a":1}'
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
+def test_a_number_has_the_text_that_go_gives_it(subtests: pytest.Subtests) -> None:
+    """What ``encoding/json`` writes for these; asked of Go 1.26."""
+    cases = [
         (1.0, "1"),
         (-0.0, "-0"),
         (1e3, "1000"),
@@ -46,12 +46,11 @@ def test_strings_are_escaped_as_go_escapes_them_and_keys_stay_in_order() -> None
         (1e21, "1e+21"),
         (1.7976931348623157e308, "1.7976931348623157e+308"),
         (12345678901234567890, "12345678901234567890"),
-    ],
-)
-def test_a_number_has_the_text_that_go_gives_it(number: float, text: str) -> None:
-    """What ``encoding/json`` writes for these; asked of Go 1.26."""
-    assert go_json(number) == text
-    assert go_json({"a": [number, {"b": number}]}) == f'{{"a":[{text},{{"b":{text}}}]}}'
+    ]
+    for number, text in cases:
+        with subtests.test(number=number, text=text):
+            assert go_json(number) == text
+            assert go_json({"a": [number, {"b": number}]}) == f'{{"a":[{text},{{"b":{text}}}]}}'
 
 
 @given(JSON)
@@ -65,9 +64,8 @@ def test_what_json_has_no_text_for_is_refused(number: float) -> None:
         go_json([number])
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_it_is_read_as_go_reads_it_into_a_struct(subtests: pytest.Subtests) -> None:
+    cases = [
         (b'{"a": {"x": 1}, "a": {"y": 2}}', {"a": {"x": 1, "y": 2}}),
         (b'{"a": {"b": {"x": 1}}, "a": {"b": {"x": 2, "y": 3}}}', {"a": {"b": {"x": 2, "y": 3}}}),
         (b'{"a": "x", "a": null}', {"a": "x"}),
@@ -76,15 +74,16 @@ def test_what_json_has_no_text_for_is_refused(number: float) -> None:
         (b'{"a": [1], "a": [2]}', {"a": [2]}),
         (b'{"a": "\xff\xfe"}', {"a": "\ufffd\ufffd"}),
         (b'{"a": "\\ud800x"}', {"a": "\ufffdx"}),
-    ],
-)
-def test_it_is_read_as_go_reads_it_into_a_struct(text: bytes, value: object) -> None:
-    assert read_go_json(text, pointers=frozenset({"p"})) == value
+    ]
+    for text, value in cases:
+        with subtests.test(text=text, value=value):
+            assert read_go_json(text, pointers=frozenset({"p"})) == value
 
 
-@pytest.mark.parametrize("text", [b"{", b'{"a": NaN}', b'{"a": Infinity}', b"{} {}", b"{'a': 1}", b"[" * 100_000])
-def test_what_is_no_json_is_refused_and_not_quoted(text: bytes) -> None:
-    with pytest.raises(ValueError, match="") as refused:
-        read_go_json(text)
-    assert type(refused.value) is ValueError
-    assert refused.value.__context__ is None
+def test_what_is_no_json_is_refused_and_not_quoted(subtests: pytest.Subtests) -> None:
+    for text in [b"{", b'{"a": NaN}', b'{"a": Infinity}', b"{} {}", b"{'a': 1}", b"[" * 100_000]:
+        with subtests.test(text=text):
+            with pytest.raises(ValueError, match="") as refused:
+                read_go_json(text)
+            assert type(refused.value) is ValueError
+            assert refused.value.__context__ is None

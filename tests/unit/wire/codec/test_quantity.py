@@ -42,22 +42,21 @@ VECTORS = {
 }
 
 
-@pytest.mark.parametrize(("text", "thousandths"), VECTORS.items())
-def test_a_quantity_is_what_kubernetes_says_it_is(text: str, thousandths: int) -> None:
-    assert parse_quantity(text) == thousandths
+def test_a_quantity_is_what_kubernetes_says_it_is(subtests: pytest.Subtests) -> None:
+    for text, thousandths in VECTORS.items():
+        with subtests.test(text=text, thousandths=thousandths):
+            assert parse_quantity(text) == thousandths
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_what_cannot_be_counted_is_no_quantity(subtests: pytest.Subtests) -> None:
+    cases: list[object] = [
         *("", " 1", "1 ", "1 Gi", "1gi", "1K", "1mi", "e3", "1e", "1e3k", "1ee3", "0x10", "1_000", "١", "1Gi\n", "--1"),
         *("1..5", ".", "+", "NaN", "Infinity", "1e99", "1e999", "1e9999", "8Ei", "9223372036854775808", "9" * 65),
         *(None, True, 1.5, [], {}, 2**63),
-    ],
-)
-def test_what_cannot_be_counted_is_no_quantity(value: object) -> None:
-    with pytest.raises(ValueError, match=r"not a quantity|too large"):
-        parse_quantity(value)
+    ]
+    for value in cases:
+        with subtests.test(value=value), pytest.raises(ValueError, match=r"not a quantity|too large"):
+            parse_quantity(value)
 
 
 def test_a_plain_number_counts_too() -> None:
@@ -83,9 +82,8 @@ def test_rounding_only_ever_adds_less_than_a_thousandth(number: Fraction, unit: 
     assert 0 <= parse_quantity(digits + unit) - exact < 1
 
 
-@pytest.mark.parametrize(
-    ("thousandths", "binary", "text"),
-    [
+def test_it_is_written_in_the_shortest_form(subtests: pytest.Subtests) -> None:
+    cases = [
         (0, False, "0"),
         (1500, False, "1500m"),
         (2000, False, "2"),
@@ -93,10 +91,10 @@ def test_rounding_only_ever_adds_less_than_a_thousandth(number: Fraction, unit: 
         (1_610_612_736_000, True, "1536Mi"),
         (1_024_000, True, "1Ki"),
         (500, True, "500m"),
-    ],
-)
-def test_it_is_written_in_the_shortest_form(thousandths: int, binary: bool, text: str) -> None:
-    assert format_quantity(thousandths, binary=binary) == text
+    ]
+    for thousandths, binary, text in cases:
+        with subtests.test(thousandths=thousandths, binary=binary, text=text):
+            assert format_quantity(thousandths, binary=binary) == text
 
 
 def test_a_binary_unit_is_seen() -> None:

@@ -7,9 +7,8 @@ from ostiary.wire.discovery.accepted import accepted_json
 V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
+def test_what_is_json_is_asked_for_as_it_stands(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", "application/json"),
         ("*/*", "application/json"),
         ("application/json", "application/json"),
@@ -19,7 +18,7 @@ V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
         ("application/vnd.kubernetes.protobuf", ""),
         ("application/com.github.proto-openapi.spec.v2.v1.0+protobuf", ""),
         ("text/html;q=0.9, application/*;q=0.8", "application/json"),
-    ],
-)
-def test_what_is_json_is_asked_for_as_it_stands(accept: str, expected: str) -> None:
-    assert accepted_json(accept) == expected
+    ]
+    for accept, expected in cases:
+        with subtests.test(accept=accept, expected=expected):
+            assert accepted_json(accept) == expected

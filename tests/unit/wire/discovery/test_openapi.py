@@ -35,9 +35,8 @@ def test_v2_has_the_paths_and_definitions_of_the_group() -> None:
     assert merged["definitions"] == {"Pod": POD, "Build": build, "Spec": {}}
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_nothing_that_is_the_servers_is_replaced(subtests: pytest.Subtests) -> None:
+    cases: list[dict[str, Any]] = [
         {"paths": {"/api/v1/pods": {"get": {}}}},
         {"paths": {f"/apis/{GROUP}.evil.example.com/v1/builds": {}}},
         {"definitions": {"Pod": {"description": "another"}}},
@@ -45,12 +44,12 @@ def test_v2_has_the_paths_and_definitions_of_the_group() -> None:
         {"definitions": {"Mine": {"x-kubernetes-group-version-kind": [{"group": "", "kind": "Pod"}]}}},
         {"definitions": {"Mine": {"x-kubernetes-group-version-kind": {"group": ""}}}},
         {"paths": 7, "definitions": []},
-    ],
-)
-def test_nothing_that_is_the_servers_is_replaced(other: dict[str, Any]) -> None:
-    own = {"paths": {"/api/v1/pods": {}}, "definitions": {"Pod": POD}}
-    merged = merge_openapi_v2(json.dumps(own).encode(), [(GROUP, json.dumps(other).encode())])
-    assert json.loads(merged) == own
+    ]
+    for other in cases:
+        with subtests.test(other=other):
+            own = {"paths": {"/api/v1/pods": {}}, "definitions": {"Pod": POD}}
+            merged = merge_openapi_v2(json.dumps(own).encode(), [(GROUP, json.dumps(other).encode())])
+            assert json.loads(merged) == own
 
 
 def test_a_document_that_cannot_be_read_is_left_out() -> None:

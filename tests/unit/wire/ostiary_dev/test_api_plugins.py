@@ -34,9 +34,8 @@ def test_all_fields_are_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
+def test_what_is_none_is_refused_with_its_reason(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[object, str]] = [
         (None, "spec.upstream is missing"),
         ([], "not a JSON object"),
         ({"kind": "Pod"}, "kind"),
@@ -49,11 +48,10 @@ def test_all_fields_are_read() -> None:
         ({"spec": {**SPEC, "ca": "x" * 100_000}}, "not PEM"),
         ({"spec": {**SPEC, "ca": "é"}}, "not PEM"),
         ({"spec": {**SPEC, "ca": 7}}, "not PEM"),
-    ],
-)
-def test_what_is_none_is_refused_with_its_reason(body: object, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        decode_plugin_request(body)
+    ]
+    for body, reason in cases:
+        with subtests.test(body=body, reason=reason), pytest.raises(ValueError, match=reason):
+            decode_plugin_request(body)
 
 
 JSON = st.recursive(

@@ -22,9 +22,8 @@ def test_a_search_names_a_resource_or_a_path() -> None:
     assert decode_subject_search({"verb": "get", "path": "/healthz"}) == RequestInfo("get", "", "/healthz")
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_a_search_that_is_incomplete_or_ambiguous_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         ([], "not a JSON object"),
         ({"verb": "get"}, "either a resource or a path"),
         ({"verb": "get", "resource": "pods", "path": "/healthz"}, "either a resource or a path"),
@@ -32,11 +31,10 @@ def test_a_search_names_a_resource_or_a_path() -> None:
         ({"verb": 1, "resource": "pods"}, "verb is not a string"),
         ({"verb": "get", "resource": "po\nds"}, "resource contains a character"),
         ({"verb": "get", "resource": "\ud800"}, "resource contains a character"),
-    ],
-)
-def test_a_search_that_is_incomplete_or_ambiguous_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        decode_subject_search(value)
+    ]
+    for value, message in cases:
+        with subtests.test(value=value, message=message), pytest.raises(ValueError, match=message):
+            decode_subject_search(value)
 
 
 def test_a_revoked_token_is_known_by_its_digest_alone() -> None:
@@ -53,9 +51,8 @@ def test_everything_before_a_moment_can_be_revoked() -> None:
     assert decode_revocation(value) == (RevocationKind.BEFORE, "", moment)
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
+def test_a_revocation_that_is_incomplete_or_ambiguous_is_refused(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Any, str]] = [
         ({"type": "everything", "value": "x"}, "type must be one of"),
         ({"type": "origin", "value": "0" * 64}, "type must be one of token, session, user, group, before"),
         ({"type": "user"}, "a value is missing"),
@@ -65,11 +62,10 @@ def test_everything_before_a_moment_can_be_revoked() -> None:
         ({"type": "before", "before": "yesterday"}, "not RFC 3339"),
         ({"type": "before", "before": "2030-01-01T12:00:00"}, "no zone"),
         ({"type": "before", "before": "0001-01-01T00:00:00+14:00"}, "out of range"),
-    ],
-)
-def test_a_revocation_that_is_incomplete_or_ambiguous_is_refused(value: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        decode_revocation(value)
+    ]
+    for value, message in cases:
+        with subtests.test(value=value, message=message), pytest.raises(ValueError, match=message):
+            decode_revocation(value)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"verb": NaN}', b"[" * 100_000, b"\xff"])

@@ -151,9 +151,8 @@ aggregationRule:
     assert role.aggregates == (LabelSelector(wanted),)
 
 
-@pytest.mark.parametrize(
-    ("requirement", "labels", "expected"),
-    [
+def test_a_selector_selects_by_labels(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[Requirement, dict[str, str], bool]] = [
         (Requirement("k", "In", ("1", "2")), {"k": "2"}, True),
         (Requirement("k", "In", ("1",)), {}, False),
         (Requirement("k", "NotIn", ("1",)), {}, True),
@@ -162,16 +161,16 @@ aggregationRule:
         (Requirement("k", "Exists"), {}, False),
         (Requirement("k", "DoesNotExist"), {}, True),
         (Requirement("k", "DoesNotExist"), {"k": "1"}, False),
-    ],
-)
-def test_a_selector_selects_by_labels(requirement: Requirement, labels: dict[str, str], expected: bool) -> None:
-    assert LabelSelector((requirement,)).selects(tuple(labels.items())) is expected
-    assert LabelSelector().selects(tuple(labels.items()))
+    ]
+    for requirement, labels, expected in cases:
+        with subtests.test(requirement=requirement, labels=labels, expected=expected):
+            assert LabelSelector((requirement,)).selects(tuple(labels.items())) is expected
+            assert LabelSelector().selects(tuple(labels.items()))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_a_mistake_is_told_with_its_place(subtests: pytest.Subtests) -> None:
+    """R8, R12."""
+    cases = [
         (rule(apiGroups=[""], resources=["pods"]), "rules[0].verbs: a rule needs at least one verb"),
         (
             rule(verbs=["get"], nonResourceURLs=["/x"]),
@@ -251,11 +250,10 @@ def test_a_selector_selects_by_labels(requirement: Requirement, labels: dict[str
             "aggregationRule.clusterRoleSelectors[0].matchExpressions[0].key: there is no key",
         ),
         ("just text", ": expected a mapping, found a string"),
-    ],
-)
-def test_a_mistake_is_told_with_its_place(text: str, expected: str) -> None:
-    """R8, R12."""
-    assert expected in messages(text)
+    ]
+    for text, expected in cases:
+        with subtests.test(text=text, expected=expected):
+            assert expected in messages(text)
 
 
 def test_all_mistakes_are_told_and_the_rest_is_read() -> None:

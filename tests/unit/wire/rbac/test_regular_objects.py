@@ -93,7 +93,9 @@ def text_of(random: Random) -> str:
     return json.dumps({"apiVersion": f"{API}/v1", "kind": "RoleList", "items": items}, indent=1)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.integers(0, 2**32))
 def test_what_is_read_does_not_depend_on_how_it_is_read(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     text = text_of(Random(seed))

@@ -79,9 +79,8 @@ def test_go_writes_null_for_what_is_empty() -> None:
     assert decode_page("Role", empty.encode()).items == ()
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
+def test_one_object_that_cannot_be_understood_does_not_hide_the_others(subtests: pytest.Subtests) -> None:
+    cases: list[Any] = [
         {**BINDING, "subjects": 7},
         {**BINDING, "metadata": {"name": "broken"}},
         {**BINDING, "metadata": {"name": "a/b", "namespace": "dev"}},
@@ -89,12 +88,12 @@ def test_go_writes_null_for_what_is_empty() -> None:
         {"metadata": {"name": "broken", "namespace": "dev"}},
         "readers",
         None,
-    ],
-)
-def test_one_object_that_cannot_be_understood_does_not_hide_the_others(broken: Any) -> None:
-    read = decode_page("RoleBinding", page("RoleBinding", broken, BINDING))
-    assert read.items == (READERS,)
-    assert len(read.unreadable) == 1
+    ]
+    for broken in cases:
+        with subtests.test(broken=broken):
+            read = decode_page("RoleBinding", page("RoleBinding", broken, BINDING))
+            assert read.items == (READERS,)
+            assert len(read.unreadable) == 1
 
 
 def test_an_event_has_what_is_now() -> None:

@@ -8,20 +8,19 @@ from ostiary.core.delegation import parse_scope
 from ostiary.wire.request.misspellings import scope_notes
 
 
-@pytest.mark.parametrize(
-    ("scope", "note"),
-    [
+def test_what_looks_misspelt_or_is_more_than_it_seems_is_noted(subtests: pytest.Subtests) -> None:
+    cases = [
         ("get deployments -n shop", 'did you mean "deployments.apps"?'),
         ("get pod -n shop", 'did you mean "pods"?'),
         ("gte pods -n shop", 'no request has the verb "gte": did you mean "get"?'),
         ("list /metrics", 'no request has the verb "list"'),
         ("get pods/web-1 -n shop", "the name of an object stands by itself"),
         ("get * -n shop", "includes secrets"),
-    ],
-)
-def test_what_looks_misspelt_or_is_more_than_it_seems_is_noted(scope: str, note: str) -> None:
-    (said,) = scope_notes(parse_scope(scope))
-    assert note in said
+    ]
+    for scope, note in cases:
+        with subtests.test(scope=scope, note=note):
+            (said,) = scope_notes(parse_scope(scope))
+            assert note in said
 
 
 @pytest.mark.parametrize(

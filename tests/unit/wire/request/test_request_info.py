@@ -94,26 +94,33 @@ RESOURCES = [
 ]
 
 
-@pytest.mark.parametrize("row", RESOURCES, ids=lambda row: f"{row[0]} {row[1]}")
-def test_a_request_for_a_resource(row: tuple[str, ...]) -> None:
+def test_a_request_for_a_resource(subtests: pytest.Subtests) -> None:
     """S12, S43, S46."""
-    method, target, verb, group, version, namespace, resource, subresource, name = row
-    info = asked(method, target)
-    assert info.is_resource
-    assert (info.verb, info.api_group, info.api_version) == (verb, group, version)
-    assert (info.namespace, info.resource, info.subresource, info.name) == (namespace, resource, subresource, name)
-    assert info.method == method
+    for row in RESOURCES:
+        with subtests.test(f"{row[0]} {row[1]}"):
+            method, target, verb, group, version, namespace, resource, subresource, name = row
+            info = asked(method, target)
+            assert info.is_resource
+            assert (info.verb, info.api_group, info.api_version) == (verb, group, version)
+            assert (info.namespace, info.resource, info.subresource, info.name) == (
+                namespace,
+                resource,
+                subresource,
+                name,
+            )
+            assert info.method == method
 
 
 PATHS = ["/", "/api", "/api/", "/api/v1", "/api/v1/", "/apis", "/apis/apps", "/apis/apps/v1", "/apis/version/resource"]
 PATHS += ["/version", "/healthz/ping", "/metrics", "/openapi/v3/apis/apps/v1", "/API/v1/pods", "/foo/v1/pods/web", "*"]
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "BREW"])
-def test_every_other_path_is_a_path(method: str, path: str) -> None:
+def test_every_other_path_is_a_path(subtests: pytest.Subtests) -> None:
     """S46: the method is always there, and the verb is the same in lower case."""
-    assert asked(method, f"{path}?watch=1") == RequestInfo(method.lower(), method, path, of_kubernetes=True)
+    for path in PATHS:
+        for method in ["GET", "POST", "OPTIONS", "BREW"]:
+            with subtests.test(path=path, method=method):
+                assert asked(method, f"{path}?watch=1") == RequestInfo(method.lower(), method, path, of_kubernetes=True)
 
 
 def test_a_path_that_is_no_resource_is_decoded_too() -> None:
@@ -126,9 +133,9 @@ def test_a_verb_in_the_path_without_a_resource_is_refused(path: str) -> None:
         asked("GET", path)
 
 
-@pytest.mark.parametrize(
-    ("query", "verb"),
-    [
+def test_a_watch_is_one_if_kubernetes_takes_it_for_one(subtests: pytest.Subtests) -> None:
+    """S49, P4."""
+    cases = [
         ("", "list"),
         ("watch", "watch"),
         ("watch=", "watch"),
@@ -157,13 +164,12 @@ def test_a_verb_in_the_path_without_a_resource_is_refused(path: str) -> None:
         ("watch=true&labelSelector=a+b", "watch"),
         ("watch=0&fieldSelector=nonsense", "list"),
         ("limit=x", "list"),
-    ],
-)
-def test_a_watch_is_one_if_kubernetes_takes_it_for_one(query: str, verb: str) -> None:
-    """S49, P4."""
-    info = asked("GET", f"/api/v1/namespaces/x/pods?{query}")
-    assert info.verb == verb
-    assert info.modifier == ("Watch" if verb == "watch" else "")
+    ]
+    for query, verb in cases:
+        with subtests.test(query=query, verb=verb):
+            info = asked("GET", f"/api/v1/namespaces/x/pods?{query}")
+            assert info.verb == verb
+            assert info.modifier == ("Watch" if verb == "watch" else "")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
@@ -172,21 +178,20 @@ def test_watch_says_nothing_where_an_object_is_named(method: str) -> None:
     assert asked(method, "/api/v1/namespaces/x/pods/web?watch=1").verb != "watch"
 
 
-@pytest.mark.parametrize(
-    ("target", "modifier"),
-    [
+def test_the_modifier_tells_watches_and_proxies(subtests: pytest.Subtests) -> None:
+    """S46, S49."""
+    cases = [
         ("/api/v1/pods?watch=1", "Watch"),
         ("/api/v1/watch/pods", "Watch"),
         ("/api/v1/proxy/nodes/n", "Proxy"),
         ("/api/v1/nodes/n/proxy/x", "Proxy"),
         ("/api/v1/nodes/n", ""),
         ("/metrics", ""),
-    ],
-)
-def test_the_modifier_tells_watches_and_proxies(target: str, modifier: str) -> None:
-    """S46, S49."""
-    info = asked("GET", target)
-    assert (info.method, info.modifier) == ("GET", modifier)
+    ]
+    for target, modifier in cases:
+        with subtests.test(target=target, modifier=modifier):
+            info = asked("GET", target)
+            assert (info.method, info.modifier) == ("GET", modifier)
 
 
 def test_the_documents_namespace_is_empty_for_a_namespace() -> None:
@@ -197,9 +202,8 @@ def test_the_documents_namespace_is_empty_for_a_namespace() -> None:
     assert (listed.object_namespace, listed.name) == ("x", "")
 
 
-@pytest.mark.parametrize(
-    ("query", "name"),
-    [
+def test_a_selector_that_leaves_one_object_names_it(subtests: pytest.Subtests) -> None:
+    cases = [
         ("fieldSelector=metadata.name%3Dweb", "web"),
         ("fieldSelector=metadata.name%3D%3Dweb", "web"),
         ("fieldSelector=metadata.name=web&watch=1", "web"),
@@ -223,12 +227,12 @@ def test_the_documents_namespace_is_empty_for_a_namespace() -> None:
         ("fieldSelector=metadata.name%3Dweb&labelSelector=!!", ""),
         ("fieldSelector=metadata.name%3Dweb,", "web"),
         ("fieldSelector=metadata.name%3Dweb,x", ""),
-    ],
-)
-def test_a_selector_that_leaves_one_object_names_it(query: str, name: str) -> None:
-    assert asked("GET", f"/api/v1/namespaces/x/pods?{query}").name == name
-    deleted = asked("DELETE", f"/api/v1/namespaces/x/pods?{query}")
-    assert (deleted.verb, deleted.name) == ("deletecollection", "")
+    ]
+    for query, name in cases:
+        with subtests.test(query=query, name=name):
+            assert asked("GET", f"/api/v1/namespaces/x/pods?{query}").name == name
+            deleted = asked("DELETE", f"/api/v1/namespaces/x/pods?{query}")
+            assert (deleted.verb, deleted.name) == ("deletecollection", "")
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -263,9 +267,8 @@ def test_a_selector_that_says_nothing_or_cannot_be_read_narrows_nothing(query: s
     assert asked("GET", f"/api/v1/pods?{query}").label_selector is None
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "expected"),
-    [
+def test_long_running_is_what_kubernetes_sets_no_time_limit_for(subtests: pytest.Subtests) -> None:
+    cases = [
         ("GET", "/api/v1/pods?watch=1", True),
         ("GET", "/api/v1/watch/pods", True),
         ("GET", "/api/v1/proxy/nodes/n", True),
@@ -279,10 +282,10 @@ def test_a_selector_that_says_nothing_or_cannot_be_read_narrows_nothing(query: s
         ("GET", "/api/v1/pods", False),
         ("GET", "/api/v1/namespaces/x/pods/p/status", False),
         ("GET", "/exec", False),
-    ],
-)
-def test_long_running_is_what_kubernetes_sets_no_time_limit_for(method: str, target: str, expected: bool) -> None:
-    assert long_running(asked(method, target)) is expected
+    ]
+    for method, target, expected in cases:
+        with subtests.test(method=method, target=target, expected=expected):
+            assert long_running(asked(method, target)) is expected
 
 
 @given(st.lists(st.tuples(st.text(max_size=6), st.text(max_size=6)), max_size=6))

@@ -7,9 +7,8 @@ import pytest
 from ostiary.wire.request.resource_names import plural_of
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
+def test_a_singular_or_short_name_leads_to_the_plural(subtests: pytest.Subtests) -> None:
+    cases = [
         ("pod", "pods"),
         ("po", "pods"),
         ("Pods", "pods"),
@@ -27,7 +26,7 @@ from ostiary.wire.request.resource_names import plural_of
         ("widgets", None),
         ("*", None),
         ("", None),
-    ],
-)
-def test_a_singular_or_short_name_leads_to_the_plural(written: str, meant: str | None) -> None:
-    assert plural_of(written) == meant
+    ]
+    for written, meant in cases:
+        with subtests.test(written=written, meant=meant):
+            assert plural_of(written) == meant

@@ -21,9 +21,8 @@ def chosen(objects: list[Labels], selector: str) -> list[Labels]:
 
 
 # labels/selector_test.go: TestSelectorMatches and TestSetMatches, and the rows about > and <.
-@pytest.mark.parametrize(
-    ("selector", "labels", "expected"),
-    [
+def test_labels(subtests: pytest.Subtests) -> None:
+    cases = [
         ("", {"x": "y"}, True),
         ("x=y", {"x": "y"}, True),
         ("x=y,z=w", {"x": "y", "z": "w"}, True),
@@ -50,10 +49,10 @@ def chosen(objects: list[Labels], selector: str) -> list[Labels]:
         ("x notin (a,b)", {"x": "a"}, False),
         ("x=", {"x": ""}, True),
         ("x=", {}, False),
-    ],
-)
-def test_labels(selector: str, labels: Labels, expected: bool) -> None:
-    assert chosen([labels], selector) == ([labels] if expected else [])
+    ]
+    for selector, labels, expected in cases:
+        with subtests.test(selector=selector, labels=labels, expected=expected):
+            assert chosen([labels], selector) == ([labels] if expected else [])
 
 
 @given(OBJECTS, KEYS, st.lists(VALUES.filter(bool), min_size=1))

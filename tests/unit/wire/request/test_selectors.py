@@ -59,26 +59,28 @@ def rows(found: tuple[Requirement, ...]) -> tuple[tuple[str, ...], ...]:
     return tuple((one.key, one.operator, *one.values) for one in found)
 
 
-@pytest.mark.parametrize(("text", "expected"), LABELS)
-def test_a_label_selector(text: str, expected: tuple[tuple[str, ...], ...]) -> None:
-    assert rows(parse_label_selector(text)) == expected
+def test_a_label_selector(subtests: pytest.Subtests) -> None:
+    for text, expected in LABELS:
+        with subtests.test(text=text, expected=expected):
+            assert rows(parse_label_selector(text)) == expected
 
 
-@pytest.mark.parametrize("text", NO_LABELS)
-def test_what_is_no_label_selector(text: str) -> None:
-    with pytest.raises(SelectorError):
-        parse_label_selector(text)
+def test_what_is_no_label_selector(subtests: pytest.Subtests) -> None:
+    for text in NO_LABELS:
+        with subtests.test(text=text), pytest.raises(SelectorError):
+            parse_label_selector(text)
 
 
-@pytest.mark.parametrize(("text", "expected"), FIELDS)
-def test_a_field_selector(text: str, expected: tuple[tuple[str, ...], ...]) -> None:
-    assert rows(parse_field_selector(text)) == expected
+def test_a_field_selector(subtests: pytest.Subtests) -> None:
+    for text, expected in FIELDS:
+        with subtests.test(text=text, expected=expected):
+            assert rows(parse_field_selector(text)) == expected
 
 
-@pytest.mark.parametrize("text", NO_FIELDS)
-def test_what_is_no_field_selector(text: str) -> None:
-    with pytest.raises(SelectorError):
-        parse_field_selector(text)
+def test_what_is_no_field_selector(subtests: pytest.Subtests) -> None:
+    for text in NO_FIELDS:
+        with subtests.test(text=text), pytest.raises(SelectorError):
+            parse_field_selector(text)
 
 
 @given(st.text(st.sampled_from("ab=!(),<> in/.\\-\udcff"), max_size=40))

@@ -152,19 +152,18 @@ async def test_by_socks(ca: trustme.CA, scheme: str) -> None:
         assert heard[1:] == [b"us@er", b"secret", b"cluster.example"]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "accept", "said"),
-    [
+async def test_a_proxy_that_does_not_help_is_told(ca: trustme.CA, subtests: pytest.Subtests) -> None:
+    cases = [
         ("http", refusing, "the proxy refused with status 407"),
         ("http", garbage, "the proxy gave no usable answer"),
         ("http", silent, "the proxy gave no usable answer"),
         ("socks5", refusing_socks, "not allowed by its rules"),
         ("socks5", silent, "the SOCKS proxy gave no usable answer"),
         ("socks5", garbage, "accepts none of our ways to sign in"),
-    ],
-)
-async def test_a_proxy_that_does_not_help_is_told(ca: trustme.CA, scheme: str, accept: Accept, said: str) -> None:
-    async with running(accept) as (port, _):
-        status, reason = await ask_through(f"{scheme}://127.0.0.1:{port}", ca)
-        assert status == 503
-        assert said in reason
+    ]
+    for scheme, accept, said in cases:
+        with subtests.test(scheme=scheme, accept=accept, said=said):
+            async with running(accept) as (port, _):
+                status, reason = await ask_through(f"{scheme}://127.0.0.1:{port}", ca)
+                assert status == 503
+                assert said in reason

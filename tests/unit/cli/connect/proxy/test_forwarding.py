@@ -69,23 +69,23 @@ async def test_a_clients_impersonation_is_never_mixed_with_the_kubeconfigs(
         assert own == [f"{name.lower()}: {value}" for name, value in (line.split(": ") for line in lines)]
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
+async def test_what_the_cluster_would_not_act_upon_never_replaces_the_kubeconfigs_impersonation(
+    tmp_path_factory: pytest.TempPathFactory, ca: trustme.CA, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[str, ...]] = [
         ("Impersonate-Foo: x",),
         ("Impersonate-User: bob", "Impersonate-Foo: x"),
         ("Impersonate-User:",),
         ("Impersonate-User: ", "Impersonate-User: bob"),
         ("Impersonate-Group: admins",),
         ("Impersonate-Extra-Reason: x",),
-    ],
-)
-async def test_what_the_cluster_would_not_act_upon_never_replaces_the_kubeconfigs_impersonation(
-    tmp_path: Path, ca: trustme.CA, lines: tuple[str, ...]
-) -> None:
-    async with served(tmp_path, ca, echo, user={**TOKEN, "as": "auditor"}) as s:
-        assert (await s.ask("/", *lines)).status == 400
-        assert s.upstream.requests == []
+    ]
+    for lines in cases:
+        with subtests.test(lines=lines):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with served(tmp_path, ca, echo, user={**TOKEN, "as": "auditor"}) as s:
+                assert (await s.ask("/", *lines)).status == 400
+                assert s.upstream.requests == []
 
 
 def _impersonation(request: Message) -> list[str]:
@@ -204,3 +204,17 @@ async def test_a_kubeconfig_that_leads_back_to_us_is_refused(tmp_path: Path, ca:
         response = await s.ask("/")
         assert response.status == 503
         assert "goes through ostiary connect already" in message_of(response)
+
+
+async def test_another_program_is_served_while_one_sends_requests_without_a_token(
+    tmp_path: Path, ca: trustme.CA
+) -> None:
+    flood = "GET /api HTTP/1.1\r\nHost: {host}\r\n\r\n" * 20_000
+    async with served(tmp_path, ca, echo, user=TOKEN) as s, s.client() as first, s.client() as second:
+        assert (await second.ask(s.request("/api"))).status == 200
+        first.send(flood.format(host=s.listener.record.host).encode())
+        # The proxy has begun with the flood.
+        assert (await first.answer()).status == 401
+        assert (await second.ask(s.request("/api"))).status == 200
+        # The queue has not come to its end.
+        assert s.listener._http.queue.held > 0

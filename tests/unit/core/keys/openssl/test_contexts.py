@@ -30,13 +30,16 @@ def pair(ca: trustme.CA, key: MemoryKey) -> object:
     return pair_with_key(certify(ca, key.public_key, "alice").decode(), key)
 
 
-@pytest.mark.parametrize("version", [V1_2, V1_3], ids=["1.2", "1.3"])
-@pytest.mark.parametrize("curve", [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()], ids=lambda curve: curve.name)
-def test_an_ec_key_shakes_hands(ca: trustme.CA, version: ssl.TLSVersion, curve: ec.EllipticCurve) -> None:
-    key = MemoryKey(ec.generate_private_key(curve))
-    assert shake_hands(ca, pair(ca, key), version=version) == "alice"  # type: ignore[arg-type]
-    assert len(key.schemes) == 1
-    assert key.schemes[0].value.startswith("ecdsa")
+def test_an_ec_key_shakes_hands(ca: trustme.CA, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[str, ssl.TLSVersion]] = [("1.2", V1_2), ("1.3", V1_3)]
+    table: list[ec.EllipticCurve] = [ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1()]
+    for case, version in cases:
+        for curve in table:
+            with subtests.test(f"{case}, {curve.name}"):
+                key = MemoryKey(ec.generate_private_key(curve))
+                assert shake_hands(ca, pair(ca, key), version=version) == "alice"  # type: ignore[arg-type]
+                assert len(key.schemes) == 1
+                assert key.schemes[0].value.startswith("ecdsa")
 
 
 @pytest.mark.parametrize("version", [V1_2, V1_3], ids=["1.2", "1.3"])

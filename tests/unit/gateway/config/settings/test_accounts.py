@@ -52,10 +52,11 @@ def test_accounts_are_declared_by_namespace_and_name() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["Shop/deployer", "a.b/deployer", "shop/Deployer", "shop/a:b", "shop/-a", "shop/a\n"])
-def test_a_name_that_kubernetes_would_not_give_is_a_mistake(name: str) -> None:
-    (problem,) = problems(**declared(name))
-    assert "it is not the name of a" in problem
+def test_a_name_that_kubernetes_would_not_give_is_a_mistake(subtests: pytest.Subtests) -> None:
+    for name in ["Shop/deployer", "a.b/deployer", "shop/Deployer", "shop/a:b", "shop/-a", "shop/a\n"]:
+        with subtests.test(name=name):
+            (problem,) = problems(**declared(name))
+            assert "it is not the name of a" in problem
 
 
 def test_the_same_account_twice_is_a_mistake() -> None:

@@ -43,18 +43,21 @@ def test_an_endpoint_is_all_that_must_be_written(tmp_path: Path) -> None:
     assert (tracing.wait, tracing.timeout) == (timedelta(seconds=5), timedelta(seconds=10))
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:4318/v1/traces", "http://localhost/", "https://[::1]:1/x?y=1"])
-@pytest.mark.parametrize("ratio", [0, 0.25, 1])
-def test_what_is_right_is_taken(tmp_path: Path, endpoint: str, ratio: float) -> None:
-    more = {"ratio": ratio, "headersFile": "headers", "parents": "Always", "batch": 9, "buffer": 9}
-    tracing = configured(tmp_path, endpoint=endpoint, **more).tracing
-    assert tracing is not None
-    assert (tracing.endpoint, tracing.ratio, tracing.parents) == (endpoint, ratio, Parents.ALWAYS)
+def test_what_is_right_is_taken(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    for endpoint in ["http://127.0.0.1:4318/v1/traces", "http://localhost/", "https://[::1]:1/x?y=1"]:
+        for ratio in [0, 0.25, 1]:
+            with subtests.test(endpoint=endpoint, ratio=ratio):
+                tmp_path = tmp_path_factory.mktemp("case")
+                more = {"ratio": ratio, "headersFile": "headers", "parents": "Always", "batch": 9, "buffer": 9}
+                tracing = configured(tmp_path, endpoint=endpoint, **more).tracing
+                assert tracing is not None
+                assert (tracing.endpoint, tracing.ratio, tracing.parents) == (endpoint, ratio, Parents.ALWAYS)
 
 
-@pytest.mark.parametrize(
-    ("change", "place", "mistake"),
-    [
+def test_each_mistake_is_told_with_its_place(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[dict[str, Any], str, str]] = [
         ({"endpoint": "http://collector.example.com/v1/traces"}, "endpoint", "spans would cross the network in plain"),
         ({"endpoint": "collector"}, "endpoint", "it is not a URL"),
         ({"endpoint": "https://"}, "endpoint", "it is not a URL"),
@@ -67,15 +70,16 @@ def test_what_is_right_is_taken(tmp_path: Path, endpoint: str, ratio: float) -> 
         ({"parents": "Everybody"}, "parents", "unknown value"),
         ({"tls": {"pins": ["0" * 64]}}, "tls", "pins"),
         ({"tls": {"ca": "headers"}}, "tls.ca", ""),
-    ],
-)
-def test_each_mistake_is_told_with_its_place(tmp_path: Path, change: dict[str, Any], place: str, mistake: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        configured(tmp_path, **{"endpoint": ENDPOINT, **change})
-    text = str(caught.value)
-    assert f"tracing.{place}" in text
-    assert mistake in text
-    assert API_KEY not in text
+    ]
+    for change, place, mistake in cases:
+        with subtests.test(change=change, place=place, mistake=mistake):
+            tmp_path = tmp_path_factory.mktemp("case")
+            with pytest.raises(ConfigurationError) as caught:
+                configured(tmp_path, **{"endpoint": ENDPOINT, **change})
+            text = str(caught.value)
+            assert f"tracing.{place}" in text
+            assert mistake in text
+            assert API_KEY not in text
 
 
 def test_without_the_extra_the_start_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

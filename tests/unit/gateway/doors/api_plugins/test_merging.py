@@ -23,9 +23,10 @@ def answers(head: bytes, body: bytes = b"{}") -> Script:
     return script
 
 
-@pytest.mark.parametrize(
-    ("script", "status"),
-    [
+async def test_the_failure_of_the_upstream_is_its_failure(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         (answers(b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n", b'{"kind":"Status"}'), 403),
         (answers(b"HTTP/1.1 404 Not Found\r\n"), 404),
         # About the gateway's own credential.
@@ -34,17 +35,16 @@ def answers(head: bytes, body: bytes = b"{}") -> Script:
         (answers(OK, b"no JSON"), 502),
         (answers(OK, b"[" * 100_000), 502),
         (answers(OK, b'{"kind":"Pod"}'), 502),
-    ],
-)
-@pytest.mark.parametrize("path", ["/apis", "/apis/"])
-async def test_the_failure_of_the_upstream_is_its_failure(
-    tmp_path: Path, path: str, script: Script, status: int
-) -> None:
-    async with upstream(script) as made:
-        config = configured(tmp_path, at(made), PolicyWithRules(), upstreams=kubernetes(at(made)))
-        async with serving(config) as site:
-            answer = await site.ask(path)
-            assert (answer.status, answer.all("Location")) == (status, [])
+    ]
+    for script, status in cases:
+        for path in ["/apis", "/apis/"]:
+            with subtests.test(script=script, status=status, path=path):
+                tmp_path = tmp_path_factory.mktemp("case")
+                async with upstream(script) as made:
+                    config = configured(tmp_path, at(made), PolicyWithRules(), upstreams=kubernetes(at(made)))
+                    async with serving(config) as site:
+                        answer = await site.ask(path)
+                        assert (answer.status, answer.all("Location")) == (status, [])
 
 
 async def test_an_upstream_that_is_away_is_503_and_the_providers_own_group_goes_on(tmp_path: Path) -> None:

@@ -99,9 +99,10 @@ async def test_a_body_arrives_whole(tmp_path: Path) -> None:
         assert policy.requests[0].body == b'{"a":1}'
 
 
-@pytest.mark.parametrize(
-    ("path", "method", "status"),
-    [
+async def test_what_it_does_not_serve_is_refused(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         (f"{RULES}/wrong", "GET", 400),
         (f"{RULES}/away", "GET", 503),
         (f"{RULES}/one/status", "GET", 405),
@@ -111,11 +112,12 @@ async def test_a_body_arrives_whole(tmp_path: Path) -> None:
         (f"/apis/{GROUP}/v2/rules", "GET", 404),
         (f"/apis/{GROUP}/v2", "GET", 404),
         (f"/apis/{GROUP}", "DELETE", 405),
-    ],
-)
-async def test_what_it_does_not_serve_is_refused(tmp_path: Path, path: str, method: str, status: int) -> None:
-    async with gateway(tmp_path, PolicyWithRules()) as site:
-        assert (await site.ask(path, method=method)).status == status
+    ]
+    for path, method, status in cases:
+        with subtests.test(path=path, method=method, status=status):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with gateway(tmp_path, PolicyWithRules()) as site:
+                assert (await site.ask(path, method=method)).status == status
 
 
 async def test_it_stands_in_discovery(tmp_path: Path) -> None:

@@ -71,9 +71,8 @@ def test_paths_of_the_group_go_to_the_plugin(world: World, path: str) -> None:
     assert world.goes_to_plugin(path, "DELETE")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_all_others_stay_with_the_cluster(world: World, subtests: pytest.Subtests) -> None:
+    cases = [
         "/",
         "/api",
         "/api/v1/pods",
@@ -85,20 +84,19 @@ def test_paths_of_the_group_go_to_the_plugin(world: World, path: str) -> None:
         f"/{GROUP}/v1/builds",
         f"/openapi/v3/{GROUP}/v1",
         f"/openapi/v2/apis/{GROUP}/v1",
-    ],
-)
-def test_all_others_stay_with_the_cluster(world: World, path: str) -> None:
-    assert world.find(path) is None
+    ]
+    for path in cases:
+        with subtests.test(path=path):
+            assert world.find(path) is None
 
 
-@pytest.mark.parametrize(
-    "path", ["/apis", "/apis/", "/openapi/v2", "/openapi/v3", f"/apis/{GROUP}", f"/apis/{GROUP}/v1"]
-)
-def test_documents_are_answered_here(world: World, path: str) -> None:
-    route = world.find(path)
-    assert route is not None
-    assert route.upstream is None
-    assert route.handler is not None
+def test_documents_are_answered_here(world: World, subtests: pytest.Subtests) -> None:
+    for path in ["/apis", "/apis/", "/openapi/v2", "/openapi/v3", f"/apis/{GROUP}", f"/apis/{GROUP}/v1"]:
+        with subtests.test(path=path):
+            route = world.find(path)
+            assert route is not None
+            assert route.upstream is None
+            assert route.handler is not None
 
 
 @pytest.mark.parametrize(

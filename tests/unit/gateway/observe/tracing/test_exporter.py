@@ -113,14 +113,14 @@ async def test_a_collector_that_is_busy_is_asked_again(code: int, caplog: pytest
     assert caplog.records[1].__dict__["left_out"] == 2
 
 
-@pytest.mark.parametrize("code", [301, 400, 401, 404, 413, 500])
-async def test_a_batch_that_a_collector_refuses_is_not_sent_again(code: int) -> None:
-    with collecting() as collector:
-        collector.answers = [code]
-        async with running(Exporting(collector.url)) as exporting:
-            exporting.exporter.put([SPAN, SPAN])
-            await exporting.until_counted(1, {"refused": 1})
-        assert exporting.pauses == []
+async def test_a_batch_that_a_collector_refuses_is_not_sent_again(subtests: pytest.Subtests) -> None:
+    for code in [301, 400, 401, 404, 413, 500]:
+        with subtests.test(code=code), collecting() as collector:
+            collector.answers = [code]
+            async with running(Exporting(collector.url)) as exporting:
+                exporting.exporter.put([SPAN, SPAN])
+                await exporting.until_counted(1, {"refused": 1})
+            assert exporting.pauses == []
 
 
 async def test_a_dead_collector_is_logged_once_in_a_while_and_every_span_counted(

@@ -15,9 +15,10 @@ def test_each_line_is_a_header(tmp_path: Path) -> None:
     assert read_headers(path) == {"x-api-key": "123 456", "authorization": "Bearer abc"}
 
 
-@pytest.mark.parametrize(
-    ("text", "mistake"),
-    [
+def test_anything_else_is_a_mistake_that_is_not_quoted(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         ("X-Api-Key 123", "line 1 is not a header"),
         ("X-Api-Key:", "line 1 is not a header"),
         (": 123", "line 1 is not a header"),
@@ -27,11 +28,12 @@ def test_each_line_is_a_header(tmp_path: Path) -> None:
         ("Content-Type: 123", "line 1 sets a header that is set already"),
         ("Host: 123", "line 1 sets a header that is set already"),
         ("A: 123\na: 123", "line 2 sets a header that is set already"),
-    ],
-)
-def test_anything_else_is_a_mistake_that_is_not_quoted(tmp_path: Path, text: str, mistake: str) -> None:
-    path = tmp_path / "headers"
-    path.write_text(text, encoding="latin-1")
-    with pytest.raises(ValueError, match="line") as caught:
-        read_headers(path)
-    assert str(caught.value) == mistake
+    ]
+    for text, mistake in cases:
+        with subtests.test(text=text, mistake=mistake):
+            tmp_path = tmp_path_factory.mktemp("case")
+            path = tmp_path / "headers"
+            path.write_text(text, encoding="latin-1")
+            with pytest.raises(ValueError, match="line") as caught:
+                read_headers(path)
+            assert str(caught.value) == mistake

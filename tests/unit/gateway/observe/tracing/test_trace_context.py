@@ -21,9 +21,8 @@ def test_the_parent_says_the_trace_the_span_and_whether_it_is_recorded(flags: st
     assert read("Host: x", f"traceparent: 00-{TRACE}-{SPAN}-{flags}") == TraceContext(TRACE, SPAN, sampled)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_what_cannot_be_read_counts_as_absent(subtests: pytest.Subtests) -> None:
+    cases = [
         "",
         TRACE,
         f"00-{TRACE}-{SPAN}",
@@ -40,10 +39,10 @@ def test_the_parent_says_the_trace_the_span_and_whether_it_is_recorded(flags: st
         f"00-{TRACE}-{SPAN}-01-more",
         f"00_{TRACE}_{SPAN}_01",
         f"00-{TRACE}-{SPAN}-01,00-{TRACE}-{SPAN}-01",
-    ],
-)
-def test_what_cannot_be_read_counts_as_absent(value: str) -> None:
-    assert read(f"traceparent: {value}") is None
+    ]
+    for value in cases:
+        with subtests.test(value=value):
+            assert read(f"traceparent: {value}") is None
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known() -> None:
@@ -64,9 +63,8 @@ def test_a_state_without_a_parent_says_nothing() -> None:
     assert read("tracestate: a=1") is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "state"),
-    [
+def test_the_state_passes_whole_or_not_at_all(subtests: pytest.Subtests) -> None:
+    cases: list[tuple[list[str], str]] = [
         (["a=1"], "a=1"),
         (["a=1,b=2", "c=3"], "a=1,b=2,c=3"),
         (["a=1 , b=2"], "a=1,b=2"),
@@ -84,11 +82,11 @@ def test_a_state_without_a_parent_says_nothing() -> None:
         (["a=" + "x" * 250 + ",b=" + "x" * 257], ""),
         (["a=" + "x" * 252 + ",b=" + "x" * 255], "a=" + "x" * 252 + ",b=" + "x" * 255),
         (["a=" + "x" * 253 + ",b=" + "x" * 255], ""),
-    ],
-)
-def test_the_state_passes_whole_or_not_at_all(lines: list[str], state: str) -> None:
-    context = read(f"traceparent: 00-{TRACE}-{SPAN}-01", *(f"tracestate: {line}" for line in lines))
-    assert context == TraceContext(TRACE, SPAN, True, state)
+    ]
+    for lines, state in cases:
+        with subtests.test(lines=lines, state=state):
+            context = read(f"traceparent: 00-{TRACE}-{SPAN}-01", *(f"tracestate: {line}" for line in lines))
+            assert context == TraceContext(TRACE, SPAN, True, state)
 
 
 def test_what_is_written_can_be_read() -> None:

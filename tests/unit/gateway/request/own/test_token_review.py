@@ -76,18 +76,20 @@ async def test_who_asks_for_an_encoding_that_nobody_has_is_answered_by_the_upstr
         assert len(made.requests) == 1
 
 
-@pytest.mark.parametrize("other", ["ost_another", "", "the system's own", None])
-@pytest.mark.parametrize("allowed", [True, False])
 async def test_a_review_of_another_token_is_decided_and_passed_on_as_it_came(
-    tmp_path: Path, other: str | None, allowed: bool
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
-    body = b"{not a review" if other is None else review(other)
-    async with upstream() as made, served(config(tmp_path, at(made), allowed=allowed)) as site:
-        for _ in range(3):
-            answer = await ask(site, body)
-            # The upstream answers with the body that it got.
-            assert (answer.status, answer.body) == (200, body) if allowed else answer.status == 403
-        assert [request.body for request in made.requests] == ([body] * 3 if allowed else [])
+    for other in ["ost_another", "", "the system's own", None]:
+        for allowed in [True, False]:
+            with subtests.test(other=other, allowed=allowed):
+                tmp_path = tmp_path_factory.mktemp("case")
+                body = b"{not a review" if other is None else review(other)
+                async with upstream() as made, served(config(tmp_path, at(made), allowed=allowed)) as site:
+                    for _ in range(3):
+                        answer = await ask(site, body)
+                        # The upstream answers with the body that it got.
+                        assert (answer.status, answer.body) == (200, body) if allowed else answer.status == 403
+                    assert [request.body for request in made.requests] == ([body] * 3 if allowed else [])
 
 
 async def test_bodies_in_chunks_and_large_ones_reach_the_upstream_whole(tmp_path: Path) -> None:

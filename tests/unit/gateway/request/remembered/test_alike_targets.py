@@ -100,22 +100,25 @@ async def test_a_number_that_may_matter_is_read_each_time(tmp_path: Path, parame
         assert shapes(gateway) == {f"{PODS}?{parameter}=#&limit=#".encode(): None}
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
+async def test_what_is_no_usual_name_or_number_is_never_like_another(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         *(f"{PODS}/Web", f"{PODS}/-web", f"{PODS}/web-", f"{PODS}/w%20b", f"{PODS}/{'x' * 254}", f"{PODS}/a:b"),
         *(f"{PODS}?limit={'9' * 19}", f"{PODS}?limit=5x", f"{PODS}?limit=", f"{PODS}/web/log", "/version"),
-    ],
-)
-async def test_what_is_no_usual_name_or_number_is_never_like_another(tmp_path: Path, target: str) -> None:
-    async with site(tmp_path) as (gateway, made):
-        assert (
-            await ask_all(gateway, f"{PODS}/web-1", f"{PODS}/web-2", f"{PODS}?limit=1", f"{PODS}?limit=2") == [200] * 4
-        )
-        before = shapes(gateway)
-        assert await ask_all(gateway, target, target) == [200, 200]
-        assert {shape for shape, alike in shapes(gateway).items() if alike is not None} == set(before)
-        assert [request.target.decode() for request in made.requests[4:]] == [target] * 2
+    ]
+    for target in cases:
+        with subtests.test(target=target):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with site(tmp_path) as (gateway, made):
+                assert (
+                    await ask_all(gateway, f"{PODS}/web-1", f"{PODS}/web-2", f"{PODS}?limit=1", f"{PODS}?limit=2")
+                    == [200] * 4
+                )
+                before = shapes(gateway)
+                assert await ask_all(gateway, target, target) == [200, 200]
+                assert {shape for shape, alike in shapes(gateway).items() if alike is not None} == set(before)
+                assert [request.target.decode() for request in made.requests[4:]] == [target] * 2
 
 
 async def test_a_host_has_targets_of_its_own(tmp_path: Path) -> None:

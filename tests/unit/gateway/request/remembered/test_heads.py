@@ -112,28 +112,30 @@ async def test_known_header_lines_of_a_revoked_token_are_refused(tmp_path: Path)
         assert len(made.requests) == 4
 
 
-@pytest.mark.parametrize("end", ["expired", "revoked"])
-@pytest.mark.parametrize("times", [0, 1, 4], ids=["new", "seen", "remembered"])
 async def test_a_browsers_head_gets_the_same_401_whether_it_is_remembered_or_not(
-    tmp_path: Path, times: int, end: str
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
     """Only a browser without a token is led from ``/`` to sign-in, so that the dropped headers do not matter."""
-    html = "Accept: text/html,*/*;q=0.8"
-    async with site(tmp_path) as (gateway, _):
-        for _ in range(times):
-            assert (await gateway.ask("/", html)).status == 200
-        assert len(gateway.worker._http.known) == (1 if times == 4 else 0)
-        if end == "expired":
-            gateway.clock.advance(minutes=15)
-        else:
-            shared = gateway.worker.app.shared
-            await shared.tokens.revoke(RevocationKind.USER, "alice")
-            await shared.authenticator.feed.confirm()
-        answer = await gateway.ask("/", html)
-        assert (answer.status, answer.one("Location")) == (401, None)
-        assert answer.one("WWW-Authenticate") == b'Bearer realm="ostiary", error="invalid_token"'
-        led = await gateway.client.ask(get("/", html))
-        assert (led.status, led.one("Location")) == (303, b"/auth")
+    for end in ["expired", "revoked"]:
+        for case, times in [("new", 0), ("seen", 1), ("remembered", 4)]:
+            with subtests.test(case, end=end):
+                tmp_path = tmp_path_factory.mktemp("case")
+                html = "Accept: text/html,*/*;q=0.8"
+                async with site(tmp_path) as (gateway, _):
+                    for _ in range(times):
+                        assert (await gateway.ask("/", html)).status == 200
+                    assert len(gateway.worker._http.known) == (1 if times == 4 else 0)
+                    if end == "expired":
+                        gateway.clock.advance(minutes=15)
+                    else:
+                        shared = gateway.worker.app.shared
+                        await shared.tokens.revoke(RevocationKind.USER, "alice")
+                        await shared.authenticator.feed.confirm()
+                    answer = await gateway.ask("/", html)
+                    assert (answer.status, answer.one("Location")) == (401, None)
+                    assert answer.one("WWW-Authenticate") == b'Bearer realm="ostiary", error="invalid_token"'
+                    led = await gateway.client.ask(get("/", html))
+                    assert (led.status, led.one("Location")) == (303, b"/auth")
 
 
 async def test_known_header_lines_lead_nobody_past_an_open_path(tmp_path: Path) -> None:

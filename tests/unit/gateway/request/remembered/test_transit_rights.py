@@ -33,23 +33,25 @@ from tests.unit.gateway.request.remembered.transit_scene import (
 # --- revocation, and the end of what the token is good for ---
 
 
-@pytest.mark.parametrize("kind", [each for each in RevocationKind if each is not RevocationKind.ORIGIN])
-@pytest.mark.parametrize("evicted", [False, True])
-async def test_a_revocation_cuts_it(tmp_path: Path, kind: RevocationKind, evicted: bool) -> None:
-    async with scene(tmp_path) as it:
-        transit = await it.begin()
-        if evicted:
-            # Others of the same user may have taken its place in memory.
-            it.gateway.worker.app.shared.authenticator.in_use.forget(transit.token)
-        values = {
-            RevocationKind.TOKEN: digest(it.gateway.token).hex(),
-            RevocationKind.SESSION: transit.token.session.id,
-            RevocationKind.USER: "alice",
-            RevocationKind.GROUP: "dev",
-        }
-        await it.revoke(kind, values.get(kind, ""))
-        await it.is_cut()
-        assert await it.codes() == [*([200] * UNTIL_KNOWN), 0]
+async def test_a_revocation_cuts_it(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    for kind in [each for each in RevocationKind if each is not RevocationKind.ORIGIN]:
+        for evicted in [False, True]:
+            with subtests.test(kind=kind, evicted=evicted):
+                tmp_path = tmp_path_factory.mktemp("case")
+                async with scene(tmp_path) as it:
+                    transit = await it.begin()
+                    if evicted:
+                        # Others of the same user may have taken its place in memory.
+                        it.gateway.worker.app.shared.authenticator.in_use.forget(transit.token)
+                    values = {
+                        RevocationKind.TOKEN: digest(it.gateway.token).hex(),
+                        RevocationKind.SESSION: transit.token.session.id,
+                        RevocationKind.USER: "alice",
+                        RevocationKind.GROUP: "dev",
+                    }
+                    await it.revoke(kind, values.get(kind, ""))
+                    await it.is_cut()
+                    assert await it.codes() == [*([200] * UNTIL_KNOWN), 0]
 
 
 async def test_a_revocation_of_another_leaves_it_alone(tmp_path: Path) -> None:

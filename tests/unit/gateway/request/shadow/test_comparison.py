@@ -70,10 +70,13 @@ async def shadow_event(gateway: Gateway) -> dict[str, Any]:
     return event
 
 
-@pytest.mark.parametrize(
-    ("decision", "reply", "outcome"),
-    [
+async def test_every_answer_is_told_for_what_it_is(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         (ALLOW, review(allowed=True, reason="a rule"), "agree"),
+        (ALLOW, review(allowed=True).replace(b"201 Created", b"200 OK"), "agree"),
+        (ALLOW, review(allowed=True).replace(b"201 Created", b"202 Accepted"), "unknown"),
         (DENY, review(allowed=False, denied=True), "agree"),
         (DENY, review(allowed=False), "agree"),
         (Decision(Verdict.NO_OPINION, hidden=True), review(allowed=False), "agree"),
@@ -87,18 +90,19 @@ async def shadow_event(gateway: Gateway) -> dict[str, Any]:
         (ALLOW, answer(b"{}", b"401 Unauthorized"), "unknown"),
         (ALLOW, answer(b"{}", b"503 Unavailable"), "unknown"),
         (ALLOW, b"HTTP/1.1 nonsense\r\n\r\n", "unknown"),
-    ],
-)
-async def test_every_answer_is_told_for_what_it_is(
-    tmp_path: Path, decision: Decision, reply: bytes, outcome: str
-) -> None:
-    async with shadowed(tmp_path, script(reply), decision) as (gateway, _):
-        assert (await gateway.ask(PODS)).status == (200 if decision.allowed else 403)
-        await until(lambda: count(gateway, outcome) == 1)
-        event = await shadow_event(gateway)
-        assert event["annotations"]["ostiary.dev/shadow"] == outcome
-        assert event["annotations"]["authorization.k8s.io/decision"] == ("allow" if decision.allowed else "forbid")
-        assert event["user"]["username"] == "alice"
+    ]
+    for decision, reply, outcome in cases:
+        with subtests.test(decision=decision, reply=reply, outcome=outcome):
+            tmp_path = tmp_path_factory.mktemp("case")
+            async with shadowed(tmp_path, script(reply), decision) as (gateway, _):
+                assert (await gateway.ask(PODS)).status == (200 if decision.allowed else 403)
+                await _counted(gateway, outcome, 1)
+                event = await shadow_event(gateway)
+                assert event["annotations"]["ostiary.dev/shadow"] == outcome
+                assert event["annotations"]["authorization.k8s.io/decision"] == (
+                    "allow" if decision.allowed else "forbid"
+                )
+                assert event["user"]["username"] == "alice"
 
 
 async def test_no_request_waits_for_the_cluster_and_what_is_too_much_is_dropped(tmp_path: Path) -> None:

@@ -306,47 +306,52 @@ async def test_a_policy_that_changes_again_while_it_is_asked_is_asked_once_more(
 # --- after a reload ---
 
 
-@pytest.mark.parametrize(
-    ("change", "ends"),
-    [
+async def test_the_new_configuration_judges_what_was_opened_under_the_old_one(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests, caplog: pytest.LogCaptureFixture
+) -> None:
+    cases = [
         ("nothing", False),
         ("the policy", True),
         ("the server", True),
         ("the prefix", True),
         ("another setting of the upstream", False),
         ("the policy, and it cannot be asked", False),
-    ],
-)
-async def test_the_new_configuration_judges_what_was_opened_under_the_old_one(
-    tmp_path: Path, change: str, ends: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "ostiary.gateway")
-    async with upstream(endless) as made, upstream(endless) as other:
-        first = configured(tmp_path, at(made), Policy())
-        async with serving(first) as site, opened(site) as client:
-            config = site.worker.app.config
-            (api,) = config.upstreams
-            if change.startswith("the policy"):
-                policy = Policy(DENY)
-                policy.fails = "cannot be asked" in change
-                chain = (Authorization("policy", "policy", policy),)
-                config = replace(config, authorization=replace(config.authorization, chain=chain))
-            elif change == "the server":
-                config = replace(config, upstreams=configured(tmp_path, at(other)).upstreams)
-            elif change == "the prefix":
-                config = replace(config, upstreams=(replace(api, prefix="/elsewhere"),))
-            elif change == "another setting of the upstream":
-                upstreams = [{"name": "renamed", "server": at(made), "identity": "none", "attributes": "http"}]
-                config = replace(config, upstreams=configured(tmp_path, at(made), upstreams=upstreams).upstreams)
-            await site.worker.reload(config)
-            if ends:
-                await cut(client)
-            else:
-                await site.tick(30)
-                assert not is_cut(client)
-    messages = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
-    expected = {"the policy": "the policy no longer allows it"}.get(change, "the configuration no longer has it")
-    assert messages == ([f"a stream was cut: {expected}"] if ends else [])
+    ]
+    for change, ends in cases:
+        with subtests.test(change=change, ends=ends):
+            tmp_path = tmp_path_factory.mktemp("case")
+            caplog.clear()
+            caplog.set_level(logging.INFO, "ostiary.gateway")
+            async with upstream(endless) as made, upstream(endless) as other:
+                first = configured(tmp_path, at(made), Policy())
+                async with serving(first) as site, opened(site) as client:
+                    config = site.worker.app.config
+                    (api,) = config.upstreams
+                    if change.startswith("the policy"):
+                        policy = Policy(DENY)
+                        policy.fails = "cannot be asked" in change
+                        chain = (Authorization("policy", "policy", policy),)
+                        config = replace(config, authorization=replace(config.authorization, chain=chain))
+                    elif change == "the server":
+                        config = replace(config, upstreams=configured(tmp_path, at(other)).upstreams)
+                    elif change == "the prefix":
+                        config = replace(config, upstreams=(replace(api, prefix="/elsewhere"),))
+                    elif change == "another setting of the upstream":
+                        upstreams = [{"name": "renamed", "server": at(made), "identity": "none", "attributes": "http"}]
+                        config = replace(
+                            config, upstreams=configured(tmp_path, at(made), upstreams=upstreams).upstreams
+                        )
+                    await site.worker.reload(config)
+                    if ends:
+                        await cut(client)
+                    else:
+                        await site.tick(30)
+                        assert not is_cut(client)
+            messages = [record.getMessage() for record in caplog.records if "a stream was cut" in record.getMessage()]
+            expected = {"the policy": "the policy no longer allows it"}.get(
+                change, "the configuration no longer has it"
+            )
+            assert messages == ([f"a stream was cut: {expected}"] if ends else [])
 
 
 async def test_what_the_configuration_no_longer_has_does_not_keep_the_rest_from_being_judged(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def lines_of(place: FollowedUpstream, *, longest: int = 1000, silence: float = 5.0) -> list[bytes]:
+async def lines_of(place: FollowedUpstream, *, longest: int = 1000, silence: float = 30.0) -> list[bytes]:
     async with place.read_lines(WATCH, longest=longest, silence=silence) as lines:
         assert lines.answer is None
         return [line async for batch in lines.batches() for line in batch]
@@ -69,7 +69,7 @@ async def test_a_refusal_comes_whole(tmp_path: Path) -> None:
         connection.send(b'HTTP/1.1 410 Gone\r\nContent-Length: 12\r\n\r\n{"code":410}')
         await connection.rest()
 
-    async with followed(tmp_path, script) as (place, _), place.read_lines(WATCH, longest=10, silence=5) as lines:
+    async with followed(tmp_path, script) as (place, _), place.read_lines(WATCH, longest=10, silence=30) as lines:
         assert lines.answer is not None
         assert (lines.answer.status, lines.answer.body) == (410, b'{"code":410}')
 
@@ -110,22 +110,25 @@ async def large_refusal(connection: Upstreamed) -> None:
     await connection.rest()
 
 
-@pytest.mark.parametrize(
-    ("script", "cause"),
-    [
+async def test_what_cannot_go_on_ends_with_its_cause(
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
+) -> None:
+    cases = [
         (endless_line, "a line that is too long"),
         (cut_off, "it closed the connection"),
         (nothing_more, "nothing came for 0.05 seconds"),
         (silent, "did not answer in time"),
         (switched, "switched protocols"),
         (large_refusal, "too large"),
-    ],
-)
-async def test_what_cannot_go_on_ends_with_its_cause(tmp_path: Path, script: Script, cause: str) -> None:
-    async with followed(tmp_path, script, seconds=0.3) as (place, _):
-        with pytest.raises(ProviderError) as raised:
-            await lines_of(place, silence=0.05)
-        assert cause in str(raised.value.cause)
+    ]
+    for script, cause in cases:
+        with subtests.test(script=script, cause=cause):
+            tmp_path = tmp_path_factory.mktemp("case")
+            seconds, silence = (0.3 if script is silent else 30.0), (0.05 if script is nothing_more else 30.0)
+            async with followed(tmp_path, script, seconds=seconds) as (place, _):
+                with pytest.raises(ProviderError) as raised:
+                    await lines_of(place, silence=silence)
+                assert cause in str(raised.value.cause)
 
 
 async def test_an_upstream_that_is_faster_than_its_reader_must_wait(
@@ -148,7 +151,7 @@ async def test_an_upstream_that_is_faster_than_its_reader_must_wait(
 
     async with (
         followed(tmp_path, script) as (place, _),
-        place.read_lines(WATCH, longest=10_000, silence=5) as lines,
+        place.read_lines(WATCH, longest=10_000, silence=30) as lines,
     ):
         for _ in range(500):
             await asyncio.sleep(0)

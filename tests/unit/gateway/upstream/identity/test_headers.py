@@ -45,21 +45,31 @@ def test_how_a_person_signed_in_needs_no_permission_in_the_cluster() -> None:
     assert b"ostiary.dev%2Facr: gold" in identity_lines(user, HeaderNames()), "other upstreams may want to know"
 
 
-@pytest.mark.parametrize(
-    "bad", ["a\r\nImpersonate-Group: system:masters", "a\nb", "a\rb", "a\0b", "a\x7f", "\ta", " a", "a ", "", "\ud800"]
-)
-def test_a_name_that_a_header_cannot_carry_is_refused(bad: str) -> None:
+def test_a_name_that_a_header_cannot_carry_is_refused(subtests: pytest.Subtests) -> None:
     """H6."""
-    for user in (
-        UserInfo(bad),
-        UserInfo("alice", "", (bad,)),
-        UserInfo("alice", "", (), (("k", (bad,)),)),
-    ):
-        with pytest.raises(BadHeader):
-            impersonation(user)
-    if bad:
-        with pytest.raises(BadHeader):
-            impersonation(UserInfo("alice", bad))
+    for bad in [
+        "a\r\nImpersonate-Group: system:masters",
+        "a\nb",
+        "a\rb",
+        "a\0b",
+        "a\x7f",
+        "\ta",
+        " a",
+        "a ",
+        "",
+        "\ud800",
+    ]:
+        with subtests.test(bad=bad):
+            for user in (
+                UserInfo(bad),
+                UserInfo("alice", "", (bad,)),
+                UserInfo("alice", "", (), (("k", (bad,)),)),
+            ):
+                with pytest.raises(BadHeader):
+                    impersonation(user)
+            if bad:
+                with pytest.raises(BadHeader):
+                    impersonation(UserInfo("alice", bad))
 
 
 def test_configured_names_are_used() -> None:

@@ -15,6 +15,7 @@ import trustme
 
 from ostiary.gateway.upstream.health import check_credential, check_health
 from tests.support.http1 import Script, Upstreamed, chunked, get, until, upstream
+from tests.support.http_server import server_context
 from tests.unit.gateway.request.test_engine import Served, at, configured, served
 
 STATUS = b'{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}\n'
@@ -75,23 +76,29 @@ def errors_of(site: Served, kind: str) -> float:
     return site.worker.app.shared.metrics.upstream_errors.values.get(("cluster", kind), 0)
 
 
-@pytest.mark.parametrize("rejection", [WHOLE, IN_CHUNKS, UNTIL_CLOSE], ids=["whole", "chunked", "until close"])
-@pytest.mark.parametrize("request_", [POD, f"{POD}?watch=true", f"{POD}/log?follow=true", BEHIND_A_POD, "/version"])
 async def test_a_rejected_credential_of_ours_is_a_503_that_does_not_blame_the_user(
-    tmp_path: Path, rejection: bytes, request_: str, caplog: pytest.LogCaptureFixture
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "ostiary.gateway")
-    async with upstream(knows(lambda: "another", rejection)) as made, served(kubernetes(tmp_path, at(made))) as site:
-        answer = await site.client.ask(site.request(request_))
-        said = json.loads(answer.body)
-        assert (answer.status, said["reason"], said["code"]) == (503, "ServiceUnavailable", 503)
-        assert "the gateway cannot authenticate itself" in said["message"]
-        assert answer.all("WWW-Authenticate") == []
-        assert errors_of(site, "credential") == 1
-        (line,) = [line for line in caplog.records if line.levelno == logging.ERROR]
-        assert (line.upstream, line.cause) == ("cluster", "it rejects the gateway's own credential")  # type: ignore[attr-defined]
-        # The answer of a program behind a pod proves nothing about the API server.
-        assert await is_ready(site) is (request_ == BEHIND_A_POD)
+    for case, rejection in [("whole", WHOLE), ("chunked", IN_CHUNKS), ("until close", UNTIL_CLOSE)]:
+        for request_ in [POD, f"{POD}?watch=true", f"{POD}/log?follow=true", BEHIND_A_POD, "/version"]:
+            with subtests.test(case, request_=request_):
+                tmp_path = tmp_path_factory.mktemp("case")
+                caplog.clear()
+                caplog.set_level(logging.INFO, "ostiary.gateway")
+                async with (
+                    upstream(knows(lambda: "another", rejection)) as made,
+                    served(kubernetes(tmp_path, at(made))) as site,
+                ):
+                    answer = await site.client.ask(site.request(request_))
+                    said = json.loads(answer.body)
+                    assert (answer.status, said["reason"], said["code"]) == (503, "ServiceUnavailable", 503)
+                    assert "the gateway cannot authenticate itself" in said["message"]
+                    assert answer.all("WWW-Authenticate") == []
+                    assert errors_of(site, "credential") == 1
+                    (line,) = [line for line in caplog.records if line.levelno == logging.ERROR]
+                    assert (line.upstream, line.cause) == ("cluster", "it rejects the gateway's own credential")  # type: ignore[attr-defined]
+                    # The answer of a program behind a pod proves nothing about the API server.
+                    assert await is_ready(site) is (request_ == BEHIND_A_POD)
 
 
 @pytest.mark.parametrize("upgrade", ["websocket", "SPDY/3.1"])
@@ -282,10 +289,7 @@ async def test_a_rejected_client_certificate_is_a_503_and_a_renewed_one_is_used_
     tmp_path: Path, ca: trustme.CA
 ) -> None:
     """X-Remote-User over mTLS: the API server looks at the certificate with every request, and says 401."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    ca.issue_cert("localhost").configure_cert(server)
-    ca.configure_trust(server)
-    server.verify_mode = ssl.CERT_OPTIONAL
+    server = server_context(ca, "localhost", client_certificates=ssl.CERT_OPTIONAL)
     ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 
     def present(name: str) -> None:
@@ -338,23 +342,25 @@ async def test_an_outage_is_logged_once_in_a_while_with_a_count(
 HOOKS = {"subjectAccessReview": True, "tokenReview": True, "callers": {"tokenFile": "callers"}}
 
 
-@pytest.mark.parametrize("text", [None, "", " \n"], ids=["missing", "empty", "blank"])
-@pytest.mark.parametrize("hook", ["token-review", "subject-access-review"])
 async def test_a_webhook_that_cannot_read_who_may_ask_says_500_and_not_401(
-    tmp_path: Path, hook: str, text: str | None
+    tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests
 ) -> None:
-    (tmp_path / "callers").write_text("a-token")
-    async with upstream() as made, served(configured(tmp_path, at(made), webhooks=HOOKS)) as site:
-        if text is None:
-            (tmp_path / "callers").unlink()
-        else:
-            (tmp_path / "callers").write_text(text)
-        for token in ("a-token", "another"):
-            request = get(f"/webhooks/{hook}", f"Authorization: Bearer {token}", method="POST", body=b"{}")
-            assert (await site.client.ask(request)).status == 500
-        (tmp_path / "callers").write_text("a-token")
-        request = get(f"/webhooks/{hook}", "Authorization: Bearer another", method="POST", body=b"{}")
-        assert (await site.client.ask(request)).status == 401
+    for case, text in [("missing", None), ("empty", ""), ("blank", " \n")]:
+        for hook in ["token-review", "subject-access-review"]:
+            with subtests.test(case, hook=hook):
+                tmp_path = tmp_path_factory.mktemp("case")
+                (tmp_path / "callers").write_text("a-token")
+                async with upstream() as made, served(configured(tmp_path, at(made), webhooks=HOOKS)) as site:
+                    if text is None:
+                        (tmp_path / "callers").unlink()
+                    else:
+                        (tmp_path / "callers").write_text(text)
+                    for token in ("a-token", "another"):
+                        request = get(f"/webhooks/{hook}", f"Authorization: Bearer {token}", method="POST", body=b"{}")
+                        assert (await site.client.ask(request)).status == 500
+                    (tmp_path / "callers").write_text("a-token")
+                    request = get(f"/webhooks/{hook}", "Authorization: Bearer another", method="POST", body=b"{}")
+                    assert (await site.client.ask(request)).status == 401
 
 
 async def test_a_program_behind_a_pod_that_says_401_as_kubernetes_does_leaves_readiness_green(tmp_path: Path) -> None:

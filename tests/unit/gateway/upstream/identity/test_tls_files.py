@@ -73,7 +73,7 @@ async def rotating(
 async def status_on_new_connection(made: MadeUpstream, site: Gateway) -> int:
     """What a request gets that cannot use a connection from before."""
     for connection in made.connections:
-        connection.writer.transport.abort()
+        connection.abort()
     await turn(20)
     return (await site.ask("/x")).status
 

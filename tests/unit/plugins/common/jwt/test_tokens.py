@@ -109,12 +109,13 @@ LIES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("claims", "header"), [pytest.param(*lie[1:], id=lie[0]) for lie in LIES])
-def test_a_lie_is_not_believed(claims: dict[str, Any], header: dict[str, Any]) -> None:
+def test_a_lie_is_not_believed(subtests: pytest.Subtests) -> None:
     """L7, L2."""
-    with pytest.raises(TokenRefused) as refused:
-        checked(made(claims, **header))
-    assert not isinstance(refused.value, KeyMissing), "no other key would change it"
+    for lie, claims, header in LIES:
+        with subtests.test(lie):
+            with pytest.raises(TokenRefused) as refused:
+                checked(made(claims, **header))
+            assert not isinstance(refused.value, KeyMissing), "no other key would change it"
 
 
 def test_an_unknown_key_may_be_a_newer_one() -> None:
@@ -217,15 +218,16 @@ def test_no_refusal_repeats_the_token() -> None:
 # --- keys ---
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"keys": {}}, {"keys": [{}] * 33}, "keys"])
-def test_what_is_no_set_of_keys_is_told(document: object) -> None:
-    with pytest.raises(ValueError, match="it "):
-        parse_keys(document)
+def test_what_is_no_set_of_keys_is_told(subtests: pytest.Subtests) -> None:
+    documents: list[object] = [None, [], {}, {"keys": {}}, {"keys": [{}] * 33}, "keys"]
+    for document in documents:
+        with subtests.test(document=document), pytest.raises(ValueError, match="it "):
+            parse_keys(document)
 
 
-@pytest.mark.parametrize(
-    "unusable",
-    [
+@pytest.mark.filterwarnings("error")
+def test_a_key_that_cannot_be_used_is_left_out_and_the_others_serve(subtests: pytest.Subtests) -> None:
+    cases = [
         7,
         {},
         {"kty": "oct", "k": "c2VjcmV0"},
@@ -243,12 +245,11 @@ def test_what_is_no_set_of_keys_is_told(document: object) -> None:
         {**public(KEY), "key_ops": "verify"},
         {**public(KEY), "kid": 7},
         {**public(KEY), "alg": 7},
-    ],
-)
-@pytest.mark.filterwarnings("error")
-def test_a_key_that_cannot_be_used_is_left_out_and_the_others_serve(unusable: object) -> None:
-    assert parse_keys({"keys": [unusable]}).published == ()
-    assert checked(made(), parse_keys({"keys": [unusable, public(KEY)]}))
+    ]
+    for unusable in cases:
+        with subtests.test(unusable=unusable):
+            assert parse_keys({"keys": [unusable]}).published == ()
+            assert checked(made(), parse_keys({"keys": [unusable, public(KEY)]}))
 
 
 @given(st.binary(max_size=60))
@@ -271,9 +272,10 @@ def test_content_that_is_not_encoded_is_refused_though_it_is_signed() -> None:
         checked((signed + b"." + signature).decode())
 
 
-@pytest.mark.parametrize("text", ["", "a.b", "a.b.c", "é.é.é", "a.e30.c.d", "x" * 70_000])
-def test_what_is_no_token_says_nothing(text: str) -> None:
-    assert unverified_claims(text) is None
+def test_what_is_no_token_says_nothing(subtests: pytest.Subtests) -> None:
+    for text in ["", "a.b", "a.b.c", "é.é.é", "a.e30.c.d", "x" * 70_000]:
+        with subtests.test(text=text):
+            assert unverified_claims(text) is None
 
 
 def test_a_token_says_what_nobody_has_verified() -> None:

@@ -27,19 +27,18 @@ from ostiary.testing import FakeClock
 from ostiary.testing.token_store import make_session
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
+def test_a_time_is_kept_to_the_microsecond(subtests: pytest.Subtests) -> None:
+    cases: list[datetime] = [
         datetime(1970, 1, 1, tzinfo=UTC),
         datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
         datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
         datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=30))),
         datetime.max.replace(tzinfo=UTC),
         datetime.min.replace(tzinfo=UTC),
-    ],
-)
-def test_a_time_is_kept_to_the_microsecond(moment: datetime) -> None:
-    assert moment_of(micros(moment)) == moment
+    ]
+    for moment in cases:
+        with subtests.test(moment=moment):
+            assert moment_of(micros(moment)) == moment
 
 
 def test_a_session_is_read_as_it_was_written(clock: FakeClock) -> None:

@@ -18,7 +18,7 @@ from ostiary.plugins.rbac.settings import FromSettings
 from tests.support.rbac_cluster import RbacCluster, binding, role, rule
 from tests.unit.plugins.rbac.policies import ask
 
-SECONDS = 15.0
+SECONDS = 60.0
 _CONFIG = """
 apiVersion: ostiary.dev/v1
 kind: Gateway
@@ -98,7 +98,7 @@ class Following:
         await self.until(lambda: not self.policy.trouble() and self.cluster.watches == 4)
 
 
-def reader_of(cluster: RbacCluster, clock: Clock = SYSTEM_CLOCK, *, seconds: float = 1.0) -> FollowedUpstream:
+def reader_of(cluster: RbacCluster, clock: Clock = SYSTEM_CLOCK, *, seconds: float = 30.0) -> FollowedUpstream:
     config = loads(_CONFIG.replace("URL", cluster.url), name="test")
     return FollowedUpstream(config.upstreams[0], asyncio.get_running_loop(), clock, seconds=seconds)
 

@@ -33,9 +33,8 @@ def load(folder: Path, *chain: dict[str, Any]) -> GatewayConfig:
     return loads(json.dumps(config), directory=folder)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_a_wrong_setting_stops_the_start(tmp_path_factory: pytest.TempPathFactory, subtests: pytest.Subtests) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"from": {"upstream": "nowhere"}}, "unknown upstream"),
         ({"from": {"upstream": "api"}}, "no Kubernetes API server"),
         ({"from": {"upstream": "cluster"}, "paths": ["policy"]}, "paths is for a policy in files"),
@@ -44,13 +43,14 @@ def load(folder: Path, *chain: dict[str, Any]) -> GatewayConfig:
         ({"from": {"upstream": "cluster", "maxEntries": 3_000_000}}, "at most 2000000"),
         ({"from": {}}, "upstream"),
         ({}, "rbac needs the files"),
-    ],
-)
-def test_a_wrong_setting_stops_the_start(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    (tmp_path / "policy").mkdir()
-    with pytest.raises(ConfigurationError) as raised:
-        load(tmp_path, settings)
-    assert message in str(raised.value)
+    ]
+    for settings, message in cases:
+        with subtests.test(settings=settings, message=message):
+            tmp_path = tmp_path_factory.mktemp("case")
+            (tmp_path / "policy").mkdir()
+            with pytest.raises(ConfigurationError) as raised:
+                load(tmp_path, settings)
+            assert message in str(raised.value)
 
 
 def test_a_chain_may_have_files_and_a_cluster(tmp_path: Path) -> None:

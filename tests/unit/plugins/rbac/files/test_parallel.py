@@ -76,7 +76,7 @@ def test_what_else_a_process_prints_is_never_taken_for_a_policy(
 ) -> None:
     """As an interpreter whose start somebody has changed does."""
     given = files(count=2, documents=2)
-    (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
+    (tmp_path / "sitecustomize.py").write_text("print('hello', flush=True)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with caplog.at_level(logging.WARNING, "ostiary.rbac"):
         assert parse_files(given) == [parse_fully(each.data, each.file) for each in given]

@@ -80,9 +80,8 @@ def test_the_machines_own_identity(tmp_path: Path) -> None:
         read_azure_identity(str(path))
 
 
-@pytest.mark.parametrize(
-    ("flags", "cause"),
-    [
+def test_what_cannot_be_migrated_is_said(subtests: pytest.Subtests) -> None:
+    cases = [
         ("--cloud-provider=openstack", "had no credential provider"),
         ("--cloud-provider=external", "had no credential provider"),
         ("--cloud-provider=unknown", "had no credential provider"),
@@ -96,11 +95,10 @@ def test_the_machines_own_identity(tmp_path: Path) -> None:
             "has no providers inside",
         ),
         ("--cloud-provider='aws", "a quote is not closed"),
-    ],
-)
-def test_what_cannot_be_migrated_is_said(flags: str, cause: str) -> None:
-    with pytest.raises(ConfigurationError, match=cause):
-        in_tree_providers(parse_flags(flags))
+    ]
+    for flags, cause in cases:
+        with subtests.test(flags=flags, cause=cause), pytest.raises(ConfigurationError, match=cause):
+            in_tree_providers(parse_flags(flags))
 
 
 def test_options_that_do_not_go_together(capsys: Captured, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
 
+from tests.support.http_server import common_name
 from tests.support.serving import serving
 from tests.support.vectors import VECTORS
 
@@ -135,7 +135,7 @@ def _handler_for(server: AnyHostServer) -> type[socketserver.BaseRequestHandler]
             sni = certificate = None
             if first and first[0] == TLS_HANDSHAKE:
                 connection, sni = server.secured(connection)
-                certificate, tls = _common_name(connection), True
+                certificate, tls = common_name(connection), True
             while head := _head(connection):
                 method, target, headers = head
                 if method == "CONNECT":
@@ -168,11 +168,3 @@ def _head(connection: socket.socket) -> tuple[str, str, list[tuple[str, str]]] |
 
 def _status(authorization: str) -> int:
     return 401 if "unauthorized" in authorization else 403 if "forbidden" in authorization else 200
-
-
-def _common_name(connection: Any) -> str | None:
-    der = connection.getpeercert(binary_form=True)
-    if not der:
-        return None
-    names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return str(names[0].value) if names else None

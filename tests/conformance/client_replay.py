@@ -26,7 +26,7 @@ from ostiary.client.exec.policy import AllowAll
 from ostiary.client.metrics import NoMetrics
 from ostiary.errors import OstiaryError
 from ostiary.testing import FakeClock
-from tests.support.any_host_server import AnyHostServer, Asked, fill_in, fixtures
+from tests.conformance.any_host_server import AnyHostServer, Asked, fill_in, fixtures
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 # Does what the plugin of the vectors does, with fewer processes.

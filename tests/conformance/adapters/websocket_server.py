@@ -16,8 +16,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import trustme
+from httpx import Headers
 
-from tests.support.apiserver import Rules, Seen, _common_name
+from tests.support.apiserver import Rules
+from tests.support.http_server import Request, common_name, server_context
 from tests.support.serving import serving
 
 PROTOCOL = "v4.channel.k8s.io"
@@ -29,19 +31,17 @@ BINARY, CLOSE = 0x82, 0x88
 
 
 class WebsocketServer:
-    """`url`, `seen` and `rules`; `redirect_to` sends everybody elsewhere."""
+    """`url`, `requests`, `statuses` and `rules`; `redirect_to` sends everybody elsewhere."""
 
     def __init__(self, ca: trustme.CA, *, hostname: str = "localhost") -> None:
         self.rules = Rules()
-        self.seen: list[Seen] = []
+        self.requests: list[Request] = []
+        self.statuses: list[int] = []
         self.redirect_to: str | None = None
         self.opened = threading.Event()
         self.gate: threading.Event | None = None
         """When given, the end of a stream waits for it."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        ca.issue_cert(hostname, "127.0.0.1").configure_cert(context)
-        ca.configure_trust(context)
-        context.verify_mode = ssl.CERT_OPTIONAL
+        context = server_context(ca, hostname, "127.0.0.1", client_certificates=ssl.CERT_OPTIONAL)
         self._server = _Server(("127.0.0.1", 0), _handler_for(self, context))
         self.port = self._server.server_address[1]
         self.url = f"https://{hostname}:{self.port}"
@@ -64,21 +64,26 @@ def _handler_for(server: WebsocketServer, tls: ssl.SSLContext) -> type[socketser
             with suppress(OSError), tls.wrap_socket(self.request, server_side=True) as connection:
                 self._answer(connection, _read(connection))
 
-        def _answer(self, connection: ssl.SSLSocket, seen: Seen) -> None:
-            server.seen.append(seen)
+        def _answer(self, connection: ssl.SSLSocket, request: Request) -> None:
+            server.requests.append(request)
             if server.redirect_to is not None:
-                _head(connection, seen, 302, {"Location": server.redirect_to})
-            elif not server.rules.admit(seen.header("Authorization"), seen.certificate):
-                _head(connection, seen, 401, {"WWW-Authenticate": 'Bearer realm="test"'})
-            elif seen.header("Upgrade") is None:
-                _head(connection, seen, 200, {"Content-Type": "application/json", "Connection": "close"})
+                self._head(connection, 302, {"Location": server.redirect_to})
+            elif not server.rules.admit(request):
+                self._head(connection, 401, {"WWW-Authenticate": 'Bearer realm="test"'})
+            elif "Upgrade" not in request.headers:
+                self._head(connection, 200, {"Content-Type": "application/json", "Connection": "close"})
                 connection.sendall(b"{}")
             else:
-                _head(connection, seen, 101, _agreement(seen))
-                (self._forward if "/portforward" in seen.path else self._execute)(connection)
+                self._head(connection, 101, _agreement(request))
+                (self._forward if "/portforward" in request.path else self._execute)(connection)
                 # Until the client has closed too, so that it reads all that was sent.
                 while connection.recv(1024):
                     pass
+
+        def _head(self, connection: ssl.SSLSocket, status: int, headers: dict[str, str]) -> None:
+            server.statuses.append(status)
+            lines = [f"HTTP/1.1 {status} Answer", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+            connection.sendall("\r\n".join(lines).encode())
 
         def _execute(self, connection: ssl.SSLSocket) -> None:
             connection.sendall(_frame(BINARY, bytes([STDOUT]) + b"hello\n"))
@@ -98,24 +103,18 @@ def _handler_for(server: WebsocketServer, tls: ssl.SSLContext) -> type[socketser
     return Handler
 
 
-def _read(connection: ssl.SSLSocket) -> Seen:
+def _read(connection: ssl.SSLSocket) -> Request:
     with connection.makefile("rb") as file:
         method, path, _ = file.readline().decode().split()
         headers: list[tuple[str, str]] = []
         while line := file.readline().decode().strip():
             name, _, value = line.partition(":")
             headers.append((name, value.strip()))
-    return Seen(method, path, headers, b"", _common_name(connection), 0)
+    return Request(method, path, Headers(headers), certificate=common_name(connection))
 
 
-def _head(connection: ssl.SSLSocket, seen: Seen, status: int, headers: dict[str, str]) -> None:
-    seen.status = status
-    lines = [f"HTTP/1.1 {status} Answer", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
-    connection.sendall("\r\n".join(lines).encode())
-
-
-def _agreement(seen: Seen) -> dict[str, Any]:
-    digest = hashlib.sha1(((seen.header("Sec-WebSocket-Key") or "") + MAGIC).encode()).digest()
+def _agreement(request: Request) -> dict[str, Any]:
+    digest = hashlib.sha1((request.headers.get("Sec-WebSocket-Key", "") + MAGIC).encode()).digest()
     return {
         "Upgrade": "websocket",
         "Connection": "Upgrade",
