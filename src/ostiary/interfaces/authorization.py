@@ -148,14 +148,12 @@ class Grant:
     """One rule that a policy gives to somebody.
 
     `namespace` is where it holds, in the words of the policy: a request with exactly this namespace meets the rule.
-    With `subresources` the rule covers those of its resources too, without naming them. `upstream` is filled in by the
-    gateway for a policy that is for some upstreams only.
+    `upstream` is filled in by the gateway for a policy that is for some upstreams only.
     """
 
     subject: Subject
     rule: ResourceRule | NonResourceRule
     namespace: str = ""
-    subresources: bool = False
     upstream: str = ""
 
 

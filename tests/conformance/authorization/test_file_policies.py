@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.abac.authorization import AbacAuthorization
 from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
 from ostiary.plugins.cedar import CedarAuthorization
 from ostiary.testing import FakeClock
@@ -54,23 +53,6 @@ class FromFiles(AuthorizationContract):
             clock.advance(1)
 
         return change
-
-
-class TestAbac(FromFiles):
-    """S2, S13, S35, S45."""
-
-    name = "policy.jsonl"
-    policy = """
-# readers, and everybody's paths
-{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"group":"dev","namespace":"dev","resource":"*","apiGroup":"*","readonly":true}}
-{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"a,b","group":"dev","namespace":"*","resource":"pods"}}
-{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"*","nonResourcePath":"/healthz*","readonly":true}}
-"""
-    more = '{"user":"bob"}\n'
-
-    @pytest.fixture
-    def provider(self, file: Path, clock: FakeClock) -> AbacAuthorization:
-        return AbacAuthorization([file], clock=clock)
 
 
 class TestCedar(FromFiles):

@@ -15,7 +15,6 @@ from tests.unit.gateway import acme
 def test_a_provider_whose_library_is_missing_names_the_extras(subtests: pytest.Subtests) -> None:
     cases = [
         ("authorization", "cedar", "ostiary.plugins.cedar", "gateway,cedar"),
-        ("authorization", "abac", "ostiary.plugins.abac.authorization", "gateway"),
         ("identity", "oidc", "ostiary.plugins.oidc.identity", "gateway,oidc"),
         ("identity", "keycloak", "ostiary.plugins.keycloak.identity", "gateway,oidc"),
         ("identity", "google", "ostiary.plugins.google.identity", "gateway,oidc"),
@@ -35,8 +34,7 @@ def test_a_provider_whose_library_is_missing_names_the_extras(subtests: pytest.S
 
 
 def test_endings_of_policy_files_lead_to_the_provider_that_declares_them() -> None:
-    endings = catalog.policy_endings()
-    assert (endings[".jsonl"], endings[".cedar"]) == ("abac", "cedar")
+    assert catalog.policy_endings() == {".cedar": "cedar"}
 
 
 def test_a_foreign_provider_may_have_an_ending_of_its_own_and_none_of_two_claims_counts(

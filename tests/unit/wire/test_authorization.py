@@ -203,7 +203,6 @@ def test_an_evaluation_error_and_another_reason_can_be_told() -> None:
 
 
 def test_rules_are_listed_as_kubernetes_lists_them() -> None:
-    """A7: the form in which rules are listed."""
     rules = Rules(
         (ResourceRule(("get",), ("",), ("pods",)),),
         (NonResourceRule(("get",), ("/api",)),),

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 LINT_HELP = """\
 Report errors and likely mistakes in a policy, each with its line and its fix: rules that can never match, bindings to
-roles that do not exist, rules that apply to everybody. FILES are files or directories; of which type they
-are is seen from their names (.jsonl: abac; otherwise RBAC manifests) or said with --type.
+roles that do not exist, rules that apply to everybody. FILES are files or directories. A provider may declare a file
+name extension for its policies; other files are RBAC manifests. --type selects the provider explicitly.
 
 With the configuration of a gateway (--config, or gateway.yaml in this directory) it also reports the lines that can
 match nobody who signs in there: users and groups that no configured provider can produce.
@@ -33,7 +33,7 @@ Exit code 1 if there are errors; warnings and hints alone give 0.
 LINT_EXAMPLES = """\
 examples:
   ostiary policy lint policy/
-  ostiary policy lint --type abac policy.jsonl --output json
+  ostiary policy lint policy/ --output json
 """
 DIFF_HELP = """\
 Show who gains and who loses permissions between two policies, for all subjects and rules that either mentions. OLD

@@ -35,7 +35,6 @@ from ostiary.wire.rbac import (
     as_yaml,
     is_dns_name,
 )
-from ostiary.wire.request.resource_names import SUBRESOURCES
 
 SYSTEM = "system:"
 MASTERS = "system:masters"
@@ -242,10 +241,8 @@ def _requests(grant: Grant) -> PolicyRule | None:
     if not isinstance(rule, ResourceRule):
         verbs = _expand_verbs(rule.verbs, PATH_VERBS)
         return PolicyRule(verbs, non_resource_urls=rule.paths) if verbs else None
-    verbs, resources = _expand_verbs(rule.verbs, RESOURCE_VERBS), rule.resources
-    if grant.subresources and ANY not in resources:
-        resources = (*resources, *(f"{resource}/{below}" for resource in resources for below in SUBRESOURCES))
-    return PolicyRule(verbs, rule.api_groups, resources, rule.resource_names) if verbs else None
+    verbs = _expand_verbs(rule.verbs, RESOURCE_VERBS)
+    return PolicyRule(verbs, rule.api_groups, rule.resources, rule.resource_names) if verbs else None
 
 
 def _expand_verbs(verbs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

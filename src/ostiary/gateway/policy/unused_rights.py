@@ -88,8 +88,7 @@ def _allows(piece: PolicyRule, grant: Grant, right: Right) -> bool:
     if grant.namespace not in ("", ANY, right.namespace) or piece.api_groups[0] not in (ANY, right.api_group):
         return False
     resource, _, subresource = right.resource.partition("/")
-    keys = resource_keys(resource, subresource)
-    covers = piece.resources[0] in keys or (grant.subresources and piece.resources[0] == resource)
+    covers = piece.resources[0] in resource_keys(resource, subresource)
     # Without names in the log it is not known which objects were used: the rule counts as used.
     return covers and (not piece.resource_names or right.name in ("", piece.resource_names[0]))
 

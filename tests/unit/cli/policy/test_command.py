@@ -47,12 +47,12 @@ def test_findings_have_their_place_and_their_fix(capsys: Captured, site: Gateway
     assert (finding["rule"], finding["level"], finding["file"]) == ("subresource-star", "error", "policy/policy.yaml")
 
 
-def test_the_type_is_seen_from_the_name_or_said(capsys: Captured, site: GatewayFolder) -> None:
-    (site.folder / "p.jsonl").write_text("{}x\n")
-    for options in (("p.jsonl",), ("--type", "abac", "p.jsonl")):
-        code, out, _ = run(capsys, "lint", *options)
-        assert (code, "ERROR invalid  p.jsonl:1" in out) == (1, True)
-    assert "code   plugin-not-found" in run(capsys, "lint", "--type", "nonsense", "p.jsonl")[2]
+def test_the_file_name_or_the_type_option_selects_the_provider(capsys: Captured, site: GatewayFolder) -> None:
+    (site.folder / "p.cedar").touch()
+    for options in (("p.cedar",), ("--type", "cedar", "p.cedar")):
+        code, _, err = run(capsys, "lint", *options)
+        assert (code, 'the authorization provider "cedar" has no lint rules' in err) == (1, True)
+    assert "code   plugin-not-found" in run(capsys, "lint", "--type", "nonsense", "p.cedar")[2]
 
 
 def test_a_configuration_is_no_policy(capsys: Captured) -> None:

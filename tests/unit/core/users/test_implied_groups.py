@@ -21,7 +21,7 @@ ACCOUNT = "system:serviceaccount:shop:builder"
 
 
 def test_whoever_is_known_is_authenticated(subtests: pytest.Subtests) -> None:
-    """2.2, A2."""
+    """2.2."""
     cases: list[tuple[UserInfo, tuple[str, ...]]] = [
         (UserInfo("alice"), (KNOWN,)),
         (UserInfo("alice", groups=("dev",)), (KNOWN,)),

@@ -38,7 +38,6 @@ serviceAccounts: {declared: [{namespace: shop, name: deployer}]}
 authorization:
   hideDenied: true
   chain:
-  - {name: a, type: abac, paths: [abac.jsonl]}
   - {name: b, type: cedar, paths: [cedar/], hide: true}
   - name: c
     type: subject_access_review
@@ -350,7 +349,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "policy").mkdir()
     (directory / "cedar").mkdir()
     (directory / "cedar" / "all.cedar").write_text("permit(principal, action, resource);\n")
-    (directory / "abac.jsonl").write_text("# none\n")
     policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
     (directory / "audit-policy.yaml").write_text(policy)
     role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: a}\nrules: []\n"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.policy.diff import Change, Effect, differences
-from ostiary.gateway.policy.source import OpenedPolicy, open_policy_at
+from ostiary.gateway.policy.source import OpenedPolicy
 from ostiary.interfaces.authorization import Subject
 from ostiary.wire.rbac import Binding, Role
 from tests.unit.plugins.rbac.policies import bind, cluster_role, rbac, role, rule, urls
@@ -126,22 +124,3 @@ async def test_the_way_back_is_the_opposite(one: list[tuple[str, ...]], other: l
 
     assert turned(there, Effect.GAIN) == turned(back, Effect.LOSS)
     assert turned(there, Effect.LOSS) == turned(back, Effect.GAIN)
-
-
-# --- where policies come from ---
-
-
-def abac(path: Path, **spec: str) -> str:
-    kind = {"apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy", "spec": spec}
-    path.write_text(json.dumps(kind) + "\n")
-    return str(path)
-
-
-async def test_abac_files_are_compared_too(tmp_path: Path) -> None:
-    old = abac(tmp_path / "old.jsonl", user="alice", resource="pods", namespace="*", apiGroup="*")
-    new = abac(tmp_path / "new.jsonl", group="dev", resource="pods", namespace="team", apiGroup="*")
-    async with open_policy_at(old) as one, open_policy_at(new) as other:
-        assert await differences(one, other) == (
-            Change(Effect.LOSS, ALICE, ("*",), ("pods",), "*", "*"),
-            Change(Effect.GAIN, DEV, ("*",), ("pods",), "*", "team"),
-        )

@@ -133,13 +133,6 @@ def test_paths_are_paths() -> None:
     assert not cluster.allows_path("impersonate-on:user-info:get", "/metrics")
 
 
-def test_a_policy_whose_rules_cover_subresources_unnamed_gets_them_named() -> None:
-    rule = ResourceRule(("*",), ("",), ("pods",))
-    cluster = made(Grant(Subject("User", "alice"), rule, "*", subresources=True))
-    assert cluster.allows("impersonate-on:user-info:create", "pods/exec", "web", namespace="team")
-    assert not cluster.allows("impersonate-on:user-info:create", "secrets", namespace="team")
-
-
 def test_a_namespace_that_can_be_none_gives_nothing() -> None:
     assert not made(grant("get", "pods", "Not A Name")).allows("impersonate-on:user-info:get", "pods")
 

@@ -12,13 +12,13 @@ from ostiary.gateway.policy.source import is_gateway, lint, open_policy_at, type
 
 def test_the_type_of_a_policy_is_seen_from_its_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "x.jsonl").touch()
+    (tmp_path / "a" / "x.cedar").touch()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "x.yaml").touch()
-    assert type_of([str(tmp_path / "a"), "p.jsonl"]) == "abac"
+    assert type_of([str(tmp_path / "a"), "p.cedar"]) == "cedar"
     assert type_of([str(tmp_path / "b"), "p.yaml", "p"]) == "rbac"
     with pytest.raises(ConfigurationError, match="different types"):
-        type_of(["p.jsonl", "p.yaml"])
+        type_of(["p.cedar", "p.yaml"])
 
 
 def test_a_gateway_of_another_kind_is_no_configuration_of_ours(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Kubernetes' attribute-based policy files."""
