@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import signal
@@ -12,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -39,7 +36,6 @@ ADMIN = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 # They may see what was refused, and not what everybody does.
 LISTER = {"apiGroups": ["ostiary.dev"], "resources": ["decisions"], "verbs": ["get", "list"]}
 HOSTILE = "<img src=x onerror=document.title=1>"
-FORMULA = "=HYPERLINK(A1)"
 # With a style of its own, a script, and a few rows.
 LARGEST = 60_000
 SHOWN = frozenset(
@@ -129,8 +125,6 @@ def test_who_looks_after_the_gateway_has_pages_for_it(area: PagesInBrowser) -> N
     chromium.click("link", "Administration")
     assert "staff:alice" in chromium.text
     area.looked_at("admin-sessions")
-    chromium.click("link", "CSV")
-    assert "All sessions" in chromium("text", of="h1"), "the browser saves the file, and stays on the page"
     chromium.click("link", "Denied requests")
     assert "get secrets payroll in team" in chromium.text
     area.looked_at("admin-refusals")
@@ -277,8 +271,6 @@ def test_nobody_else_gets_the_stream(area: PagesInBrowser) -> None:
     with http_as_browser(area) as http:
         assert http.get("/auth/admin/refusals").status_code == 200
         assert http.get("/auth/admin/decisions").status_code == 403
-        assert http.get("/auth/admin/export/decisions.csv").status_code == 403
-        assert http.get("/auth/admin/export/sessions.csv").status_code == 403
         assert http.get(address, headers=events).status_code == 403, "the key is another session's"
 
 
@@ -298,31 +290,6 @@ def test_a_hundred_watchers_are_bounded(area: PagesInBrowser) -> None:
         assert statuses.count(200) == MOST_OF_ONE_USER
         assert set(statuses) == {200, 429}
         assert area.gateway.get(PODS, token_of(area, "alice")).status_code == 200
-
-
-def test_exports_are_for_spreadsheets_and_run_nothing_there(area: PagesInBrowser) -> None:
-    gateway = area.gateway
-    credentials = ("alice", password("alice"))
-    formula = gateway.get("/auth/staff", auth=credentials, headers={"User-Agent": FORMULA}).json()["token"]
-    area.sign_in("root")
-    with http_as_browser(area) as http:
-        http.get("/auth/admin/decisions")
-        assert gateway.get("/=cmd", formula).status_code == 403
-        for name in ("sessions", "decisions", "refusals", "accounts"):
-            table = http.get(f"/auth/admin/export/{name}.csv")
-            assert table.headers["Content-Type"].startswith("text/csv")
-            assert f'filename="{name}-2' in table.headers["Content-Disposition"]
-            rows = list(csv.reader(io.StringIO(table.text)))
-            assert len({len(row) for row in rows}) == 1
-            cells = [cell for row in rows for cell in row]
-            assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\t", "\r"))]
-            items = json.loads(http.get(f"/auth/admin/export/{name}.json").text)["items"]
-            assert len(items) == len(rows) - 1 > 0
-        sessions: list[dict[str, Any]] = json.loads(http.get("/auth/admin/export/sessions.json").text)["items"]
-        assert [each for each in sessions if each["client"].startswith(FORMULA)], "JSON has it as it is"
-        assert formula not in table.text
-        assert http.get("/auth/admin/export/sessions.csv?user=staff:root").text.count("staff:root") > 0
-        assert http.get("/auth/admin/export/nothing.csv").status_code == 404
 
 
 @pytest.fixture

@@ -44,7 +44,6 @@ class RecentDecision:
     attributes: Attributes
     decision: Decision
     at: datetime
-    status: int = 0
     seconds: float | None = None
     actor: str = ""
     scope: str = ""
@@ -99,7 +98,6 @@ class RecentDecisions:
         attributes: Attributes,
         decision: Decision,
         *,
-        status: int,
         seconds: float | None,
         actor: str = "",
         scope: str = "",
@@ -113,7 +111,7 @@ class RecentDecisions:
             self._left_out += 1
             return
         self._number += 1
-        recent = RecentDecision(decision_id, attributes, decision, self._now(), status, seconds, actor, scope)
+        recent = RecentDecision(decision_id, attributes, decision, self._now(), seconds, actor, scope)
         size = FIXED_BYTES + attributes_size(attributes) + len(decision.reason) + len(scope)
         if not self._kept.keep(decision_id, (self._number, recent), owner=user, size=size):
             self._left_out += 1

@@ -1,6 +1,6 @@
 """Sends an answer of our own piece by piece, as fast as the client reads it.
 
-Called by `http1.asgi` and by the login, for what has no length beforehand: exports, events. It is the exchange's
+Called by `http1.asgi` and by the login, for what has no length beforehand, such as events. It is the exchange's
 responder meanwhile, and so learns when the client is gone or does not keep up.
 """
 

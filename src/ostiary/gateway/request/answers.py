@@ -89,7 +89,7 @@ class Answers:
         reason = decision.reason if isinstance(decision, (BeyondScope, CapabilityRefused)) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
         if self._records.is_watched:
-            self._records.record_decision(passage, plan, code, seconds=None, question=refused)
+            self._records.record_decision(passage, plan, seconds=None, question=refused)
         message = (
             f"you are signed in as {plan.user.username}, and have no permission for this page"
             if code == 403

@@ -66,7 +66,7 @@ class RequestRecords:
         if plan.audit is not None:
             self.record_completion(plan.audit, passage, code, now, message=message)
         if self._recent.is_watched and not plan.public:
-            self.record_decision(passage, plan, code, seconds=now - passage.received_at)
+            self.record_decision(passage, plan, seconds=now - passage.received_at)
 
     def conclude_at_once(
         self, plan: RequestPlan, scanned: Scanned, address: str, code: int, *, received_at: float
@@ -131,7 +131,7 @@ class RequestRecords:
         """The head of a watch, a log or a terminal is on its way."""
         plan, audit = passage.plan, passage.plan.audit
         if self._recent.is_watched and not plan.public:
-            self.record_decision(passage, plan, code, seconds=None)
+            self.record_decision(passage, plan, seconds=None)
         if audit is None:
             return
         at, origin = self._monotonic(), self.origin(passage)
@@ -227,7 +227,6 @@ class RequestRecords:
         self,
         passage: Passage,
         plan: RequestPlan,
-        code: int,
         *,
         seconds: float | None,
         question: RequestInfo | None = None,
@@ -238,7 +237,6 @@ class RequestRecords:
             passage.audit_id,
             Attributes(plan.user, question or plan.info),
             ruling,
-            status=code,
             seconds=seconds,
             actor="" if plan.actor is None else plan.actor.username,
             scope=ruling.scope if isinstance(ruling, BeyondScope) else "",

@@ -69,7 +69,6 @@ class RefusalJson(TypedDict):
 
 
 class RecentDecisionJson(RefusalJson):
-    status: int
     seconds: float | None
     actor: str
 
@@ -161,7 +160,6 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
 def decision_json(decision: RecentDecision) -> RecentDecisionJson:
     return {
         **refusal_json(decision.remembered),
-        "status": decision.status,
         "seconds": decision.seconds,
         "actor": decision.actor,
     }
@@ -174,7 +172,6 @@ def decision_from_json(value: RecentDecisionJson) -> RecentDecision:
         refusal.attributes,
         refusal.decision,
         refusal.at,
-        value["status"],
         value["seconds"],
         value["actor"],
         refusal.scope,

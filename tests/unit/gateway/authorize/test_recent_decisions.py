@@ -17,7 +17,7 @@ ALLOWED = Decision(Verdict.ALLOW, "because")
 
 def record(recent: RecentDecisions, decision_id: str, user: str = "ann", *, path: str = "/x") -> None:
     attributes = Attributes(UserInfo(user), RequestInfo("get", "GET", path))
-    recent.record(decision_id, attributes, ALLOWED, status=200, seconds=0.01)
+    recent.record(decision_id, attributes, ALLOWED, seconds=0.01)
 
 
 def ids(recent: RecentDecisions, limit: int = 10_000) -> list[str]:
@@ -111,8 +111,8 @@ def test_a_watch_is_recorded_when_it_begins(clock: FakeClock) -> None:
     recent = RecentDecisions(clock=clock)
     recent.watch()
     attributes = Attributes(UserInfo("ann"), RequestInfo("watch", "GET", "/x"))
-    recent.record("w", attributes, ALLOWED, status=200, seconds=None)
-    recent.record("w", attributes, ALLOWED, status=200, seconds=60.0)
+    recent.record("w", attributes, ALLOWED, seconds=None)
+    recent.record("w", attributes, ALLOWED, seconds=60.0)
     (decision,) = recent.latest(10)
     assert decision.seconds is None
     assert recent.recall(" W ") == decision

@@ -41,7 +41,7 @@ def record(recent: RecentDecisions, decision_id: str, user: str = "ann") -> None
     assert recent.is_watched
     info = RequestInfo("list", "GET", "/api/v1/pods", is_resource=True, resource="pods", upstream="cluster")
     decision = Decision(Verdict.ALLOW, "because")
-    recent.record(decision_id, Attributes(UserInfo(user), info), decision, status=200, seconds=0.02, actor="boss")
+    recent.record(decision_id, Attributes(UserInfo(user), info), decision, seconds=0.02, actor="boss")
 
 
 def everything(decision: RecentDecision) -> bool:

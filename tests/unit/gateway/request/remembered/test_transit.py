@@ -230,7 +230,7 @@ async def test_whoever_watches_decisions_sees_it(tmp_path: Path) -> None:
         it.gateway.worker.app.shared.recent.watch()
         assert (await it.answer()).status == 200
         (decision,) = it.gateway.worker.app.shared.recent.latest(10)
-        assert (decision.id, decision.status) == (transit.audit_id, 200)
+        assert decision.id == transit.audit_id
 
 
 async def test_a_sink_that_fails_harms_nothing(tmp_path: Path) -> None:

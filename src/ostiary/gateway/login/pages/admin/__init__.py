@@ -1,1 +1,1 @@
-"""The administration area: tables of sessions, decisions and accounts, with search, paging and export."""
+"""The administration area: tables of sessions, decisions and accounts, with search and paging."""

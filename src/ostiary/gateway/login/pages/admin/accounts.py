@@ -5,15 +5,15 @@ Called by the administration area, which has asked the policy before.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 from ostiary.gateway.accounts.service_account import AccountState, ServiceAccount
 from ostiary.gateway.accounts.service_accounts import ServiceAccounts
 from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.admin.frame import ACCOUNTS, SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import read_values
-from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, shown
-from ostiary.gateway.login.pages.admin.tables import export_links, link, moment_cell, pager, table
+from ostiary.gateway.login.pages.admin.listing.texts import shown
+from ostiary.gateway.login.pages.admin.tables import link, moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import Markup
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -23,7 +23,6 @@ from ostiary.interfaces.identity import LoginRequest
 
 ON_A_PAGE = 50
 FIELDS = ("namespace",)
-EXPORTED = ("namespace", "name", "user", "state", "source", "description", "created", "created by")
 _COLUMNS = (
     *("admin.account", "admin.state", "admin.description", "admin.created", "admin.created_by", "admin.source"),
     "admin.action",
@@ -50,37 +49,8 @@ async def accounts_page(accounts: ServiceAccounts, request: LoginRequest, frame:
         namespace=values.get("namespace", ""),
         table=table(counted("admin.account_count", len(rows)), _COLUMNS, rows),
         pager=pager(ACCOUNTS, values, after=after, next_after=page.after),
-        exports=export_links("accounts", values),
     )
     return frame.page(ACCOUNTS, body, status=400 if problem else 200)
-
-
-async def all_accounts(
-    accounts: ServiceAccounts, namespace: str, *, most: int
-) -> AsyncGenerator[Sequence[ServiceAccount]]:
-    """The accounts in pieces, *most* of them in all."""
-    after, number = "", 0
-    while number < most:
-        page = await accounts.list(namespace, after=after, limit=min(most - number, 200))
-        number += len(page.accounts)
-        yield page.accounts
-        after = page.after
-        if not after:
-            return
-
-
-def account_fields(account: ServiceAccount) -> dict[str, str]:
-    """What may be known of an account, for an export."""
-    return {
-        "namespace": account.name.namespace,
-        "name": account.name.name,
-        "user": account.name.username,
-        "state": account.state.value,
-        "source": "configuration" if account.is_declared else "api",
-        "description": shown(account.description),
-        "created": exact_moment(account.created_at),
-        "created by": shown(account.created_by),
-    }
 
 
 def _row(account: ServiceAccount) -> Sequence[str]:

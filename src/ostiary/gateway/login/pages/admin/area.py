@@ -6,7 +6,6 @@
     /auth/admin/accounts                 service accounts      GET serviceaccounts
     /auth/admin/who-can                  who can?              POST subjectsearches
     /auth/admin/replicas                 replicas              GET replicas
-    /auth/admin/export/<page>.csv|json   the same, as a file   as its page
 
 Called by the pages of people who are signed in. A page needs the same permission as the corresponding request to the
 API below ``/apis/ostiary.dev/v1``: the policy alone makes somebody an administrator.
@@ -30,7 +29,6 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.admin import frame as frames
 from ostiary.gateway.login.pages.admin.accounts import accounts_page
 from ostiary.gateway.login.pages.admin.explanation import ended_page, explanation_page
-from ostiary.gateway.login.pages.admin.exports import Exports
 from ostiary.gateway.login.pages.admin.frame import AdminFrame
 from ostiary.gateway.login.pages.admin.listing.decided import DecidedRequest, of_decision, of_refusal
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists
@@ -82,12 +80,6 @@ _PERMISSIONS = {
 }
 # Whoever may have one decision explained may enter, too: by its id.
 _EXPLAIN_ANY = Permission("decisions/x")
-_EXPORTED = {
-    "sessions": frames.SESSIONS,
-    "decisions": frames.DECISIONS,
-    "refusals": frames.REFUSALS,
-    "accounts": frames.ACCOUNTS,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +106,6 @@ class AdminPages:
         self._find_visitor = find_visitor
         self._lists = SessionLists(sources.tokens.store)
         self._streams = DecisionStreams(self._decisions, sources.clock)
-        self._exports = Exports(self._lists, sources.accounts)
 
     async def may_enter(self, user: UserInfo) -> bool:
         """Whether *user* may see any of the pages. If that cannot be found out, they may not."""
@@ -129,12 +120,9 @@ class AdminPages:
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         if request.method != "GET":
             return answers.error(404, "page not found")
-        match steps:
-            case ["export", name]:
-                return await self._export(name, request, visitor)
-            case ["refusals"] if decision_id := only(request.query, "id"):
-                needed = Permission(f"decisions/{quote(decision_id, safe='')}")
-                return await self._refusal_for(visitor, needed) or await self._explain(decision_id, visitor)
+        if steps == ["refusals"] and (decision_id := only(request.query, "id")):
+            needed = Permission(f"decisions/{quote(decision_id, safe='')}")
+            return await self._refusal_for(visitor, needed) or await self._explain(decision_id, visitor)
         here = "/".join((frames.SESSIONS, *steps))
         if here not in _PERMISSIONS or (here == frames.ACCOUNTS and self._sources.accounts is None):
             return answers.error(404, "page not found")
@@ -211,25 +199,6 @@ class AdminPages:
         if ended is not None:
             return ended_page(ended, await self._frame(visitor))
         return answers.error(404, "unknown request id: this gateway remembers no such request")
-
-    async def _export(self, name: str, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        listed, _, extension = name.partition(".")
-        if listed not in _EXPORTED or extension not in ("csv", "json"):
-            return answers.error(404, "page not found")
-        refusal = await self._refusal_for(visitor, _PERMISSIONS[_EXPORTED[listed]])
-        if refusal is not None:
-            return refusal
-        now = self._sources.clock.now()
-        match listed:
-            case "sessions":
-                return self._exports.sessions(request, extension, now=now)
-            case "accounts":
-                return self._exports.accounts(request, extension, now=now)
-            case "decisions":
-                requests = await self._latest_decisions()
-            case _:
-                requests = await self._latest_refusals()
-        return self._exports.requests(listed, RequestListing(request), requests, extension, now=now)
 
     async def _latest_decisions(self) -> list[DecidedRequest]:
         return [of_decision(each) for each in await self._decisions.latest(MOST_DECISIONS)]

@@ -23,7 +23,7 @@ from ostiary.gateway.login.pages.admin.listing.searches import (
     read_values,
 )
 from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, shown
-from ostiary.gateway.login.pages.admin.tables import cells, export_links, link, moment_cell, pager, table
+from ostiary.gateway.login.pages.admin.tables import cells, link, moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -88,7 +88,6 @@ def refusals_page(listing: RequestListing, requests: Sequence[DecidedRequest], f
             sorted_by=listing.sorted_by(REFUSALS),
         ),
         pager=_pager(REFUSALS, listing, next_after),
-        exports=export_links("refusals", listing.values),
     )
     return frame.page(REFUSALS, body, status=400 if listing.problem else 200)
 
@@ -119,7 +118,6 @@ def decisions_page(
             body_id="decisions",
         ),
         pager=_pager(DECISIONS, listing, next_after),
-        exports=export_links("decisions", listing.values),
     )
     return frame.page(DECISIONS, body, status=400 if listing.problem else 200, live=is_live)
 

@@ -11,8 +11,8 @@ from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.login.pages.admin.frame import SESSIONS, AdminFrame
 from ostiary.gateway.login.pages.admin.listing.searches import SESSION_FIELDS, SessionSearch, read_values
 from ostiary.gateway.login.pages.admin.listing.session_lists import SessionLists, SessionPage
-from ostiary.gateway.login.pages.admin.listing.texts import exact_moment, moment_text, shown
-from ostiary.gateway.login.pages.admin.tables import export_links, moment_cell, pager, table
+from ostiary.gateway.login.pages.admin.listing.texts import moment_text, shown
+from ostiary.gateway.login.pages.admin.tables import moment_cell, pager, table
 from ostiary.gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary.gateway.login.pages.messages import counted, say
 from ostiary.gateway.login.pages.pieces import problem_note
@@ -33,7 +33,6 @@ _KINDS = {
     SessionKind.EXCHANGE: "admin.kind_exchange",
     SessionKind.API_TOKEN: "admin.kind_api_token",
 }
-EXPORTED = ("id", "user", "groups", "kind", "name", "client", "provider", "since", "until", "last used")
 
 
 async def sessions_page(lists: SessionLists, request: LoginRequest, frame: AdminFrame) -> LoginAnswer:
@@ -52,26 +51,8 @@ async def sessions_page(lists: SessionLists, request: LoginRequest, frame: Admin
         notes=_notes(page),
         table=table(counted("admin.session_count", len(rows)), _COLUMNS, rows),
         pager=pager(SESSIONS, values, after=after, next_after=page.after),
-        exports=export_links("sessions", values),
     )
     return frame.page(SESSIONS, body, status=400 if problem else 200)
-
-
-def session_fields(session: Session) -> dict[str, str]:
-    """What may be known of a session, for an export."""
-    user = session.user
-    return {
-        "id": session.id,
-        "user": shown(user.username),
-        "groups": shown(" ".join(user.groups)),
-        "kind": session.kind.value,
-        "name": shown(session.name),
-        "client": shown(session.client),
-        "provider": shown(session.provider),
-        "since": exact_moment(session.created_at),
-        "until": exact_moment(session.expires_at),
-        "last used": exact_moment(session.last_used_at),
-    }
 
 
 def _row(session: Session, visitor: Visitor) -> Sequence[str]:

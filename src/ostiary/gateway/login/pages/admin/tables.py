@@ -1,4 +1,4 @@
-"""Tables, the links from page to page, and those to the exports: values in, markup out. Pure.
+"""Tables and the links from page to page: values in, markup out. Pure.
 
 Called by the pages of the administration area. On a phone each row becomes a card, by style alone: so a cell has the
 name of its column with it, and each part of a table says its role, which it would lose by the style.
@@ -66,11 +66,6 @@ def pager(address: str, values: Mapping[str, str], *, after: str, next_after: st
     if next_after:
         links.append(fill("admin/pager_next.html", url=link(address, {**values, "after": next_after})))
     return fill("admin/pager.html", links=join(links)) if links else NOTHING
-
-
-def export_links(name: str, values: Mapping[str, str]) -> Markup:
-    address = f"/auth/admin/export/{name}"
-    return fill("admin/exports.html", csv=link(f"{address}.csv", values), json=link(f"{address}.json", values))
 
 
 def link(address: str, values: Mapping[str, str]) -> str:

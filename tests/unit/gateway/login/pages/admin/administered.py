@@ -8,7 +8,6 @@ from typing import Any
 from ostiary.gateway.authorize.cached_provider import Link
 from ostiary.gateway.authorize.chain import Authorizer
 from ostiary.gateway.authorize.recent_decisions import RecentDecisions
-from ostiary.gateway.login.answers import LoginAnswer
 from ostiary.gateway.replicas.decision_feed import DecisionFeed
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary.testing import FakeClock
@@ -51,18 +50,12 @@ class Administered:
         assert self.recent.is_watched
         attributes = Attributes(UserInfo(user, groups=("dev",)), request_info(**info))
         decision = ALLOWED if allowed else DENIED
-        self.recent.record(decision_id, attributes, decision, status=200, seconds=0.002 if allowed else None)
+        self.recent.record(decision_id, attributes, decision, seconds=0.002 if allowed else None)
 
 
 def request_info(**changes: Any) -> RequestInfo:
     values = {"verb": "list", "path": "/api/v1/pods", "resource": "pods", "upstream": "cluster", **changes}
     return RequestInfo(method="GET", is_resource=bool(values["resource"]), **values)
-
-
-async def body_of(answer: LoginAnswer) -> str:
-    """The whole body of an answer that is streamed."""
-    assert answer.stream is not None
-    return b"".join([piece async for piece in answer.stream()]).decode()
 
 
 def next_page(page: str) -> str | None:

@@ -1,1 +1,1 @@
-"""What the administration area lists: what is searched for, which rows match, and their form in exports."""
+"""What the administration area lists: what is searched for, and which rows match."""

@@ -1,6 +1,6 @@
-"""Requests that were decided on, as rows of tables, exports and streams. Pure.
+"""Requests that were decided on, as rows of tables and events of streams. Pure.
 
-Called by the pages of denied requests and of decisions, by their exports, and by the stream.
+Called by the pages of denied requests and of decisions, and by the stream.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import ClassVar
 
 from ostiary.gateway.authorize.recent_decisions import RecentDecision
 from ostiary.gateway.authorize.refusals import Refusal
@@ -24,18 +23,11 @@ LONGEST = "≥ 10 s"
 class DecidedRequest:
     """One that was refused, whenever that was, or any while somebody watches. `took` is a class of durations."""
 
-    # Of an export.
-    COLUMNS: ClassVar = (
-        *("time", "id", "decision", "user", "impersonated by", "groups", "verb", "api group", "resource"),
-        *("subresource", "namespace", "name", "path", "upstream", "reason", "status", "took"),
-    )
-
     id: str
     attributes: Attributes
     decision: Decision
     at: datetime
     actor: str = ""
-    status: int = 0
     seconds: float | None = None
 
     @property
@@ -59,31 +51,6 @@ class DecidedRequest:
         """Its place among all of them, as text that sorts as they do."""
         return f"{self.at.astimezone(UTC).strftime('%Y%m%d%H%M%S%f')}-{self.id}"
 
-    def fields(self) -> dict[str, str]:
-        """All that may be known of it, for an export."""
-        user, info = self.attributes.user, self.attributes.request
-        values = {
-            "time": self.at.astimezone(UTC).isoformat(),
-            "id": self.id,
-            "decision": self.outcome,
-            "user": user.username,
-            "impersonated by": self.actor,
-            "groups": " ".join(user.groups),
-            "verb": info.verb,
-            "api group": info.api_group,
-            "resource": info.resource,
-            "subresource": info.subresource,
-            "namespace": info.namespace,
-            "name": info.name,
-            "path": info.path,
-            "upstream": info.upstream,
-            "reason": self.decision.reason,
-            "status": str(self.status or ""),
-            "took": "stream" if self.is_stream else self.took,
-        }
-        assert tuple(values) == self.COLUMNS
-        return {name: shown(value) for name, value in values.items()}
-
 
 def of_refusal(refusal: Refusal) -> DecidedRequest:
     return DecidedRequest(refusal.id, refusal.attributes, refusal.decision, refusal.at)
@@ -96,7 +63,6 @@ def of_decision(decision: RecentDecision) -> DecidedRequest:
         decision.decision,
         decision.at,
         decision.actor,
-        decision.status,
         decision.seconds,
     )
 

@@ -1,6 +1,6 @@
 """What is searched for, read from the query of a page, and whether something matches it. Pure.
 
-Called by the pages of the administration area, by their exports, and for the stream of decisions.
+Called by the pages of the administration area, and for the stream of decisions.
 """
 
 from __future__ import annotations

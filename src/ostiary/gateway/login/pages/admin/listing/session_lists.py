@@ -1,12 +1,12 @@
 """Finds the sessions of a page: by a search, from a place on, and never all at once.
 
-Called by the page of all sessions and by its export. The store selects by user, group and kind; the rest is selected
+Called by the page of all sessions. The store selects by user, group and kind; the rest is selected
 here, among a bounded number of sessions a page. A page that reached this bound says so, and leads on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ostiary.core.abilities import ability
@@ -61,17 +61,6 @@ class SessionLists:
                 return SessionPage(_sessions(matches))
             if looked_at >= MOST_LOOKED_AT:
                 return SessionPage(_sessions(matches), place, is_cut=True)
-
-    async def all(self, search: SessionSearch, *, most: int) -> AsyncGenerator[Sequence[Session]]:
-        """The sessions in pieces, *most* of them in all. An empty piece says that the search goes on."""
-        after, number = "", 0
-        while number < most:
-            page = await self.find(search, after=after, limit=min(AT_ONCE, most - number))
-            number += len(page.sessions)
-            yield page.sessions
-            if not page.after:
-                return
-            after = page.after
 
     async def _newest(self, search: SessionSearch) -> SessionPage:
         sessions = await self._store.sessions(

@@ -1,4 +1,4 @@
-"""Texts that somebody else has chosen, and times, as the administration area shows and exports them. Pure."""
+"""Texts that somebody else has chosen, and times, as the administration area shows them. Pure."""
 
 from __future__ import annotations
 
