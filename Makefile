@@ -67,7 +67,7 @@ interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNE
 	@scripts/interop-build
 	$(BIN)/pytest -n 2 --dist loadfile -q --all --timeout=300 tests/interop
 
-house: $(STAMP)  ## how the code stands: sizes, folders, imports, names, types
+house: $(STAMP)  ## print figures about the source: sizes, imports, parameters, untyped code (not goals)
 	@$(BIN)/python scripts/house
 
 mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="gateway/login cli --sample 50 --goal 85")
