@@ -92,7 +92,6 @@ CODES: dict[str, str] = {
     "docker-helper-answer-invalid": "what a docker credential helper printed is not a login",
     "token-file-unreadable": "the file that should hold the token cannot be read",
     "token-file-unwritable": "the file or folder for a token cannot be written",
-    "agent-socket-unusable": "the agent's socket cannot be opened, or another agent answers there",
     "connect-unavailable": "the proxy of ostiary connect does not run, does not answer, or cannot be started",
     "connect-socket-foreign": "the socket of ostiary connect, or its folder, belongs to another user",
     "connect-context-unknown": "a context cannot be served by ostiary connect: unknown, expired, or its own",

@@ -104,7 +104,6 @@ INSIDE = {
         # The dispatcher prints the token of ``connect token`` before anything else is imported.
         ".": {"connect"},
         "accounts": {".", "gateway"},
-        "agent": {".", "accounts", "gateway", "signin"},
         "completion": {"."},
         "connect": {".", "kubeconfig", "signin"},
         "doctor": {".", "signin"},

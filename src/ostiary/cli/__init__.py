@@ -47,7 +47,6 @@ COMMANDS = {
     "token": ("ostiary.cli.token.command", "make a token that may do less than you, for a script or an agent"),
     "kubeconfig": ("ostiary.cli.kubeconfig.command", "make a kubectl context whose user signs in at a gateway"),
     "get-token": ("ostiary.cli.signin.get_token", "the exec plugin that kubectl runs to get a token"),
-    "agent": ("ostiary.cli.agent.command", "keep a token fresh for programs beside it: in a file, on a socket"),
     "connect": (
         "ostiary.cli.connect.command",
         "let kubectl use a hardware key, or any credential, through a proxy on this machine",

@@ -105,6 +105,23 @@ def seconds(text: str) -> float:
 seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
 
 
+def expiration_seconds(arguments: argparse.Namespace) -> int | None:
+    """The seconds of ``--for``; days are understood too, since such tokens live for months."""
+    from ostiary.core.go.duration import DurationError, parse_duration
+
+    text = arguments.lifetime
+    if text is None:
+        return None
+    days = text[:-1] if text.endswith("d") and text[:-1].isdigit() and text.isascii() else None
+    try:
+        seconds = int(days) * 86_400 if days is not None else int(parse_duration(text).total_seconds())
+    except (DurationError, ValueError):
+        seconds = 0
+    if not 1 <= seconds <= 100 * 366 * 86_400:
+        raise UsageError("--for needs a time", hint="as in: --for 30m, --for 12h or --for 90d")
+    return seconds
+
+
 def environment(pairs: Sequence[str]) -> dict[str, str]:
     """What the values of ``--env`` set."""
     variables = {}

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ostiary.cli.accounts.new_token import add_token_options, expiration_seconds, give_token, scope_text
+from ostiary.cli.accounts.new_token import add_token_options, give_token, scope_text
 from ostiary.cli.accounts.service_accounts import account_name
-from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.arguments import JSON, UsageError, add_output, expiration_seconds
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, add_server, remote
 from ostiary.cli.output import print_json, print_table

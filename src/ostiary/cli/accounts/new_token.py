@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from ostiary.cli.arguments import JSON, UsageError
+from ostiary.cli.arguments import JSON
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.output import print_json, print_note
 from ostiary.cli.replaced_file import replace_file
@@ -30,23 +30,6 @@ def add_token_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", help="write the token into this file, readable by you alone, instead of printing it"
     )
-
-
-def expiration_seconds(arguments: argparse.Namespace) -> int | None:
-    """The seconds of ``--for``; days are understood too, since such tokens live for months."""
-    from ostiary.core.go.duration import DurationError, parse_duration
-
-    text = arguments.lifetime
-    if text is None:
-        return None
-    days = text[:-1] if text.endswith("d") and text[:-1].isdigit() and text.isascii() else None
-    try:
-        seconds = int(days) * 86_400 if days is not None else int(parse_duration(text).total_seconds())
-    except (DurationError, ValueError):
-        seconds = 0
-    if not 1 <= seconds <= 100 * 366 * 86_400:
-        raise UsageError("--for needs a time", hint="as in: --for 30m, --for 12h or --for 90d")
-    return seconds
 
 
 def scope_text(arguments: argparse.Namespace) -> str:

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from ostiary.cli.accounts.new_token import add_token_options, expiration_seconds, give_token, scope_text
-from ostiary.cli.arguments import JSON, UsageError, add_output
+from ostiary.cli.accounts.new_token import add_token_options, give_token, scope_text
+from ostiary.cli.arguments import JSON, UsageError, add_output, expiration_seconds
 from ostiary.cli.exit_codes import OK
 from ostiary.cli.gateway.choice import add_config, add_server, remote
 from ostiary.cli.output import print_json, print_table

@@ -109,7 +109,7 @@ def _unix_listener(arguments: argparse.Namespace, stack: ExitStack) -> tuple[soc
         if path is None:
             raise UsageError("there is no place for the socket", hint="name one: --socket PATH, or set XDG_RUNTIME_DIR")
         path = os.path.abspath(path)
-        listener = stack.enter_context(listen_privately(path, owner="daemon", backlog=BACKLOG))
+        listener = stack.enter_context(listen_privately(path, backlog=BACKLOG))
         stack.callback(_remove, path, os.stat(path).st_ino)
     except OSError as error:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ Called by `ways`, `turn` and the commands; `gateway_http` asks.
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from ostiary.cli.gateway_http import SECONDS, GatewayHttp, Reply
 from ostiary.cli.signin.sessions import SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
-from ostiary.errors import CredentialError, LoginRefused, ProviderError, ScopeError
+from ostiary.core.users.account_names import AccountName
+from ostiary.errors import CredentialError, LoginRefused, OstiaryError, ProviderError, ScopeError
 from ostiary.model import Secret
 from ostiary.wire.kubeconfig import OfferedCluster
 
@@ -252,6 +254,42 @@ class GatewayClient:
         )
         return self._read_exchanged_token(reply)
 
+    def service_account_token(
+        self, token: Secret, account: AccountName, *, seconds: int | None = None, scope: str = ""
+    ) -> ExchangedToken:
+        """A token of a service account of the gateway. The owner of *token* must be allowed to create it."""
+        spec = {"expirationSeconds": seconds, "scope": scope or None}
+        body = json.dumps({"spec": {key: value for key, value in spec.items() if value is not None}}).encode()
+        path = f"/apis/ostiary.dev/v1/namespaces/{account.namespace}/serviceaccounts/{account.name}/token"
+        # Read before the request: the token may expire a little earlier here than at the gateway, never later.
+        requested_at = self._clock.now()
+        reply = self._http.ask("POST", path, body, headers=_bearer(token) | {"Content-Type": "application/json"})
+        if "kind" not in reply.fields:
+            raise self._http.not_understood(f"it responded {reply.status} without a Kubernetes object")
+        if reply.status >= 300:
+            raise self._account_error(reply, account)
+        metadata, status = (_nested(reply.fields, name) for name in ("metadata", "status"))
+        issued = _text(status, "token")
+        try:
+            created = datetime.fromisoformat(_text(metadata, "creationTimestamp"))
+            # Both by the gateway's clock, which may differ from ours.
+            lifetime = datetime.fromisoformat(_text(status, "expirationTimestamp")) - created
+        except (TypeError, ValueError):
+            raise self._http.not_understood() from None
+        if not fits_token_header(issued):
+            raise self._http.not_understood("it sent something that is not a bearer token")
+        return ExchangedToken(Secret(issued), requested_at + max(lifetime, timedelta(0)))
+
+    def _account_error(self, reply: Reply, account: AccountName) -> OstiaryError:
+        cause = f"{reply.status}: {reply.fields.get('message') or 'no reason given'}"
+        summary = f"no token for the service account {account}"
+        if reply.status == 429 or reply.status >= 500:
+            return ProviderError(
+                summary, cause=cause, where=self.server, hint="retry later", code="gateway-unreachable"
+            )
+        hint = _ACCOUNT_HINTS.get(reply.status)
+        return LoginRefused(summary, cause=cause, where=self.server, hint=hint, code="gateway-refused")
+
     def _check_limited(self, exchanged: ExchangedToken) -> ExchangedToken:
         """A gateway that does not know scopes gives a whole token, and whoever asked would take it for less."""
         if not exchanged.scope:
@@ -400,6 +438,11 @@ _JWT_WORDS = {
     "invalid_request": "it issues no JWTs",
     "unsupported_grant_type": "it issues no JWTs",
 }
+_ACCOUNT_HINTS = {
+    401: "the token that the request was made with is unknown, expired or revoked: sign in again, or replace its file",
+    403: "the policy must allow the user to create serviceaccounts/token of this account in the API group ostiary.dev",
+    404: "create the account: ostiary accounts create",
+}
 _EXCHANGE_HINT = "compare issuer, audience and subject of the token with the workload provider of the gateway"
 _EXCHANGE_HINTS: Mapping[object, str] = {
     "invalid_scope": 'write --can as in: --can "get,list pods -n shop"',
@@ -434,6 +477,11 @@ def _text(fields: Mapping[str, object], name: str) -> str:
             code="gateway-answer-invalid",
         )
     return value
+
+
+def _nested(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = fields.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _texts(fields: Mapping[str, object], name: str) -> tuple[str, ...]:

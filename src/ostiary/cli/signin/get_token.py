@@ -49,6 +49,12 @@ client is interactive; otherwise it fails and says that you must sign in.
 With --from it signs in as the CI job or pod that it runs in, by the token that the platform gives it: no secret is
 stored, nobody is asked, and what it caches is of use to this job alone.
 
+With --output-dir it writes the token to DIR/token, with ca.crt and namespace beside it, so that Kubernetes clients find
+it as they find that of a service account; with --watch it keeps running and refreshes the token well before it expires.
+While the gateway is unreachable the current token stays until it expires, and is then removed. SIGTERM and SIGINT end
+it, SIGHUP refreshes the token at once. With --service-account the token is that of a service account of the gateway;
+the policy must allow the user to create serviceaccounts/token.
+
 THE CREDENTIAL IS A SECRET, and this prints it. `ostiary kubeconfig` writes the kubeconfig that runs it.
 """
 EPILOG = """\
@@ -57,7 +63,20 @@ examples:
   ostiary get-token --server https://gateway.example --account admin
   ostiary get-token --server https://gateway.example --from github
   ostiary get-token --server https://gateway.example --jwt-for https://prod.example
+  ostiary get-token --server https://gateway.example --from kubernetes --watch --output-dir /run/ostiary
+  ostiary get-token --server https://gateway.example --from kubernetes --watch --output-dir /run/ostiary \\
+      --service-account shop/deployer --mode 0640 --ready-file /run/ostiary/ready
+  ostiary get-token --probe --ready-file /run/ostiary/ready
 """
+_NEED_OUTPUT_DIR = {
+    "watch": "--watch",
+    "service_account": "--service-account",
+    "gateway_token_file": "--gateway-token-file",
+    "lifetime": "--for",
+    "mode": "--mode",
+    "namespace": "--namespace",
+    "ready_file": "--ready-file",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +90,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="print a JWT for the clusters of this audience, which trust the gateway's JWTs themselves",
     )
     parser.add_argument("--verbose", action="store_true", help="with --from: say on stderr what was found and asked")
+    _add_files(parser)
     parser.set_defaults(run=run)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output-dir", metavar="DIR", help="write the files token, ca.crt and namespace there instead of printing"
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="with --output-dir: keep running, and refresh the token before it expires"
+    )
+    parser.add_argument(
+        "--service-account",
+        metavar="NAMESPACE/NAME",
+        help="with --output-dir: get the token of this service account of the gateway, limited to --can or --scope",
+    )
+    parser.add_argument(
+        "--for", dest="lifetime", metavar="TIME", help="with --service-account: how long each token lives (default: 1h)"
+    )
+    parser.add_argument(
+        "--gateway-token-file",
+        metavar="FILE",
+        help="with --service-account: a file that holds a token of the gateway, to request the account's token with",
+    )
+    parser.add_argument(
+        "--mode", type=_mode, metavar="MODE", help="with --output-dir: permissions of the file token (default: 0600)"
+    )
+    parser.add_argument(
+        "--namespace",
+        metavar="NAME",
+        help="with --output-dir: the content of the file namespace (default: the service account's)",
+    )
+    parser.add_argument(
+        "--ready-file", metavar="FILE", help="with --output-dir: a file that holds the time at which the token expires"
+    )
+    parser.add_argument(
+        "--probe", action="store_true", help="exit with 0 if --ready-file says that the token is valid, otherwise 1"
+    )
+
+
+def _mode(text: str) -> int:
+    mode = int(text, 8)
+    if not 0o400 <= mode <= 0o777:
+        raise ValueError
+    return mode
+
+
+_mode.__name__ = "mode such as 0640"  # What argparse calls it in an error.
 
 
 def main(argv: list[str]) -> int:
@@ -91,6 +157,14 @@ def main(argv: list[str]) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.output_dir is not None or arguments.probe:
+        # Imported here: kubectl does not wait for what only these options need.
+        from ostiary.cli.signin import watch
+
+        return watch.run(arguments)
+    for name, option in _NEED_OUTPUT_DIR.items():
+        if getattr(arguments, name):
+            raise UsageError(f"{option} needs --output-dir", hint="name the directory to write the token to")
     info = _info()
     choice = chosen_platform(arguments)
     if choice is not None:

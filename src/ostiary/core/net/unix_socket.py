@@ -1,6 +1,6 @@
 """Unix sockets that only one user of this machine can reach, and who is at the other end of them.
 
-Used by what serves secrets on one: the agent, ``ostiary connect`` and the daemon of the registry door. The kernel says
+Used by what serves secrets on one: ``ostiary connect`` and the daemon of the registry door. The kernel says
 which user connects; the mode of the socket alone would not keep out whoever can write to its folder.
 """
 
@@ -25,8 +25,8 @@ def peer_user(connection: socket.socket) -> int:
     return uid
 
 
-def remove_stale(path: str, *, owner: str) -> None:
-    """Remove the socket of an *owner* ("agent") that is gone; `OSError` if one answers, or if it is no socket."""
+def _remove_stale(path: str) -> None:
+    """Remove the socket of a process that has ended; `OSError` if one still listens there, or if it is no socket."""
     if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise OSError("there is a file that is no socket")
     with socket.socket(socket.AF_UNIX) as probe:
@@ -38,10 +38,10 @@ def remove_stale(path: str, *, owner: str) -> None:
         except ConnectionRefusedError:
             os.unlink(path)
             return
-    raise OSError(f"another {owner} answers there")
+    raise OSError("another process listens there")
 
 
-def listen_privately(path: str, *, owner: str, backlog: int) -> socket.socket:
+def listen_privately(path: str, *, backlog: int) -> socket.socket:
     """A socket at *path* that only this user (and root) can connect to; raises `OSError`.
 
     Its folder is made if it is missing. It must be one where nobody else can put another socket in our place.
@@ -52,7 +52,7 @@ def listen_privately(path: str, *, owner: str, backlog: int) -> socket.socket:
     others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
     if others_write or status.st_uid not in (0, os.geteuid()):
         raise OSError(f"others may write to its folder {folder}")
-    remove_stale(path, owner=owner)
+    _remove_stale(path)
     return bind_privately(path, backlog=backlog)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.cli.accounts.new_token import expiration_seconds, give_token, scope_text
-from ostiary.cli.arguments import UsageError
+from ostiary.cli.accounts.new_token import give_token, scope_text
+from ostiary.cli.arguments import UsageError, expiration_seconds
 
 ANSWER = {"status": {"token": "the-token", "user": "alice", "expirationTimestamp": "2030-01-01T00:00:00Z"}}
 

@@ -15,15 +15,15 @@ from ostiary.core.net.unix_socket import listen_privately, passed_socket, peer_u
 
 def test_only_the_owner_can_connect(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s"
-    with listen_privately(str(path), owner="daemon", backlog=1), socket.socket(socket.AF_UNIX) as client:
+    with listen_privately(str(path), backlog=1), socket.socket(socket.AF_UNIX) as client:
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
         client.connect(str(path))
         assert peer_user(client) == os.geteuid()
-        with pytest.raises(OSError, match="another daemon answers there"):
-            listen_privately(str(path), owner="daemon", backlog=1)
+        with pytest.raises(OSError, match="another process listens there"):
+            listen_privately(str(path), backlog=1)
     # Left behind, as by a process that was killed.
-    listen_privately(str(path), owner="daemon", backlog=1).close()
+    listen_privately(str(path), backlog=1).close()
 
 
 def test_not_where_others_could_put_another_one(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_not_where_others_could_put_another_one(tmp_path: Path) -> None:
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(OSError, match="others may write to its folder"):
-        listen_privately(str(folder / "s"), owner="daemon", backlog=1)
+        listen_privately(str(folder / "s"), backlog=1)
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="no socket"):
-        listen_privately(str(tmp_path / "file"), owner="daemon", backlog=1)
+        listen_privately(str(tmp_path / "file"), backlog=1)
 
 
 def test_what_is_meant_for_another_process_is_not_taken() -> None:

@@ -120,7 +120,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 
 def talk(daemon: CredentialDaemon, site: DaemonSite, conversation: Talk) -> bytes:
     async def run() -> bytes:
-        server = SocketServer(daemon, listen_privately(str(site.socket), owner="daemon", backlog=8))
+        server = SocketServer(daemon, listen_privately(str(site.socket), backlog=8))
         await server.start()
         reader, writer = await asyncio.open_unix_connection(str(site.socket))
         try:

@@ -19,7 +19,7 @@ from ostiary.wire.credential_provider import CREDENTIALS_PATH, BasicAuth, Reques
 
 # What a status means to whoever runs the node.
 MEANINGS = {
-    401: ("does not know this node's token", "renew the token: ostiary agent keeps one fresh in a file"),
+    401: ("does not know this node's token", "renew the token: ostiary get-token --watch keeps one fresh in a file"),
     403: ("does not let this node have the credentials of this image", "its policy says who may create which paths"),
     503: ("could not ask its credential providers", "its log says why"),
 }

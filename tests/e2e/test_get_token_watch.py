@@ -1,10 +1,9 @@
-"""``ostiary agent`` as a process: real clients run on its token file for hours of the gateway's time."""
+"""``get-token --watch`` as a process: real clients run on its token file for hours of the gateway's time."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ import pytest
 import trustme
 from kubernetes.config.incluster_config import InClusterConfigLoader
 
+from ostiary.cli import main
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.testing import FakeClock
 from tests.support.cluster import Cluster
@@ -27,6 +27,7 @@ from tests.support.gateway import SECONDS, Gateway, InProcessGateway, Site, role
 from tests.support.issuer import Issuer
 from tests.support.plugins import write_kubeconfig
 from tests.support.ports import free_ports
+from tests.support.signin_server import SigninServer
 from tests.support.waiting import until
 from tests.support.workloads import SERVICE_ACCOUNT, platform_token
 
@@ -43,22 +44,24 @@ LIFETIME = 600
 ROTATIONS = 40
 
 
-class Agent:
-    """The process, and the folder that it writes to."""
+class Watcher:
+    """The process, and the directory that it writes to."""
 
     def __init__(self, folder: Path, gateway: Gateway, *arguments: str) -> None:
         self.folder, self.token = folder, folder / "token"
         self.lines: list[str] = []
         self._news = threading.Condition()
-        self._command = [
-            *(sys.executable, "-m", "ostiary", "agent", "--server", gateway.url(), "--dir", str(folder)),
+        self.command = [
+            *(sys.executable, "-m", "ostiary", "get-token", "--server", gateway.url(), "--output-dir", str(folder)),
             *("--ca", str(gateway.site.folder / "ca.pem"), *arguments),
         ]
 
     @contextmanager
-    def running(self) -> Iterator[Agent]:
+    def running(self) -> Iterator[Watcher]:
         environment = {**os.environ, "NO_COLOR": "1", "HOME": str(self.folder)}
-        with subprocess.Popen(self._command, env=environment, stderr=subprocess.PIPE, text=True) as self.process:
+        with subprocess.Popen(
+            [*self.command, "--watch"], env=environment, stderr=subprocess.PIPE, text=True
+        ) as self.process:
             reader = threading.Thread(target=self._read)
             reader.start()
             try:
@@ -79,14 +82,14 @@ class Agent:
                 self.lines.append(line)
                 self._news.notify_all()
 
-    def says(self, text: str) -> str:
+    def reports(self, text: str) -> str:
         with self._news:
             line = self._news.wait_for(lambda: next((line for line in self.lines if text in line), ""), SECONDS)
-        assert line, f"the agent did not say {text!r}: {self.lines}"
+        assert line, f"it did not report {text!r}: {self.lines}"
         return line
 
     def rotate(self) -> str:
-        """Have it get another token; returns it when it is there."""
+        """Make it refresh the token, and return the new one."""
         before = self.token.read_text()
         self.process.send_signal(signal.SIGHUP)
         return str(until(lambda: (now := self.token.read_text()) != before and now))
@@ -130,122 +133,154 @@ def first_token(gateway: Gateway) -> str:
 
 
 @pytest.fixture
-def agent(gateway: InProcessGateway, tmp_path: Path) -> Iterator[Agent]:
-    """It proves itself with its own last token, as the account."""
+def watcher(gateway: InProcessGateway, tmp_path: Path) -> Iterator[Watcher]:
+    """It requests each token with the one before."""
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
     (folder / "token").write_text(first_token(gateway))
-    agent = Agent(
+    watcher = Watcher(
         folder,
         gateway,
         *("--service-account", "team/deployer", "--for", f"{LIFETIME}s", "--gateway-token-file", str(folder / "token")),
     )
     before = (folder / "token").read_text()
-    with agent.running():
-        until(lambda: agent.token.read_text() != before)
-        yield agent
+    with watcher.running():
+        until(lambda: watcher.token.read_text() != before)
+        yield watcher
 
 
 @pytest.mark.slow
 def test_the_official_python_client_runs_for_hours_on_rotated_tokens(
-    gateway: InProcessGateway, agent: Agent, clock: FakeClock
+    gateway: InProcessGateway, watcher: Watcher, clock: FakeClock
 ) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "localhost", "KUBERNETES_SERVICE_PORT": str(gateway.port)}
-    loader: Any = InClusterConfigLoader(str(agent.token), str(agent.folder / "ca.crt"), environ=environ)  # type: ignore[no-untyped-call]
+    loader: Any = InClusterConfigLoader(str(watcher.token), str(watcher.folder / "ca.crt"), environ=environ)  # type: ignore[no-untyped-call]
     # It looks at the file once a minute, and here a minute passes in no time.
     loader._token_refresh_period = timedelta(0)
     configuration = kubernetes.client.Configuration()
     loader.load_and_set(configuration)
     pods: Any = kubernetes.client.CoreV1Api(kubernetes.client.ApiClient(configuration))
-    namespace = (agent.folder / "namespace").read_text()
+    namespace = (watcher.folder / "namespace").read_text()
 
     def names() -> list[str]:
         return [pod.metadata.name for pod in pods.list_namespaced_pod(namespace).items]
 
-    tokens = [agent.token.read_text()]
+    tokens = [watcher.token.read_text()]
     for _ in range(ROTATIONS):
-        tokens.append(agent.rotate())
+        tokens.append(watcher.rotate())
         assert names() == ["web"]
         clock.advance(LIFETIME * 0.7)
         assert names() == ["web"]
     assert len(set(tokens)) == ROTATIONS + 1
     statuses = [gateway.get("/api/v1/namespaces/team/pods", token).status_code for token in tokens]
     assert statuses == [401] * ROTATIONS + [200]
-    assert agent.lines == []
+    assert watcher.lines == []
 
 
 @pytest.mark.needs("kubectl")
 def test_kubectl_with_a_token_file_follows_the_rotations(
-    gateway: InProcessGateway, agent: Agent, clock: FakeClock, tmp_path: Path
+    gateway: InProcessGateway, watcher: Watcher, clock: FakeClock, tmp_path: Path
 ) -> None:
-    authority = {"certificate-authority": str(agent.folder / "ca.crt")}
-    user = {"tokenFile": str(agent.token)}
+    authority = {"certificate-authority": str(watcher.folder / "ca.crt")}
+    user = {"tokenFile": str(watcher.token)}
     path = tmp_path / "kubeconfig"
     write_kubeconfig(path, server=gateway.url(), user=user, cluster=authority, namespace="team")
     kubectl = Kubectl(path)
     for _ in range(8):
-        agent.rotate()
+        watcher.rotate()
         clock.advance(LIFETIME * 0.7)
         assert "web " in kubectl.output("get", "pods")
 
 
-def test_an_account_that_is_gone_is_told_and_the_agent_goes_on(
-    gateway: InProcessGateway, agent: Agent, clock: FakeClock
+def test_a_revoked_account_is_reported_and_the_watcher_continues(
+    gateway: InProcessGateway, watcher: Watcher, clock: FakeClock
 ) -> None:
-    token = agent.token.read_text()
+    token = watcher.token.read_text()
     with gateway.http(gateway.login("root").token) as http:
         revocation = {"type": "user", "value": ACCOUNT}
         assert http.post("/apis/ostiary.dev/v1/revocations", json=revocation).status_code == 201
-    agent.process.send_signal(signal.SIGHUP)
-    line = agent.says("getting a token failed")
+    watcher.process.send_signal(signal.SIGHUP)
+    line = watcher.reports("the token refresh was denied")
     assert "401" in line
-    assert token not in "".join(agent.lines)
-    assert agent.token.read_text() == token, "the old one stays"
-    # An operator helps: the next attempt finds a proof again.
-    agent.token.write_text(first_token(gateway))
-    agent.process.send_signal(signal.SIGHUP)
-    agent.says("there is a new token again")
+    assert token not in "".join(watcher.lines)
+    assert watcher.token.read_text() == token, "the current token stays"
+    # An operator writes a new token: the next attempt succeeds.
+    watcher.token.write_text(first_token(gateway))
+    watcher.process.send_signal(signal.SIGHUP)
+    watcher.reports("the token was refreshed")
 
 
-def test_sigterm_ends_it_well_and_the_socket_answers_until_then(gateway: InProcessGateway, tmp_path: Path) -> None:
-    folder, path = tmp_path / "files", tmp_path / "agent.sock"
-    proof = tmp_path / "proof"
+def test_a_probe_succeeds_until_sigterm_ends_it(gateway: InProcessGateway, tmp_path: Path) -> None:
+    folder, ready_file, proof = tmp_path / "files", tmp_path / "files" / "ready", tmp_path / "proof"
     proof.write_text(first_token(gateway))
     account = ("--service-account", "team/deployer", "--gateway-token-file", str(proof), "--mode", "0640")
-    agent = Agent(folder, gateway, *account, "--socket", str(path))
-    with agent.running():
-        until(lambda: (folder / "token").exists() and path.exists())
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(path))
-            connection.sendall(b"GET /token HTTP/1.0\r\n\r\n")
-            reply = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        assert reply.partition("\r\n\r\n")[2] == (folder / "token").read_text()
-        probe = [sys.executable, "-m", "ostiary", "agent", "--probe", "--socket", str(path)]
-        done = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (0, "fresh\n")
-    assert agent.code == 0
-    assert not path.exists()
-    assert (folder / "token").stat().st_mode & 0o777 == 0o640
-    done = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
+    watcher = Watcher(folder, gateway, *account, "--ready-file", str(ready_file))
+    probe = [sys.executable, "-m", "ostiary", "get-token", "--probe", "--ready-file", str(ready_file)]
+    with watcher.running():
+        until(ready_file.exists)
+        assert (folder / "token").stat().st_mode & 0o777 == 0o640
+        assert subprocess.run(probe, timeout=60, check=False).returncode == 0
+    assert watcher.code == 0
+    assert not ready_file.exists()
+    assert subprocess.run(probe, timeout=60, check=False).returncode == 1
 
 
-def test_once_writes_one_token_and_ends(gateway: InProcessGateway, tmp_path: Path) -> None:
+def test_without_watch_it_writes_one_token_and_ends(gateway: InProcessGateway, tmp_path: Path) -> None:
     proof = tmp_path / "proof"
     proof.write_text(first_token(gateway))
     account = ("--service-account", "team/deployer", "--gateway-token-file", str(proof))
-    agent = Agent(tmp_path / "files", gateway, *account, "--once")
-    done = subprocess.run(agent._command, capture_output=True, text=True, timeout=60, check=False)
+    watcher = Watcher(tmp_path / "files", gateway, *account)
+    done = subprocess.run(watcher.command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert gateway.get("/api/v1/namespaces/team/pods", agent.token.read_text()).status_code == 200
+    assert gateway.get("/api/v1/namespaces/team/pods", watcher.token.read_text()).status_code == 200
     proof.write_text("ost_" + "x" * 51)
-    done = subprocess.run(agent._command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(watcher.command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
+    assert "code   gateway-refused" in done.stderr
     assert "xxxx" not in done.stderr
 
 
+def test_a_token_with_a_scope_can_do_only_that(gateway: InProcessGateway, tmp_path: Path) -> None:
+    proof = tmp_path / "proof"
+    proof.write_text(first_token(gateway))
+    account = ("--service-account", "team/deployer", "--gateway-token-file", str(proof), "--can", "get pods -n team")
+    watcher = Watcher(tmp_path / "files", gateway, *account)
+    assert subprocess.run(watcher.command, timeout=60, check=False).returncode == 0
+    token = watcher.token.read_text()
+    assert gateway.get("/api/v1/namespaces/team/pods/web", token).status_code == 200
+    assert gateway.get("/api/v1/namespaces/team/pods", token).status_code == 403
+
+
+@pytest.fixture
+def signed_in(ca: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SigninServer]:
+    """A gateway with a session of ``ostiary login`` on this machine."""
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    with SigninServer(ca).running() as server:
+        server.methods = [{"name": "here", "kind": "ambient"}]
+        assert main(["login", "--server", server.url, "--ca", str(tmp_path / "ca.pem")]) == 0
+        yield server
+
+
+def test_the_token_of_a_session_is_renewed_long_before_it_expires(signed_in: SigninServer, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    command = [sys.executable, "-m", "ostiary", "get-token", "--server", signed_in.url, "--output-dir", str(folder)]
+    with subprocess.Popen([*command, "--watch"]) as process:
+        try:
+            first = until(lambda: (folder / "token").exists() and (folder / "token").read_text())
+            process.send_signal(signal.SIGHUP)
+            until(lambda: (folder / "token").read_text() != first)
+        finally:
+            process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert signed_in.count["POST /auth/renew"] == 1
+    assert (folder / "token").read_text() in signed_in.tokens
+    assert (folder / "ca.crt").read_text() == (tmp_path / "ca.pem").read_text(), "that of the session"
+
+
 @pytest.mark.parametrize("account", [False, True], ids=["the pod's own token", "a service account's token"])
-def test_the_platform_vouches_for_the_agent_and_no_secret_is_stored(
+def test_the_platform_proves_who_it_is_and_no_secret_is_stored(
     ca: trustme.CA, cluster: Cluster, tmp_path: Path, account: bool
 ) -> None:
     """S72: the pod's projected token is the proof; what the programs of the pod get is a token of the gateway."""
@@ -268,13 +303,15 @@ def test_the_platform_vouches_for_the_agent_and_no_secret_is_stored(
             serviceAccounts={"declared": [{"namespace": "team", "name": "deployer"}]},
         ) as gateway:
             more = ("--service-account", "team/deployer") if account else ("--namespace", "team")
-            agent = Agent(tmp_path / "files", gateway, "--from", "kubernetes", "--token-file", str(projected), *more)
-            with agent.running():
-                token = until(lambda: agent.token.read_text() if agent.token.exists() else "")
-                assert (agent.folder / "namespace").read_text() == "team"
+            watcher = Watcher(
+                tmp_path / "files", gateway, "--from", "kubernetes", "--token-file", str(projected), *more
+            )
+            with watcher.running():
+                token = until(lambda: watcher.token.read_text() if watcher.token.exists() else "")
+                assert (watcher.folder / "namespace").read_text() == "team"
                 answer = gateway.get("/auth/whoami", token)
                 assert answer.json()["user"] == (ACCOUNT if account else pod)
                 assert gateway.get("/api/v1/namespaces/team/pods", token).status_code == 200
-            assert agent.lines == []
+            assert watcher.lines == []
             files = [path for path in tmp_path.rglob("*") if path.is_file() and path != projected]
             assert [path for path in files if proof.encode() in path.read_bytes()] == []
