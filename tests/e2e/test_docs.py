@@ -303,13 +303,7 @@ def switches_of_ones_own(world: World) -> None:
     world.environment["OSTIARY_REGISTRY_SWITCHES"] = str(world.folder / "switched-off")
 
 
-def machine_with_nginx(world: World) -> None:
-    if shutil.which("nginx") is None:
-        missing("nginx")
-
-
 WORLDS: dict[str, Callable[[World], object]] = {
-    "docs/how-to/check-your-proxy.md": machine_with_nginx,
     "docs/how-to/use-kubectl-with-a-hardware-key.md": cluster_with_a_key,
     "docs/how-to/keep-registry-credentials-in-memory.md": daemon_of_ones_own,
     "docs/how-to/roll-back-credential-providers.md": switches_of_ones_own,

@@ -26,11 +26,12 @@ from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
 from tests.support.backend import CALLER, WEBHOOKS, prepare
-from tests.support.door_cases import DOORS, PROXIES, REASONS, Case
-from tests.support.door_suite import SUITE, kubernetes
+from tests.support.door_cases import DOORS, NORMALISES, PROXIES, REASONS, Case
+from tests.support.door_suite import SUITE, http2, kubernetes
 from tests.support.door_suite.drivers import CarryingDoor, arrival
-from tests.support.door_suite.judge import EXCUSES, Judge
+from tests.support.door_suite.judge import EXCUSES, Judge, ambiguity
 from tests.support.door_suite.middleware import AUTHORIZATION, middleware_doors
+from tests.support.door_suite.mistakes import FAIL_OPEN, MISTAKES, Mistake, changed
 from tests.support.door_suite.outcome import Outcome, SuiteDoor
 from tests.support.door_suite.policy import ADMIN, ATTRIBUTES, EXTRA, USERS, Rooms, Rules
 from tests.support.door_suite.webhooks import WebhookDoor
@@ -49,7 +50,7 @@ from tests.support.gateway_api import envoy_for_routes
 from tests.support.ports import free_port
 from tests.support.tiers import missing
 
-pytestmark = [pytest.mark.needs("nginx"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.needs("nginx", "haproxy"), pytest.mark.timeout(240)]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "ask-from-another-proxy.md"
 SECRET = "the-secret-of-this-door"
@@ -83,10 +84,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         clients = {"built-in": Client(gateway.port, _trust(site))}
         for proxy in PROXIES:
             port = free_port()
-            if proxy == "haproxy":
-                text = printed_haproxy(config, *_options(site, gateway, echo, port, proxy))
-            else:
-                text = printed(proxy, config, *_options(site, gateway, echo, port, proxy))
+            text = _printed(proxy, config, *_options(site, gateway, echo, port, proxy))
             if proxy == "gateway-api":
                 text = envoy_for_routes(text, port, site.folder / "ca.pem")
             clients[proxy] = stack.enter_context(running(proxy, folder / proxy, text, port))
@@ -137,6 +135,10 @@ def _options(site: Site, gateway: InProcessGateway, echo: EchoUpstream, port: in
     # HAProxy asks where its door says.
     where = () if proxy == "haproxy" else ("--gateway", url, "--ca", str(site.folder / "ca.pem"))
     return ("--listen", f"127.0.0.1:{port}", "--backend", f"shop=http://127.0.0.1:{echo.port}", *where)
+
+
+def _printed(proxy: str, config: Path, *options: str) -> str:
+    return printed_haproxy(config, *options) if proxy == "haproxy" else printed(proxy, config, *options)
 
 
 def _trust(site: Site) -> ssl.SSLContext:
@@ -223,6 +225,59 @@ def judge(doors: Doors, suite: dict[str, SuiteDoor]) -> Judge:
     return Judge(doors.rules, (SECRET, CALLER, *doors.tokens.values()), examples)
 
 
+# --- over HTTP/2 ---
+
+
+@pytest.mark.parametrize("proxy", [proxy for proxy in PROXIES if proxy != "gateway-api"])
+def test_nothing_hostile_arrives_over_http2(doors: Doors, judge: Judge, tmp_path: Path, proxy: str) -> None:
+    with ExitStack() as stack:
+        client = doors.clients[proxy]
+        if proxy == "nginx":
+            # The printed configuration is for HTTP/1.1. People add HTTP/2 to their listeners.
+            port, client = free_port(), Client(free_port())
+            listen = f"listen 127.0.0.1:{port};\n    listen 127.0.0.1:{client.port} http2;"
+            options = _options(doors.site, doors.gateway, doors.echo, port)
+            text = printed("nginx", doors.site.folder / "gateway.yaml", *options)
+            text = changed(text, ((f"listen 127.0.0.1:{port};", listen),))
+            stack.enter_context(running("nginx", tmp_path / "nginx", text, port))
+        door = http2.Http2Door(proxy, client, doors.echoes, doors.tokens)
+        # Envoy takes a second to end a connection that violates HTTP/2.
+        with ThreadPoolExecutor(16) as pool:
+            outcomes = list(zip(http2.CASES, pool.map(door.send, http2.CASES), strict=True))
+        mistakes = {case.name: judge.mistake(proxy, case, outcome) for case, outcome in outcomes}
+        assert not judge.mistake(proxy, http2.PLAIN, door.send(http2.PLAIN)), "nothing arrives any more"
+    assert not any(mistakes.values()), {name: mistake for name, mistake in mistakes.items() if mistake}
+    assert "smuggled" not in doors.echo.seen
+
+
+# --- mistakes that the suite detects ---
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_a_mistake_in_a_configuration_is_detected(doors: Doors, judge: Judge, tmp_path: Path, mistake: Mistake) -> None:
+    port, cases = free_port(), {case.name: case for case in (*SUITE, *http2.CASES)}
+    options = _options(doors.site, doors.gateway, doors.echo, port, mistake.proxy)
+    text = changed(_printed(mistake.proxy, doors.site.folder / "gateway.yaml", *options), mistake.changes)
+    with running(mistake.proxy, tmp_path / mistake.proxy, text, port) as client:
+        door = CarryingDoor(mistake.proxy, client, doors.echoes, doors.tokens)
+        http2_door = http2.Http2Door(mistake.proxy, client, doors.echoes, doors.tokens)
+        outcomes = {
+            name: (http2_door if cases[name] in http2.CASES else door).send(cases[name]) for name in mistake.detected_by
+        }
+    missed = [name for name in outcomes if not judge.mistake(mistake.proxy, cases[name], outcomes[name])]
+    assert not missed
+
+
+def test_ambiguous_framing_that_arrives_is_detected() -> None:
+    cases = [case for case in SUITE if case.name.startswith("hidden request: ")]
+    with EchoUpstream() as echo:
+        # As behind a proxy that forwards bytes without reading them.
+        door = CarryingDoor("nothing", Client(echo.port), {"shop": echo}, {"alice": "x"})
+        arrived = {case.name: door.send(case).arrived for case in cases}
+    assert [name for name, request in arrived.items() if request is None or not ambiguity(request.headers)] == []
+    assert "smuggled" in echo.seen
+
+
 # --- closed ---
 
 BROKEN = {
@@ -241,13 +296,7 @@ BROKEN = {
 def test_nobody_is_let_in_while_the_gateway_cannot_be_asked(doors: Doors, proxy: str, tmp_path: Path) -> None:
     port = free_port()
     with FakeGateway() as gateway:
-        where = (
-            "--gateway",
-            f"http://127.0.0.1:{gateway.port}",
-            "--backend",
-            f"shop=http://127.0.0.1:{doors.echo.port}",
-        )
-        text = printed(proxy, doors.site.folder / "gateway.yaml", "--listen", f"127.0.0.1:{port}", *where)
+        text = _asking(doors, proxy, gateway, port)
         with running(proxy, tmp_path / proxy, text, port) as client:
             for name, answer in BROKEN.items():
                 gateway.answer = answer
@@ -262,6 +311,23 @@ def test_nobody_is_let_in_while_the_gateway_cannot_be_asked(doors: Doors, proxy:
                 slow.result(30)
             gateway.stop()
             _expect_closed(doors, client, "down")
+
+
+@pytest.mark.parametrize("proxy", FAIL_OPEN)
+def test_a_configuration_that_fails_open_is_detected(doors: Doors, proxy: str, tmp_path: Path) -> None:
+    port = free_port()
+    with FakeGateway() as gateway:
+        text = changed(_asking(doors, proxy, gateway, port), FAIL_OPEN[proxy])
+        with running(proxy, tmp_path / proxy, text, port) as client:
+            gateway.stop()
+            with pytest.raises(AssertionError):
+                _expect_closed(doors, client, f"{proxy} fails open")
+    assert f"{proxy} fails open" in doors.echo.seen
+
+
+def _asking(doors: Doors, proxy: str, gateway: FakeGateway, port: int) -> str:
+    where = ("--gateway", f"http://127.0.0.1:{gateway.port}", "--backend", f"shop=http://127.0.0.1:{doors.echo.port}")
+    return printed(proxy, doors.site.folder / "gateway.yaml", "--listen", f"127.0.0.1:{port}", *where)
 
 
 def _expect_closed(doors: Doors, client: Client, name: str) -> None:
@@ -361,6 +427,11 @@ def test_nginx_uses_an_answer_again_only_for_the_same_token_and_keeps_no_token(
         # nginx takes the host of a whole URL, and what it kept is for the upstream of the other host.
         crossing = Case("crossing", f"http://{kubernetes.HOST}/cached")
         assert client.send(crossing.request(doors.tokens["alice"])).status == 404
+        # Whatever of the suite arrives, with or without a question to the gateway, was allowed and has no claims.
+        door = CarryingDoor("nginx", client, doors.echoes, doors.tokens)
+        carried = [replace(case, differs={"nginx": NORMALISES}) for case in SUITE if not case.told]
+        mistakes = {case.name: judge.mistake("nginx", case, door.send(case)) for case in carried}
+        assert not any(mistakes.values()), {name: mistake for name, mistake in mistakes.items() if mistake}
         kept = b"".join(file.read_bytes() for file in cache.rglob("*") if file.is_file())
     assert b"/cached" in kept
     assert not any(token.encode() in kept for token in doors.tokens.values())
@@ -382,10 +453,10 @@ CARRY_WEBSOCKETS = pytest.mark.parametrize("proxy", ["nginx", "traefik", "caddy"
 @CARRY_WEBSOCKETS
 def test_a_websocket_is_decided_on_and_passes(doors: Doors, proxy: str) -> None:
     client = Client(doors.clients[proxy].port)
-    for target, status in (("/socket", 200), ("/denied", 403)):
+    for target, status in (("/socket", 200), ("/denied", 403), ("/socket/without-a-token", 401)):
         case = Case(f"websocket {proxy} {target}", target, headers=WEBSOCKET)
         # The upstream of these tests does not switch: it says what it was asked.
-        assert client.send(case.request(doors.tokens["alice"])).status == status
+        assert client.send(case.request(None if status == 401 else doors.tokens["alice"])).status == status
         client.close()
     seen = {name.lower(): value for name, value in doors.echo.seen[f"websocket {proxy} /socket"]["headers"]}
     assert (seen["upgrade"].lower(), seen["connection"].lower()) == ("websocket", "upgrade")

@@ -106,7 +106,6 @@ INSIDE = {
         "accounts": {".", "gateway"},
         "completion": {"."},
         "connect": {".", "kubeconfig", "signin"},
-        "doctor": {".", "signin"},
         "door": {".", "gateway"},
         "exec": {"."},
         "gateway": {".", "signin"},

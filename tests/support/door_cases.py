@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ostiary.gateway.doors.forward.claims import CLEARED, OVERWRITTEN
+from ostiary.gateway.http1.headers import IDENTITY_PREFIXES
+
 # Why a door may answer otherwise: the name of the reason, and what must hold then (`door_suite.judge`).
 NORMALISES = "normalises"  # it makes one request of several, asks about that, and forwards that: never anything else
 OWN_REFUSAL = "refuses by itself"  # with another status, and without asking
@@ -194,11 +197,19 @@ def _decisions() -> list[Case]:
     ]
 
 
+# Paths for which people often add a location or route that does not ask the gateway.
+OFTEN_OPEN = (
+    *("/static/app.js", "/assets/app.css", "/public/x", "/favicon.ico", "/robots.txt", "/health", "/healthz"),
+    *("/metrics", "/api/x", "/ws", "/.well-known/x", "/x.png"),
+)
+
+
 def _authentication() -> list[Case]:
     def presenting(name: str, value: str, status: int = 401) -> Case:
         return Case(f"Authorization {name}", user=None, headers=(("Authorization", value),), status=status)
 
     return [
+        *(Case(f"no token at {path}", path, user=None, status=401) for path in OFTEN_OPEN),
         Case("no token", user=None, status=401),
         Case(
             "no token at the root, from a browser",
@@ -211,6 +222,7 @@ def _authentication() -> list[Case]:
         Case("revoked", user="revoked", status=401),
         Case("unknown", user="unknown", status=401),
         presenting("Basic", "Basic YTpi"),
+        presenting("empty", ""),
         presenting("Bearer without a token", "Bearer"),
         presenting("Bearer rubbish", "Bearer rubbish"),
         presenting("Bearer with a comma", "Bearer a,b"),
@@ -238,10 +250,12 @@ CLAIMS = (
     *("X-Authentik-Username", "X-Authentik-Groups", "Tailscale-User-Login", "X-Client-Cn", "Cf-Connecting-Ip"),
     *("Fastly-Client-IP", "X-Cluster-Client-IP"),
 )
-# Of these, names that no list has.
+# Proxies set headers of these prefixes themselves, or the gateway has rules about them.
+OTHER_PREFIXES = (b"x-forwarded-", b"impersonate")
+# Of these, names that no list has: one for every other protected prefix.
 UNLISTED = (
-    *("X-Remote-Extra-Scope", "X-Remote-Anything", "X-Ostiary-Anything", "Remote-Anything", "X-Pomerium-Anything"),
-    *("X-Authentik-Meta-Anything", "Tailscale-User-Anything"),
+    *("X-Remote-Extra-Scope", "X-Authentik-Meta-Anything"),
+    *(f"{prefix.decode().removesuffix('-')}-anything" for prefix in IDENTITY_PREFIXES if prefix not in OTHER_PREFIXES),
 )
 
 
@@ -252,6 +266,13 @@ def _claims() -> list[Case]:
         Case(f"claim {name}", "/claim", headers=((name, "evil"),), differs=seen if name in ANSWERED else passed)
         for name in CLAIMS
     ]
+    listed = [name for name in CLEARED if name != "authorization" and not name.startswith("impersonate")]
+    for start in range(0, len(listed), 12):
+        names = listed[start : start + 12]
+        headers = tuple((name, "evil") for name in names)
+        cases.append(Case(f"claims from {names[0]} to {names[-1]}", "/claim", headers=headers, differs=passed))
+    addresses = tuple((name, "evil") for name in OVERWRITTEN)
+    cases.append(Case("claims of an address", "/claim", headers=addresses, differs=passed))
     unlisted = _by(REFUSES_CLAIM, "nginx") | passed
     cases += [Case(f"claim {name}", "/claim", headers=((name, "evil"),), differs=unlisted) for name in UNLISTED]
     cases += [

@@ -153,12 +153,12 @@ class EchoUpstream(SocketServer):
 
     def serve(self, connection: socket.socket) -> None:
         # A body that ends in its middle is no request: the proxy was sent a broken one, and hangs up. One that is ended
-        # resets its connections.
-        with connection, connection.makefile("rb") as reader, suppress(EOFError, ConnectionError):
+        # resets its connections. After an ambiguous body, what follows may be no request either.
+        with connection, connection.makefile("rb") as reader, suppress(EOFError, ConnectionError, ValueError):
             while (line := reader.readline()) not in (b"", b"\r\n"):
                 method, target, _ = line.decode("latin-1").split(" ", 2)
                 headers = _read_lines(reader)
-                body, trailers = _read_body(reader, {name.lower(): value for name, value in headers})
+                body, trailers = _read_body(reader, {name.strip().lower(): value for name, value in headers})
                 # To the programs behind many servers a trailer is a header like any other.
                 said = {"method": method, "target": target, "headers": [*headers, *trailers]}
                 case = next((value for name, value in headers if name.lower() == "x-case"), "")
@@ -181,9 +181,10 @@ def _read_lines(reader: Any) -> list[tuple[str, str]]:
 
 
 def _read_body(reader: Any, headers: Mapping[str, str]) -> tuple[bytes, list[tuple[str, str]]]:
-    """The body, and its trailers."""
-    if "chunked" not in headers.get("transfer-encoding", ""):
-        return reader.read(int(headers.get("content-length", "0") or 0)), []
+    """The body, and its trailers. Lenient, so that a request which a proxy let through inside of another is seen."""
+    if "chunked" not in headers.get("transfer-encoding", "").lower():
+        length = headers.get("content-length", "")
+        return reader.read(int(length) if length.isdigit() else 0), []
     body = b""
     while size := _chunk_size(reader.readline()):
         body += reader.read(size + 2)[:-2]

@@ -32,10 +32,6 @@ COMMANDS = {
         "ostiary.cli.door.command",
         "print the configuration of nginx, Traefik, Caddy, Envoy, HAProxy or a Kubernetes Gateway that asks",
     ),
-    "doctor": (
-        "ostiary.cli.doctor.command",
-        "send hostile requests through your proxy to an echo, and say which of them pass",
-    ),
     "impersonation-role": (
         "ostiary.cli.policy.impersonation_role",
         "print the smallest role that the gateway needs in a cluster",

@@ -42,8 +42,7 @@ class CarryingDoor:
     def send(self, case: Case) -> Outcome:
         for echo in self._echoes.values():
             echo.seen.pop(case.name, None)
-        token = None if case.user is None else self._tokens[case.user]
-        reply = ask(self.client, case.request(token), head_only=case.method == "HEAD", alone=case.alone)
+        reply = self._reply(case, None if case.user is None else self._tokens[case.user])
         arrivals = [
             arrival(self.name, upstream, echo.seen[case.name])
             for upstream, echo in self._echoes.items()
@@ -51,6 +50,9 @@ class CarryingDoor:
         ]
         assert len(arrivals) < 2, f"{case.name} arrived at two upstreams"
         return Outcome(HUNG_UP if reply is None else reply.status, arrivals[0] if arrivals else None, reply)
+
+    def _reply(self, case: Case, token: str | None) -> Reply | None:
+        return ask(self.client, case.request(token), head_only=case.method == "HEAD", alone=case.alone)
 
 
 def arrival(door: str, upstream: str, seen: Mapping[str, Any]) -> Arrived:

@@ -154,6 +154,13 @@ def _hop_by_hop() -> list[Case]:
             )
             for value in ("Impersonate-User", "close, impersonate-user")
         ),
+        Case(
+            "Connection: Upgrade to h2c",
+            "/socket",
+            headers=(("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABk")),
+            alone=True,
+            differs=ONE_READING,
+        ),
         Case("Keep-Alive", headers=(("Keep-Alive", "timeout=5"), ("TE", "trailers"))),
         Case("Proxy-Connection", headers=(("Proxy-Connection", "X-Remote-User"),)),
         Case(
@@ -180,6 +187,8 @@ SOURCES = (
         ("X-Envoy-Original-Path", "/x"),
         ("X-Real-IP", "192.0.2.9"),
     ),
+    *(("X-Original-URL", "/x"), ("X-Rewrite-URL", "/x"), ("X-Forwarded-Path", "/x"), ("X-Replaced-Path", "/x")),
+    ("X-Auth-Request-Redirect", "/x"),
 )
 
 
@@ -252,6 +261,8 @@ def _broken() -> list[Case]:
 
     return [
         broken("a space before the colon", ("X-Remote-User ", "evil")),
+        broken("a space before the colon of Host", ("Host ", "cluster.example")),
+        broken("a pseudo-header of HTTP/2", (":path", "/denied")),
         broken("a space in a name", ("X Remote User", "evil")),
         broken("a tab in a name", ("X-Remote-User\t", "evil")),
         broken("a folded line", ("X-Mine", "1\r\n X-Remote-User: eve")),

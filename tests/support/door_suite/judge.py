@@ -6,12 +6,13 @@ with this path; the upstream is told who the user is; and neither a token nor a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ostiary.model import UserInfo
 from tests.support import door_cases
-from tests.support.door_cases import TOLD, Case
+from tests.support.door_cases import TOLD, Case, Headers
 from tests.support.door_suite.outcome import HUNG_UP, Arrived, Outcome
 from tests.support.door_suite.policy import EXTRA, USERS, Rules, upstream_of
 from tests.support.doors import Reply
@@ -34,11 +35,15 @@ class Judge:
         arrived = outcome.arrived
         # Where nothing is carried, another program has read the request, and not we.
         if arrived is not None and (arrived.upstream or reason != door_cases.OWN_READING):
+            if case.user not in (*USERS, *OWNERS):
+                return f"{arrived.upstream} got a request without a valid token"
             user = user_of(case, impersonates=reason is None)
             claims = reason != door_cases.PASSES_CLAIM
             wrong_arrival = self._mistake_in_arrival(case, outcome.status, arrived, user, claims=claims)
             if wrong_arrival:
                 return wrong_arrival
+            if arrived.upstream and door not in door_cases.MIDDLEWARES and (doubt := ambiguity(arrived.headers)):
+                return f"{arrived.upstream} got {doubt}"
             # A middleware serves every path.
             if arrived.upstream and door not in door_cases.MIDDLEWARES and upstream_of(arrived) != arrived.upstream:
                 return f"{arrived.upstream} got {arrived.target}, which is of another upstream"
@@ -73,6 +78,21 @@ class Judge:
             if is_claim or any(secret in value for secret in self._secrets) or "Bearer" in value:
                 return f"the upstream got {name}: {value}"
         return ""
+
+
+def ambiguity(headers: Headers) -> str:
+    """What in *headers* two programs could read differently: the end of the body, the end of a line, the protocol."""
+    framing = [name for name, _ in headers if name.strip().lower() in ("content-length", "transfer-encoding")]
+    if len(framing) > 1:
+        return f"{' and '.join(framing)}"
+    for name, value in headers:
+        allowed = _UNAMBIGUOUS.get(name.lower(), "[^\r]*")
+        if name != name.strip() or not re.fullmatch(allowed, value, re.IGNORECASE):
+            return f"{name!r}: {value!r}"
+    return ""
+
+
+_UNAMBIGUOUS = {"content-length": "[0-9]+", "transfer-encoding": "chunked", "upgrade": "(websocket)?"}
 
 
 def user_of(case: Case, *, impersonates: bool) -> UserInfo:

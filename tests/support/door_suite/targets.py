@@ -18,6 +18,9 @@ HOSTILE = (
     ),
     *("/denied%2f", "/%64enied", "/denied%", "/x/%2F/denied", "/\\denied", "/..\\denied", "/%c0%af..%c0%afdenied"),
     *("/a%u002fb", "/%uff0e%uff0e/denied", "/x%09", "/x%0d%0aX-Remote-User:%20evil", "/a///denied", "////denied"),
+    # The path that is denied comes first, and a program that normalises sees another one.
+    *("/denied/../x", "/denied/%2e%2e/x", "/denied/..", "/denied%2f..%2fx", "/denied/..;/x", "/denied%00"),
+    *("/x/..%00/denied", "/x/..%5cdenied", "/x/%252e%252e/denied", "/.;/denied", "/x#/../denied", "/denied#x"),
 )
 # Each reads as one path only, whatever it looks like.
 ODD = (
@@ -62,6 +65,7 @@ def _urls() -> list[Case]:
         Case("a whole URL", f"{URL}/x", arrives="/x", differs=ONE_READING),
         Case("a whole URL in capitals", "HTTP://SHOP.example/x?q=1", arrives="/x?q=1", differs=ONE_READING),
         Case("a whole URL, denied", f"{URL}/denied", status=403, differs=ONE_READING),
+        Case("a whole URL with https, denied", "https://shop.example/denied", status=403, differs=ONE_READING),
         Case("a whole URL, hidden", f"{URL}/hidden/x", status=404, differs=ONE_READING),
         Case("a whole URL without a path", URL, status=400, differs=ONE_READING),
         Case("a whole URL with dots", f"{URL}/a/../denied", status=400, differs=ONE_READING),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.door_cases import ANSWERS_ITSELF, NO_SCOPES, Case
+from tests.support.door_cases import ANSWERS_ITSELF, NO_SCOPES, OWN_REFUSAL, Case
 from tests.support.door_suite.kubernetes import HOST as CLUSTER
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -19,6 +19,8 @@ CARTS = {
 }
 # Below it are the gateway's own pages, its webhooks and its doors. At another door they are paths like any other.
 OWN = ("/auth", "/auth/logout", "/webhooks/token-review", "/webhooks/x", "/doors/nginx/shop", "/doors/x/y")
+# Where the printed configuration of nginx asks the gateway. Clients must not reach it.
+ASKED_AT = "/_ostiary/shop"
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -45,6 +47,7 @@ def _own() -> list[Case]:
     itself = {"built-in": ANSWERS_ITSELF}
     cases = [Case(f"own {path}", path, differs=itself) for path in OWN]
     body = b'{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{}}'
+    cases.append(Case(f"own {ASKED_AT}", ASKED_AT, differs={"nginx": OWN_REFUSAL}))
     cases.append(Case("a review of oneself", REVIEW, "POST", body=body, host=CLUSTER, status=403, differs=itself))
     return cases
 

@@ -1,1 +1,0 @@
-"""Both sides of the proxy: what is sent to it, and what arrives behind it."""
