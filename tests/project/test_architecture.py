@@ -122,7 +122,7 @@ INSIDE = {
         "abilities": {"."},
         "caching": {"."},
         "config": {".", "go"},
-        "counting": {"."},
+        "counting": {".", "net"},
         "delegation": {".", "rules"},
         "go": set(),
         "keys": {".", "caching", "process"},

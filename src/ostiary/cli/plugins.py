@@ -13,7 +13,7 @@ from ostiary.cli.exit_codes import FAILED, OK
 from ostiary.cli.output import print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from ostiary.core.catalog import CatalogEntry
+    from ostiary.core.entry_points import CatalogEntry
 
 DESCRIPTION = """\
 List the providers that installed packages declare, by the type and name under which a gateway.yaml can use them. No
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ostiary.core.catalog import list_entries
+    from ostiary.core.entry_points import list_entries
 
     types = (arguments.type,) if arguments.type else TYPES
     entries = [entry for plugin_type in types for entry in list_entries(plugin_type)]
@@ -91,7 +91,7 @@ def _read_declaration(entry: CatalogEntry) -> Declared:
     """Imports the provider's class: installing it was not enough for that, being asked about it is."""
     from ostiary.core.abilities import describe
     from ostiary.core.abilities.flaws import flaws
-    from ostiary.core.catalog import load_class
+    from ostiary.core.entry_points import load_class
     from ostiary.errors import ConfigurationError
 
     try:

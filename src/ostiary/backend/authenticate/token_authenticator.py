@@ -19,7 +19,7 @@ from ostiary.backend.authenticate.revocation_follower import RevocationFollower
 from ostiary.backend.request import BackendRequest
 from ostiary.core.caching.cache import Cache
 from ostiary.core.clock import Clock
-from ostiary.core.counting.rates import network
+from ostiary.core.net.networks import network
 from ostiary.core.tokens import well_formed
 from ostiary.errors import ProviderError
 

@@ -12,10 +12,10 @@ and L is `LATEST_CHARGE_SECONDS`, which s must not exceed. What was too much is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv6Address, ip_address
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.counting.counts import NARROW_LIMIT, MemoryCounts
+from ostiary.core.net.networks import network
 from ostiary.errors import TooManyRequests
 from ostiary.interfaces.shared_counts import ImmediateCounts, State
 
@@ -171,16 +171,3 @@ class FailedAttempts:
 
 def _too_many(cause: str, retry_after: float) -> TooManyRequests:
     return TooManyRequests("too many failed attempts", cause=cause, retry_after=retry_after)
-
-
-def network(address: str) -> str:
-    """An IPv4 address, or the network that one subscriber has all the IPv6 addresses of."""
-    if ":" not in address:
-        return address
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return parsed.packed[:8].hex()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
-from ostiary.core.catalog import list_entries, load_class
+from ostiary.core.entry_points import list_entries, load_class
 from ostiary.core.keys.address import KeyAddress, read_address
 from ostiary.core.keys.held_key import OPEN_SECONDS, SIGN_SECONDS, HeldKey
 from ostiary.core.keys.pins import (

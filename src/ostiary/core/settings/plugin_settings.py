@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from importlib.metadata import EntryPoint
 
-from ostiary.core.catalog import installed_entry_points
+from ostiary.core.entry_points import installed_entry_points
 from ostiary.errors import ConfigurationError
 
 _GROUP = "settings"

@@ -16,6 +16,7 @@ from ostiary.core.abilities import ability
 from ostiary.core.abilities.flaws import flaws
 from ostiary.core.clock import Clock
 from ostiary.core.config import Document, Fields, Node, Reading
+from ostiary.core.entry_points import list_entries
 from ostiary.errors import ConfigurationError
 from ostiary.gateway.config.settings import Provider
 from ostiary.interfaces.closing import Closes
@@ -97,7 +98,7 @@ async def close_all(instances: Iterable[object]) -> None:
 def _report_missing_type(plugin_type: str, fields: Fields) -> None:
     # What is no text has been reported as such.
     if fields.plain("type") in (None, ""):
-        names = ", ".join(sorted({entry.name for entry in catalog.list_entries(plugin_type)}))
+        names = ", ".join(sorted({entry.name for entry in list_entries(plugin_type)}))
         fields.problem("the type is missing", "type", f"known types: {names}")
 
 

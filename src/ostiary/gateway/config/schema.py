@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from ostiary.core import catalog
 from ostiary.core.config import Json
+from ostiary.core.entry_points import list_entries
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.schema import object_schema
 from ostiary.gateway.config.settings.audit import AuditEntry
@@ -38,7 +38,7 @@ ENTRIES: dict[str, type] = {
 def gateway_schema() -> dict[str, Json]:
     definitions: dict[str, Json] = {}
     for plugin_type, entry in ENTRIES.items():
-        names = sorted({entry.name for entry in catalog.list_entries(plugin_type)})
+        names = sorted({entry.name for entry in list_entries(plugin_type)})
         declared = {name: declaration for name in names if (declaration := declared_settings(plugin_type, name))}
         for name, declaration in declared.items():
             description = f"The settings of the type {name}."

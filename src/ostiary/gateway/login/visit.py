@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hmac import compare_digest
 
-from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.counting.rates import Buckets
+from ostiary.core.net.networks import network
 from ostiary.gateway.http1.accept import prefers_html
 from ostiary.interfaces.identity import LoginRequest
 

@@ -24,7 +24,7 @@ from typing import TextIO
 
 from ostiary.core.caching.bounded import Bounded
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.counting.rates import network
+from ostiary.core.net.networks import network
 from ostiary.core.secrets.redact import redact
 from ostiary.errors import ConfigurationError
 

@@ -24,7 +24,7 @@ from ostiary.plugins.common.buffered_events import (
     WRITE_SECONDS,
     BufferedEvents,
 )
-from ostiary.plugins.file.settings import FileAuditSettings
+from ostiary.plugins.file.audit_settings import FileAuditSettings
 
 ROTATION_SECONDS = 1.0
 

@@ -1,4 +1,4 @@
-"""The settings of what is kept in a file: groups, and the audit log."""
+"""The settings of groups in a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.settings.kinds import FilePath, Flag, Holds
+from ostiary.core.settings.kinds import FilePath, Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,3 @@ class FileGroupSettings:
             missing="it is missing: the file with the groups",
         ),
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class FileAuditSettings:
-    path: Annotated[Path, FilePath("a file to append to; its directory must exist", holds=Holds.WRITTEN)]
-    fsync: Annotated[bool, Flag("every write waits for the disk")] = False

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ostiary.core.tokens import digest_hex
+from ostiary.core.tokens.token_format import digest_hex
 from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import RequestInfo
 

@@ -10,6 +10,7 @@ import pytest
 
 from ostiary.core import catalog
 from ostiary.core.abilities.flaws import flaws
+from ostiary.core.entry_points import list_entries
 from ostiary.interfaces.identity import LoginRequest, SignIn
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 
@@ -43,9 +44,7 @@ async def one_user(self: object, user: UserInfo) -> UserInfo:
 
 
 def test_the_bundled_providers_have_none(subtests: pytest.Subtests) -> None:
-    for plugin_type, name in [
-        (entry.type, entry.name) for each in catalog.TYPES for entry in catalog.list_entries(each)
-    ]:
+    for plugin_type, name in [(entry.type, entry.name) for each in catalog.TYPES for entry in list_entries(each)]:
         with subtests.test(plugin_type=plugin_type, name=name):
             library = {"kerberos": "gssapi", "ldap": "ldap"}.get(name)
             if library is not None:

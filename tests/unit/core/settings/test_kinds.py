@@ -10,6 +10,7 @@ import jsonschema  # type: ignore[import-untyped]
 
 from ostiary.core import catalog
 from ostiary.core.config import Reading, parse
+from ostiary.core.entry_points import list_entries
 from ostiary.core.settings.declare import Setting, settings_of
 from ostiary.core.settings.plugin_settings import declared_settings
 from ostiary.core.settings.schema import plain_text, setting_schema
@@ -20,7 +21,7 @@ from ostiary.gateway.config.settings.gateway_file import GatewayFile
 def every_setting() -> Iterator[tuple[str, Setting]]:
     yield from settings_below("", GatewayFile)
     for plugin_type in catalog.TYPES:
-        for entry in catalog.list_entries(plugin_type):
+        for entry in list_entries(plugin_type):
             if (declaration := declared_settings(plugin_type, entry.name)) is not None:
                 yield from settings_below(f"{plugin_type}.{entry.name}.", declaration)
 

@@ -10,7 +10,7 @@ from ostiary.core.config import Fields, Reading, parse
 from ostiary.core.settings.declare import NoSettings, read_settings, settings_of
 from ostiary.core.settings.reference import table
 from ostiary.core.settings.sections import ProviderFlag, ProviderSettings
-from ostiary.plugins.file.settings import FileAuditSettings
+from ostiary.plugins.file.audit_settings import FileAuditSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 
-from ostiary.core.counting.rates import network
 from ostiary.core.net.fair_queue import FairQueue
+from ostiary.core.net.networks import network
 from ostiary.gateway.doors.check.call import Call, Handle
 from ostiary.gateway.doors.check.frames import Frames
 from ostiary.gateway.doors.check.framing import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from ostiary.core.counting.rates import network
 from ostiary.core.net.fair_queue import FairQueue
+from ostiary.core.net.networks import network
 from ostiary.gateway.doors.haproxy import spop
 from ostiary.gateway.doors.haproxy.spop import SpopError
 from ostiary.gateway.http1.outbox import Outbox, OutgoingTransport

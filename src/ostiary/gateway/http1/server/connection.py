@@ -21,8 +21,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import cast
 
-from ostiary.core.counting.rates import network
 from ostiary.core.net.fair_queue import FREE_STARTS, MOST_HELD_BYTES, FairQueue
+from ostiary.core.net.networks import network
 from ostiary.gateway.http1.exchange import Account, ActiveExchange, Exchange, PassOn, Tunnel, status_line
 from ostiary.gateway.http1.incoming_body import IncomingBody
 from ostiary.gateway.http1.outbox import LINGER_SECONDS, Outbox, OutgoingTransport

@@ -17,7 +17,8 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 
 from ostiary.core.clock import Clock
-from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.counting.rates import Buckets
+from ostiary.core.net.networks import network
 from ostiary.core.tokens import Issued
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.login.programs.grants import Grants

@@ -18,8 +18,9 @@ from datetime import datetime, timedelta
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
-from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.counting.rates import Buckets
 from ostiary.core.delegation import Delegation, decode, parse_scope
+from ostiary.core.net.networks import network
 from ostiary.core.tokens import IssuedToken, Tokens, well_formed
 from ostiary.core.tokens.token_format import as_bytes
 from ostiary.errors import LoginRefused, ProviderError, ScopeError

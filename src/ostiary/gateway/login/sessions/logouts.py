@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from ostiary.core.abilities import ability
 from ostiary.core.clock import Clock
-from ostiary.core.counting.rates import Buckets, network
+from ostiary.core.counting.rates import Buckets
+from ostiary.core.net.networks import network
 from ostiary.core.tokens import Tokens, ended_origins
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.gateway.config.settings import Identity

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from ostiary.core.counting.rates import network
+from ostiary.core.net.networks import network
 from ostiary.gateway.admit.limits import Limits
 from ostiary.gateway.audit.source_ips import Network, source_ips
 from ostiary.gateway.authenticate.tokens_in_use import KnownUser, TokenInUse
