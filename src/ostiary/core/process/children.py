@@ -10,7 +10,8 @@ import os
 import signal
 import subprocess
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Protocol
 
 from ostiary.core.process.outcome import DEFAULT_LIMITS
@@ -104,7 +105,25 @@ class Endable(Protocol):
 
 
 _running: set[Endable] = set()
+_starting = 0
 _changed = threading.Condition()
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Make `end_all` wait until the process that is started in this context has been noted, or has failed to start.
+
+    Otherwise a process that a daemon thread is starting while the interpreter ends would be nobody's, and run on.
+    """
+    global _starting
+    with _changed:
+        _starting += 1
+    try:
+        yield
+    finally:
+        with _changed:
+            _starting -= 1
+            _changed.notify_all()
 
 
 def note_start(child: Endable) -> None:
@@ -121,6 +140,7 @@ def note_end(child: Endable) -> None:
 def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
     """End every process that is running now, as a limit would. Also done when the interpreter ends."""
     with _changed:
+        _changed.wait_for(lambda: not _starting, timeout=grace_seconds)
         children = tuple(_running)
         # Those at the terminal come later: the Ctrl-C that may be ending us has reached them too, and they
         # may be putting the terminal in order again.
@@ -136,8 +156,9 @@ def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
 
 def _forget_the_parents_children() -> None:
     """A fork has our tables but not our processes: its exit must neither end them nor wait for a lock."""
-    global _changed
+    global _changed, _starting
     _changed = threading.Condition()
+    _starting = 0
     _running.clear()
 
 

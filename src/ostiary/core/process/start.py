@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
-from ostiary.core.process.children import RunningChild, end_notice
+from ostiary.core.process.children import RunningChild, end_notice, starting
 from ostiary.core.process.executable import as_path
 from ostiary.core.process.outcome import DEFAULT_LIMITS, STDIN, Outcome, RunLimits, Stderr, Stdin
 from ostiary.core.process.service import Service
@@ -57,21 +57,22 @@ def run(
         )
     with ExitStack() as at_end:
         echo = _copy_of_our_stderr(at_end) if stderr is Stderr.TEE else None
-        process = _StartedProcess(
-            list(argv),
-            executable=as_path(executable),
-            env=dict(env),
-            stdin=subprocess.PIPE if isinstance(stdin, bytes) else STDIN[stdin],
-            stdout=subprocess.PIPE,
-            stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
-            start_new_session=own_group,
-            bufsize=0,
-        )
-        try:
-            child = RunningChild(process, own_group=own_group)
-        except BaseException:
-            process.kill()
-            raise
+        with starting():
+            process = _StartedProcess(
+                list(argv),
+                executable=as_path(executable),
+                env=dict(env),
+                stdin=subprocess.PIPE if isinstance(stdin, bytes) else STDIN[stdin],
+                stdout=subprocess.PIPE,
+                stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
+                start_new_session=own_group,
+                bufsize=0,
+            )
+            try:
+                child = RunningChild(process, own_group=own_group)
+            except BaseException:
+                process.kill()
+                raise
         at_end.callback(child.close)
         try:
             notice = end_notice(child)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import IO
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.process.children import note_end, note_start
+from ostiary.core.process.children import note_end, note_start, starting
 from ostiary.core.process.executable import as_path
 from ostiary.core.process.groups import JobGroup, ProcessGroup
 from ostiary.core.process.outcome import DEFAULT_LIMITS, STDIN, Ending, Outcome, RunLimits, Stderr, Stdin
@@ -55,22 +55,23 @@ def run_threaded(
     group_of: GroupOf = job_group,
 ) -> Outcome:
     """`start.run`, with the groups that *group_of* makes."""
-    process = subprocess.Popen(
-        list(argv),
-        executable=as_path(executable),
-        env=dict(env),
-        stdin=subprocess.PIPE if isinstance(stdin, bytes) else STDIN[stdin],
-        stdout=subprocess.PIPE,
-        stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
-        start_new_session=own_group,
-        creationflags=_OWN_GROUP if own_group else 0,
-        bufsize=0,
-    )
-    try:
-        child = _ThreadedChild(process, group_of(process, own_group), own_group=own_group, limits=limits)
-    except BaseException:
-        process.kill()
-        raise
+    with starting():
+        process = subprocess.Popen(
+            list(argv),
+            executable=as_path(executable),
+            env=dict(env),
+            stdin=subprocess.PIPE if isinstance(stdin, bytes) else STDIN[stdin],
+            stdout=subprocess.PIPE,
+            stderr=None if stderr is Stderr.INHERIT else subprocess.PIPE,
+            start_new_session=own_group,
+            creationflags=_OWN_GROUP if own_group else 0,
+            bufsize=0,
+        )
+        try:
+            child = _ThreadedChild(process, group_of(process, own_group), own_group=own_group, limits=limits)
+        except BaseException:
+            process.kill()
+            raise
     try:
         child.begin(stdin if isinstance(stdin, bytes) else None, echo=2 if stderr is Stderr.TEE else None)
         return child.complete(while_waiting or (lambda seconds: None))

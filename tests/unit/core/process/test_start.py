@@ -33,6 +33,7 @@ from ostiary.core.process import (
     service,
     threaded,
 )
+from ostiary.core.process.children import RunningChild, starting
 from tests.support.descriptors import descriptors
 from tests.support.waiting import until
 
@@ -766,6 +767,16 @@ class TestWhenTheInterpreterEnds:
             lifeline.wait_until_held()
             running.communicate(b"")
         lifeline.wait_until_dropped()
+
+    def test_the_end_waits_for_a_process_that_is_being_started(self) -> None:
+        with starting():
+            ending = threading.Thread(target=end_all)
+            ending.start()
+            process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            child = RunningChild(process, own_group=True)
+        assert process.wait() == -signal.SIGTERM
+        child.close()
+        ending.join()
 
     def test_a_fork_of_us_that_ends_leaves_our_children_alone(self, survivor: Survivor, lifeline: Lifeline) -> None:
         code = (
