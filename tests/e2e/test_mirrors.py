@@ -28,7 +28,10 @@ from tests.support.containerd import Containerd, running_containerd
 from tests.support.providers import ProviderScript
 from tests.support.registry import Passwords, Registry, write_image
 
-pytestmark = pytest.mark.needs("docker-registry", "skopeo", "podman", "buildah", "containerd", "ctr", "htpasswd")
+pytestmark = [
+    pytest.mark.needs("root"),
+    pytest.mark.needs("docker-registry", "skopeo", "podman", "buildah", "containerd", "ctr", "htpasswd"),
+]
 
 IMAGE = "registry.example.com/team/app:v1"
 LOGINS = {"origin": ("alice", "origin-pw"), "mirror": ("bob", "mirror-pw")}
