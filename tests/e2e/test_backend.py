@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,8 @@ class TestEveryFramework:
         return asgi_server(gateway.site, app)
 
     @staticmethod
-    def flask(gateway: ServedGateway) -> AbstractContextManager[ServedApi]:
+    @contextmanager
+    def flask(gateway: ServedGateway) -> Iterator[ServedApi]:
         import flask
 
         from ostiary.wsgi import GatekeeperMiddleware
@@ -193,17 +194,22 @@ class TestEveryFramework:
             return {"user": flask.request.environ["ostiary.user"].username}
 
         app.register_error_handler(AccessRefused, lambda refused: refused.response)
-        app.wsgi_app = GatekeeperMiddleware(app.wsgi_app, write_backend(gateway, attributes=TEMPLATES))  # type: ignore[method-assign]
-        return wsgi_server(gateway.site, app)
+        with SyncGatekeeper.from_file(write_backend(gateway, attributes=TEMPLATES)) as gatekeeper:
+            app.wsgi_app = GatekeeperMiddleware(app.wsgi_app, gatekeeper)  # type: ignore[method-assign]
+            with wsgi_server(gateway.site, app) as api:
+                yield api
 
     @staticmethod
-    def django(gateway: ServedGateway) -> AbstractContextManager[ServedApi]:
+    @contextmanager
+    def django(gateway: ServedGateway) -> Iterator[ServedApi]:
         from ostiary.wsgi import GatekeeperMiddleware
         from tests.support.django_shop import application
 
-        return wsgi_server(
-            gateway.site, GatekeeperMiddleware(application(), write_backend(gateway, attributes=TEMPLATES))
-        )
+        with (
+            SyncGatekeeper.from_file(write_backend(gateway, attributes=TEMPLATES)) as gatekeeper,
+            wsgi_server(gateway.site, GatekeeperMiddleware(application(), gatekeeper)) as api,
+        ):
+            yield api
 
     @pytest.fixture(scope="class", params=["starlette", "fastapi", "flask", "django"])
     @classmethod

@@ -34,7 +34,7 @@ from starlette.websockets import WebSocket
 
 import ostiary.asgi
 import ostiary.wsgi
-from ostiary.backend import Access
+from ostiary.backend import Access, SyncGatekeeper
 from ostiary.gateway.issuer.signing_key import SigningKey
 from ostiary.wire.ostiary_dev.action_token import PARAMETER, TYPE
 from tests.e2e.test_backend import narrowed, sign_out
@@ -231,10 +231,10 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
             wsgi_config = write_backend(gateway, actions={"origin": f"https://LOCALHOST:{wsgi_port}/"})
             asgi_api = starlette_app(download)
             asgi_api.add_middleware(ostiary.asgi.GatekeeperMiddleware, gatekeeper=asgi_config)
-            wsgi_api = ostiary.wsgi.GatekeeperMiddleware(wsgi_app, wsgi_config)
             with (
+                SyncGatekeeper.from_file(wsgi_config) as gatekeeper,
                 asgi_server(site, asgi_api, port=asgi_port) as first,
-                wsgi_server(site, wsgi_api, port=wsgi_port) as second,
+                wsgi_server(site, ostiary.wsgi.GatekeeperMiddleware(wsgi_app, gatekeeper), port=wsgi_port) as second,
             ):
                 yield Backends(gateway, first, second, key, forwarded)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from ostiary.backend import SyncGatekeeper
 from ostiary.backend.gatekeeper import Gatekeeper
 from ostiary.backend.wsgi_middleware import WsgiGatekeeper, request_of
+from ostiary.errors import ConfigurationError
 from tests.support.scripted_gateway import ScriptedGateway
 
 
@@ -82,6 +84,16 @@ def greeting(asked: WSGIEnvironment, start_response: Callable[..., Any]) -> list
     start_response("200 OK", [("Content-Type", "text/plain")])
     user = asked.get("ostiary.user")
     return [b"nobody" if user is None else user.username.encode()]
+
+
+def test_the_path_of_a_configuration_is_read_when_the_middleware_is_made(
+    gateway: ScriptedGateway, tmp_path: Path
+) -> None:
+    path = tmp_path / "backend.yaml"
+    path.write_text(json.dumps(gateway.settings(tmp_path)))
+    WsgiGatekeeper(greeting, path)
+    with pytest.raises(ConfigurationError, match=r"absent\.yaml"):
+        WsgiGatekeeper(greeting, tmp_path / "absent.yaml")
 
 
 def test_an_application_knows_the_user(gateway: ScriptedGateway, gatekeeper: SyncGatekeeper) -> None:
