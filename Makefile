@@ -6,8 +6,15 @@ STAMP  := $(VENV)/.ready
 # The demonstration has a small environment of its own, unless everything is there already.
 DEMO   := $(if $(wildcard $(STAMP)),$(VENV),.venv-demo)
 
+PROJECTS := $(wildcard packages/*/pyproject.toml)
+# What is resolved: the client and the gateway. Neither is taken from an index.
+LOCKED := packages/ostiary/pyproject.toml packages/ostiary-gateway/pyproject.toml
+LOCKED += --no-emit-package ostiary --no-emit-package ostiary-gateway
+
 # What a gateway can be configured with, all of it: a configuration that works elsewhere works in the image.
-IMAGE_EXTRAS := gateway oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc pkcs11 aws-kms
+IMAGE_EXTRAS := oidc saml kerberos htpasswd ldap cedar postgresql redis otel grpc
+# And where its keys can be kept, which are extras of the client.
+IMAGE_EXTRAS += pkcs11 aws-kms
 
 # The tests start hundreds of processes. Without bytecode files each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,11 +27,11 @@ help:  ## what there is
 
 setup: $(STAMP)  ## prepare .venv with the locked dependencies
 
-$(STAMP): requirements.lock pyproject.toml scripts/venv
+$(STAMP): requirements.lock pyproject.toml $(PROJECTS) scripts/venv
 	@scripts/venv $(PYTHON) $(VENV)
 	@touch $@
 
-.venv-demo/.ready: requirements-demo.lock pyproject.toml scripts/venv
+.venv-demo/.ready: requirements-demo.lock pyproject.toml $(PROJECTS) scripts/venv
 	@scripts/venv $(PYTHON) .venv-demo requirements-demo.lock
 	@touch $@
 
@@ -70,7 +77,7 @@ interop: $(STAMP)  ## against the real Kubernetes, which is built first (KUBERNE
 house: $(STAMP)  ## print figures about the source: sizes, imports, parameters, untyped code (not goals)
 	@$(BIN)/python scripts/house
 
-mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="gateway/login cli --sample 50 --goal 85")
+mutants: $(STAMP)  ## break the code on purpose: do the nearest tests notice? (ARGS="ostiary_gateway/login ostiary/cli --sample 50 --goal 85")
 	@nice $(BIN)/python scripts/mutants $(ARGS)
 
 reference: $(STAMP)  ## write what is made from declarations: the tables of settings, copies of alert rules and dashboard
@@ -82,19 +89,19 @@ bench: components  ## the figures, as ratios in one run, and their plots (ARGS="
 	$(BIN)/python -m bench $(ARGS)
 
 sdk: $(STAMP)  ## build the wheel of ostiary-provider-sdk: dist/
-	cd sdk && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
+	cd packages/ostiary-provider-sdk && ../../$(BIN)/python -m hatchling build -t wheel -d ../../dist
 
 image:  ## build the container image with buildah: deploy/image
 	deploy/image/build
 
 lock: $(STAMP)  ## resolve the lock files again; UPGRADE=--upgrade takes newer versions
-	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --generate-hashes --python-version 3.11 --universal \
+	$(BIN)/uv pip compile $(LOCKED) --all-extras --group dev --generate-hashes --python-version 3.11 --universal \
 	  --no-emit-package python-ldap --no-emit-package gssapi --no-header --no-annotate $(UPGRADE) -q -o requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra httpx --extra gateway --extra htpasswd --extra postgresql --group demo --generate-hashes \
+	$(BIN)/uv pip compile $(LOCKED) --extra httpx --extra htpasswd --extra postgresql --group demo --generate-hashes \
 	  --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q -o requirements-demo.lock
 	printf '%s\n' python-ldap gssapi | $(BIN)/uv pip compile - --generate-hashes --no-deps --no-header --no-annotate -q \
 	  -o requirements-built.lock
-	$(BIN)/uv pip compile pyproject.toml $(addprefix --extra ,$(IMAGE_EXTRAS)) --no-emit-package python-ldap --no-emit-package gssapi \
+	$(BIN)/uv pip compile $(LOCKED) $(addprefix --extra ,$(IMAGE_EXTRAS)) --no-emit-package python-ldap --no-emit-package gssapi \
 	  --generate-hashes --python-version 3.11 --constraints requirements.lock --no-header --no-annotate -q \
 	  -o deploy/image/requirements.lock
 	printf '%s\n' hatchling setuptools pip cython | $(BIN)/uv pip compile - --generate-hashes --python-version 3.11 \

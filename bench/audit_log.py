@@ -17,12 +17,12 @@ from pathlib import Path
 
 from bench.pace import pace
 from bench.table import Row
-from ostiary.gateway.audit.auditor import Auditor, Prepared
-from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Decision, UserInfo, Verdict
-from ostiary.wire.audit import DEFAULT_POLICY
-from ostiary.wire.audit.recorded_event import decode_event
-from ostiary.wire.request.request_info import request_info
+from ostiary_gateway.audit.auditor import Auditor, Prepared
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.wire.audit import decode_event
+from ostiary_gateway.wire.audit_policy import DEFAULT_POLICY
+from ostiary_gateway.wire.request_info import request_info
 
 EVENTS, MOST_SECONDS = pace(1_000_000, quick=10_000), 30
 USERS, NAMESPACES = 200, 50
@@ -46,8 +46,8 @@ def run() -> Iterator[Row]:
         yield Row(f"json.loads of each of {EVENTS:,} lines ({size:.0f} MiB)", f"{plain:.1f} s")
         yield Row("typed decoding of each", f"{typed:.1f} s")
         for what, arguments, code in (
-            ("ostiary policy replay", ("replay", "--config", "gateway.yaml", "audit.log"), 1),
-            ("ostiary policy suggest", ("suggest", "--config", "gateway.yaml", "audit.log"), 0),
+            ("ostiary-gateway policy replay", ("replay", "--config", "gateway.yaml", "audit.log"), 1),
+            ("ostiary-gateway policy suggest", ("suggest", "--config", "gateway.yaml", "audit.log"), 0),
         ):
             took = _command(Path(directory), arguments, code)
             measured = f"{took:.1f} s, {took / plain:.2f} x json.loads"
@@ -72,7 +72,10 @@ def _command(directory: Path, arguments: tuple[str, ...], code: int) -> float:
     """CPU seconds of the whole command, its start included."""
     before = os.times()
     done = subprocess.run(
-        [sys.executable, "-m", "ostiary", "policy", *arguments], cwd=directory, stdout=subprocess.DEVNULL, check=False
+        [sys.executable, "-m", "ostiary_gateway", "policy", *arguments],
+        cwd=directory,
+        stdout=subprocess.DEVNULL,
+        check=False,
     )
     assert done.returncode == code, done.returncode
     after = os.times()

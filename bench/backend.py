@@ -23,8 +23,8 @@ from starlette.routing import Route
 
 from bench.pace import pace
 from bench.table import Row
-from ostiary.asgi import GatekeeperMiddleware
-from ostiary.backend import Gatekeeper
+from ostiary_gateway.middleware import Gatekeeper
+from ostiary_gateway.middleware.asgi import GatekeeperMiddleware
 from tests.support.backend import WEBHOOKS, backend_settings, prepare
 from tests.support.gateway import Gateway, Site, role
 

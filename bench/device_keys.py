@@ -19,9 +19,9 @@ import trustme
 
 from bench.pace import pace
 from bench.table import Row
-from ostiary.core.keys.opening import open_key
-from ostiary.core.keys.pairing import pair_with_key
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
+from ostiary.keys.opening import open_key
+from ostiary.keys.pairing import pair_with_key
 from ostiary.model import ClientCertificate
 from tests.support.device_keys.certified import certify
 from tests.support.device_keys.softhsm import PIN, SoftToken

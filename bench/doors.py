@@ -1,8 +1,8 @@
 """The doors of other proxies: a question beside uvicorn and Starlette, and nginx that asks beside plain nginx.
 
-The questions are those of nginx, with the configuration that ``ostiary door nginx`` prints. The other side only sends
-the same bytes. As in `bench.gateway`: one core for what is measured with all its processes, the other for the load and
-the backend; each sample is taken right after one of what it is compared with.
+The questions are those of nginx, with the configuration that ``ostiary-gateway door nginx`` prints. The other side only
+sends the same bytes. As in `bench.gateway`: one core for what is measured with all its processes, the other for the
+load and the backend; each sample is taken right after one of what it is compared with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.gateway import LUA, PATHS, ROUNDS, SAMPLE_SECONDS, TOKENS, gateway, sample
 from bench.peers import MEASURED_CORE, Peer, backend, free_port, nginx_command, proxies, started, uvicorn_command
 from bench.table import Row
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 
 SECRET = "the-secret-of-the-door"
 CACHE = "5s"

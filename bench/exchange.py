@@ -144,7 +144,7 @@ def _serving(folder: Path, signers: list[Signer], store: Mapping[str, str]) -> I
     (folder / "policy").mkdir()
     (folder / "policy" / "none.yaml").write_text("")
     (folder / "gateway.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "ostiary", "serve", "--config", "gateway.yaml"]
+    command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", "gateway.yaml"]
     with (folder / "stderr").open("w+") as stderr:
         process = subprocess.Popen(command, cwd=folder, stderr=stderr)
         try:

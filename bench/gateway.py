@@ -30,10 +30,10 @@ from bench.kube_rbac_proxy import kube_rbac_proxy, warm_up
 from bench.pace import pace
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, proxies, started, uvicorn_command
 from bench.table import Row
-from ostiary.core.tokens import Tokens
-from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 TOKENS, PATHS, CONNECTIONS = 100, 20, 64
 SAMPLE_SECONDS, ROUNDS = pace(2, quick=1), pace(8, quick=1)
@@ -163,7 +163,7 @@ audit: {{log: {{path: audit.log}}}}
 {extra}
 """
     )
-    command = [*python, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
+    command = [*python, "-m", "ostiary_gateway", "serve", "--config", str(home / "gateway.yaml")]
     with started(command, core=MEASURED_CORE, port=port, cwd=home) as process:
         yield Peer("ostiary", port, process.pid)
 

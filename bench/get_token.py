@@ -19,10 +19,9 @@ from bench.client import rig, write_kubeconfig
 from bench.pace import pace
 from bench.processes import alternating
 from bench.table import Row
-from ostiary.cli.signin.platforms.cache import cache_for
-from ostiary.cli.signin.platforms.exchange import WorkloadToken
-from ostiary.cli.signin.platforms.proof import PlatformChoice
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
+from ostiary.cli.login.platforms.credential import WorkloadToken, cache_for
+from ostiary.cli.login.platforms.proof import PlatformChoice
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl

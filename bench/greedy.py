@@ -26,9 +26,9 @@ from bench.greedy_load import CHUNKED_BODIES, LOGINS, READS, TARGETS, UPLOADS, G
 from bench.pace import pace
 from bench.peers import BODY, LOAD_CORE, _nginx, free_port, started
 from bench.table import Row
-from ostiary.core.tokens import Tokens
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 PER_SECOND = 200
 QUIET_SECONDS = pace(10, quick=2)

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.gateway import PATHS, ROUNDS, SAMPLE_SECONDS, TOKENS, Sample, gateway
 from bench.peers import LOAD_CORE, MEASURED_CORE, Peer, backend, free_port, started
 from bench.table import Row
-from ostiary.gateway.doors.check.framing import framed
-from ostiary.wire.envoy_check import allowing_response
+from ostiary_gateway.extauth.grpc import framed
+from ostiary_gateway.wire.envoy_check import allowing_response
 from tests.support.envoy_messages import check_request
 
 SECRET = "the-secret-of-the-door"

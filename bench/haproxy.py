@@ -1,7 +1,7 @@
 """HAProxy with the decisions of the gateway, and HAProxy that asks about each request, beside plain nginx.
 
-HAProxy runs what ``ostiary door haproxy`` prints. As in `bench.gateway`: one core for what is measured with all its
-processes, the gateway included; each sample is taken right after one of plain nginx.
+HAProxy runs what ``ostiary-gateway door haproxy`` prints. As in `bench.gateway`: one core for what is measured with all
+its processes, the gateway included; each sample is taken right after one of plain nginx.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bench.gateway import LUA, PATHS, ROUNDS, SAMPLE_SECONDS, TOKENS, gateway, s
 from bench.pace import pace
 from bench.peers import MEASURED_CORE, Peer, backend, free_port, proxies, started
 from bench.table import Row
-from ostiary.cli import main
-from ostiary.cli.door.command import SPOE_FILE
-from ostiary.core.tokens import Tokens
-from ostiary.interfaces.token_store import RevocationKind
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.cli import main
+from ostiary_gateway.cli.proxy_config.command import SPOE_FILE
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 SECRET = "the-secret-of-the-door"
 REVOCATIONS = pace(20, quick=2)
@@ -66,7 +66,7 @@ def _haproxy(folder: Path, door: str) -> Iterator[Peer]:
 
 
 def write_config(home: Path, gateway_config: Path, door: str, port: int, *, more: Sequence[str] = ()) -> Path:
-    """What ``ostiary door haproxy`` prints, with *more* options, on one core as the others have."""
+    """What ``ostiary-gateway door haproxy`` prints, with *more* options, on one core as the others have."""
     options = ["--config", str(gateway_config), "--door", door, "--listen", f"127.0.0.1:{port}", *more]
     texts = []
     for kind in ([], ["--spoe"]):

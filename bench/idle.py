@@ -18,11 +18,11 @@ from typing import TypeVar
 
 from bench.pace import pace
 from bench.table import Row
-from ostiary.core.counting.counts import MachineCounts, MemoryCounts
-from ostiary.core.counting.rates import Buckets
-from ostiary.core.counting.replicated_counts import ReplicatedCounts
-from ostiary.interfaces.shared_counts import Change
-from ostiary.interfaces.store_abilities.replicas import Counted
+from ostiary_gateway.interfaces.shared_counts import Change
+from ostiary_gateway.interfaces.store_capabilities import Counted
+from ostiary_gateway.limits.counts import MachineCounts, MemoryCounts
+from ostiary_gateway.limits.rates import Buckets
+from ostiary_gateway.limits.replicated_counts import ReplicatedCounts
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def _serving(folder: Path) -> Iterator[int]:
     (folder / "policy").mkdir()
     (folder / "policy" / "none.yaml").write_text("")
     (folder / "gateway.yaml").write_text(json.dumps(config))
-    command = [sys.executable, "-m", "ostiary", "serve", "--config", "gateway.yaml"]
+    command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", "gateway.yaml"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:

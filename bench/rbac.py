@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from bench import rbac_files
 from bench.pace import pace
 from bench.table import Row
-from ostiary.interfaces.authorization import Subject
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.wire.rbac import CLUSTER_ROLE_BINDING, ROLE_BINDING, USER, USER_GROUP, Binding, Manifests
+from ostiary_gateway.interfaces.authorization import Subject
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.wire.rbac import CLUSTER_ROLE_BINDING, ROLE_BINDING, USER, USER_GROUP, Binding, Manifests
 
 SIZES = (10, 1_000, 100_000)
 DECISIONS, FIRST, TURNS, CALLERS = 500, 50, pace(60, quick=3), 50

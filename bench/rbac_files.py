@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 
 from bench.table import Row
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.plugins.rbac.files.follow import FollowedFiles
-from ostiary.plugins.rbac.policy import ObjectChange, RbacPolicy, key_of
-from ostiary.wire.rbac import Binding
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.providers.rbac.file_follow import FollowedFiles
+from ostiary_gateway.providers.rbac.policy import ObjectChange, RbacPolicy, key_of
+from ostiary_gateway.wire.rbac import Binding
 
 PER_FILE, TURNS = 1_000, 9
 GROUP = "rbac.authorization.k8s.io"

@@ -18,13 +18,13 @@ from datetime import timedelta
 
 from bench.table import Row
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.gateway.config import loads
-from ostiary.gateway.process.worker_process import tune_garbage_collector
-from ostiary.gateway.upstream.following.reader import FollowedUpstream
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.plugins.rbac.cluster.followed_policy import FollowedPolicy
-from ostiary.plugins.rbac.settings import FromSettings
+from ostiary_gateway.config import loads
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.providers.rbac.followed_policy import FollowedPolicy
+from ostiary_gateway.providers.rbac.settings import FromSettings
+from ostiary_gateway.proxy.following import FollowedUpstream
+from ostiary_gateway.server.worker_process import tune_garbage_collector
 from tests.support.rbac_cluster import RbacCluster, binding, role, rule
 
 BINDINGS, CHANGES = 100_000, 30

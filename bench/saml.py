@@ -21,7 +21,7 @@ from lxml import etree
 from bench.idle import _processor_seconds
 from bench.pace import pace
 from bench.table import Row
-from ostiary.interfaces.identity import Redirect
+from ostiary_gateway.interfaces.identity import Redirect
 from tests.support.gateway import ServedGateway, Site
 from tests.support.ports import free_port
 from tests.support.saml.documents import Asked, IdentitySystem, encrypt, signer, text

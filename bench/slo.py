@@ -22,7 +22,7 @@ from ostiary.client.metrics import CALL_TOTAL, NO_ERROR, PLUGIN_EXECUTION_ERROR,
 from ostiary.client.retry_on_401 import Rejection
 from ostiary.errors import CredentialError
 from ostiary.model import ClientCertificate, Credential, Secret
-from ostiary.testing.clock import FakeClock
+from ostiary.testing import FakeClock
 
 DAYS = pace(30, quick=1)
 BETWEEN_REQUESTS = (1.0, 9.0)

@@ -18,13 +18,13 @@ from pathlib import Path
 from bench import stores_gateways
 from bench.pace import pace
 from bench.table import Row
-from ostiary.core.tokens import Tokens
-from ostiary.interfaces.token_store import Revocation, RevocationKind, TokenStore
 from ostiary.model import UserInfo
-from ostiary.plugins.postgresql.settings import PostgresqlSettings
-from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.plugins.redis.settings import RedisSettings, SentinelSettings
-from ostiary.plugins.redis.token_store import RedisTokenStore
+from ostiary_gateway.interfaces.token_store import Revocation, RevocationKind, TokenStore
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.stores.postgresql.settings import PostgresqlSettings
+from ostiary_gateway.stores.postgresql.token_store import PostgresqlTokenStore
+from ostiary_gateway.stores.redis.settings import RedisSettings, SentinelSettings
+from ostiary_gateway.stores.redis.token_store import RedisTokenStore
 from tests.support.postgresql import DATABASE, PASSWORD, USER, running
 from tests.support.redis import SENTINEL_NAME, redis_server, redis_with_sentinels
 

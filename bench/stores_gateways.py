@@ -110,7 +110,7 @@ class GatewaySite:
             "audit": {"log": {"path": "audit.log"}},
         }
         (home / "gateway.yaml").write_text(json.dumps(config))
-        command = [*behind, sys.executable, "-m", "ostiary", "serve", "--config", str(home / "gateway.yaml")]
+        command = [*behind, sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(home / "gateway.yaml")]
         with started(command, core=core, port=port, cwd=home) as process:
             yield Peer(name, port, process.pid)
 

@@ -19,12 +19,13 @@ from pathlib import Path
 from bench.pace import pace
 from bench.table import Row
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.tokens import Tokens, digest, new_token, well_formed
-from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite import changes, database_file
-from ostiary.plugins.sqlite.log import Seen
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
+from ostiary_gateway.sessions import Tokens, digest, new_token, well_formed
+from ostiary_gateway.stores.sqlite import database_file
+from ostiary_gateway.stores.sqlite import transactions as changes
+from ostiary_gateway.stores.sqlite.log import Seen
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 TOKENS, PER_SESSION = pace(1_000_000, quick=10_000), 10
 AT_ONCE, LOOKUPS, TURNS, REVOCATIONS = 500, pace(5000, quick=500), pace(7, quick=2), pace(50, quick=3)

@@ -1,6 +1,6 @@
 """Metadata that depends on where the project is published. Called by hatchling for every wheel and source archive.
 
-``[tool.ostiary] home`` in pyproject.toml is the address of the public repository. While it is empty the README is taken
+``home`` of this hook in pyproject.toml is the address of the public repository. While it is empty the README is taken
 as it is. Once it is set, the README's relative links lead there, because PyPI shows the README without the files around
 it, and ``[project.urls]`` is filled in.
 """
@@ -8,7 +8,6 @@ it, and ``[project.urls]`` is filled in.
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ _RELATIVE = re.compile(r"(?P<image>!?)(?P<text>\[[^\]]*\])\((?!\w+:|#)(?P<path>[
 class PublishedMetadata(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         root = Path(self.root)
-        home = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["ostiary"]["home"]
+        home = str(self.config["home"])
         text = absolute_links((root / "README.md").read_text(), home=home, tag=f"v{metadata['version']}")
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
         metadata["urls"] = urls(home)

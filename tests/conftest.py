@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from ostiary.client.connection import Connection, connect
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.apiserver import ApiServer
 from tests.support.device_keys.softhsm import PIN as SOFTHSM_PIN
 from tests.support.device_keys.softhsm import SoftToken

@@ -17,7 +17,7 @@ from bench.beside.site import NAME, Candidate, Site
 from bench.gateway import ON_SYSTEM_PYTHON, gateway, system_python
 from bench.haproxy import write_config
 from bench.peers import Peer, free_port
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 
 OURS = "ostiary"
 US = (OURS, ON_SYSTEM_PYTHON)
@@ -77,7 +77,7 @@ def _doors(folder: Path) -> str:
 
 
 def envoy_that_asks(site: Site, ours: OurGateway) -> AbstractContextManager[Candidate] | None:
-    """Envoy with what ``ostiary door envoy`` prints."""
+    """Envoy with what ``ostiary-gateway door envoy`` prints."""
     program = envoy_program()
     if program is None:
         return None
@@ -95,7 +95,7 @@ def envoy_that_asks(site: Site, ours: OurGateway) -> AbstractContextManager[Cand
 
 
 def haproxy_with_decisions(site: Site, ours: OurGateway) -> AbstractContextManager[Candidate] | None:
-    """HAProxy with what ``ostiary door haproxy`` prints."""
+    """HAProxy with what ``ostiary-gateway door haproxy`` prints."""
     if not shutil.which("haproxy"):
         return None
     port, home = free_port(), site.folder / "keeps"

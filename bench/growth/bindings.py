@@ -24,8 +24,8 @@ from bench.pace import pace
 from bench.rbac import binding_of, make_policy, questions_for
 from bench.table import Row
 from ostiary.model import Attributes
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.wire.rbac import USER, Binding
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.wire.rbac import USER, Binding
 
 SIZES = (10, 1_000, 100_000, pace(1_000_000, quick=100_000))
 PER_FILE, FIRST, TURNS = 1_000, 50, 40

@@ -15,10 +15,10 @@ from pathlib import Path
 import asyncpg
 
 from bench.growth.population import KINDS, Population
-from ostiary.interfaces.token_store import Session, TokenStore
-from ostiary.plugins.common.sessions import stored_session
-from ostiary.plugins.common.sessions.stored_session import SESSION_KINDS, encode_body, index_names, micros
-from ostiary.plugins.sqlite import database_file
+from ostiary_gateway.interfaces.token_store import Session, TokenStore
+from ostiary_gateway.stores import stored_session
+from ostiary_gateway.stores.sqlite import database_file
+from ostiary_gateway.stores.stored_session import SESSION_KINDS, encode_body, index_names, micros
 
 Rows = Iterator[tuple[object, ...]]
 

@@ -13,10 +13,10 @@ import asyncpg
 
 from bench.growth import fill
 from bench.growth.population import Population, population
-from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.plugins.sqlite import database_file
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.interfaces.token_store import TokenStore
+from ostiary_gateway.stores.postgresql.token_store import PostgresqlTokenStore
+from ostiary_gateway.stores.sqlite import database_file
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 from tests.support.postgresql import DATABASE, PASSWORD, POSTGRESQL_15, USER, PostgresServer, running
 from tests.support.postgresql_store import settings_for
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ostiary.interfaces.token_store import Session, SessionKind, TokenKind, TokenRecord
 from ostiary.model import UserInfo
+from ostiary_gateway.interfaces.token_store import Session, SessionKind, TokenKind, TokenRecord
 
 TOKENS_PER_SESSION, SESSIONS_PER_USER, SESSIONS_PER_TEAM, SESSIONS_PER_API_TOKEN = 10, 5, 100, 1000
 EVERYBODY = "staff"

@@ -1,7 +1,8 @@
 """What a token store takes with a thousand tokens and with millions: each call by itself, on SQLite and PostgreSQL.
 
 Every figure is the lower quartile of calls, one after the other, by a store that was just opened: neighbours on the
-machine and its disk only ever add. The gateway and the command ``ostiary sessions`` are asked as people ask them.
+machine and its disk only ever add. The gateway and the command ``ostiary-gateway sessions`` are asked as people ask
+them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from bench.pace import pace
 from bench.peers import MEASURED_CORE
 from bench.stores_gateways import GatewaySite, sign_in
 from bench.table import Row
-from ostiary.core.abilities import ability
-from ostiary.core.tokens import Tokens
-from ostiary.interfaces.store_abilities.session_pages import PagesSessions
-from ostiary.interfaces.token_store import Revocation, RevocationKind, SessionKind, TokenStore
 from ostiary.model import UserInfo
+from ostiary_gateway.capabilities import ability
+from ostiary_gateway.interfaces.store_capabilities import PagesSessions
+from ostiary_gateway.interfaces.token_store import Revocation, RevocationKind, SessionKind, TokenStore
+from ostiary_gateway.sessions import Tokens
 
 SIZES = powers_of_ten(3, pace(7, quick=4))
 FINDS, SIGN_INS, REVOCATIONS, PAGES, COMMANDS = 1000, 60, 8, 7, 5
@@ -73,7 +74,7 @@ FIRST_PAGE, MIDDLE_PAGE = f"{PAGE} sessions, the newest", f"{PAGE} sessions, fro
 OF_USER, OF_TEAM, OF_ALL = "the sessions of a user", "those of a group of 100", f"{PAGE} of a group that all are in"
 OF_KIND = f"up to {PAGE} sessions of API tokens, one in a thousand"
 SWEEP, HELD_UP = "sweeping 1,000 that expired", "the slowest sign-in during a sweep"
-API, COMMAND, DISK = "GET sessions at the gateway, 1,000", "ostiary sessions list, 1,000", "on the disk, each"
+API, COMMAND, DISK = "GET sessions at the gateway, 1,000", "ostiary-gateway sessions list, 1,000", "on the disk, each"
 FIGURES = (
     (FIND, "us", 3.0),
     (SIGN_IN, "ms", 3.0),
@@ -203,7 +204,7 @@ def _ask_gateway(site: GatewaySite, filled: FilledStore, home: Path) -> dict[str
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(headers=headers, trust_env=False, timeout=120) as client:
             api = _seconds_for(lambda: client.get(url).raise_for_status(), PAGES)
-    command = [sys.executable, "-m", "ostiary", "sessions", "list", "--config", str(home / "gateway.yaml")]
+    command = [sys.executable, "-m", "ostiary_gateway", "sessions", "list", "--config", str(home / "gateway.yaml")]
     listed = _seconds_for(lambda: subprocess.run(command, check=True, capture_output=True), COMMANDS)
     return {API: api * 1e3, COMMAND: listed * 1e3}
 

@@ -23,11 +23,12 @@ from bench.pace import is_quick, pace
 from bench.peers import Peer, backend, plain_nginx
 from bench.table import Row
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.tokens import digest, new_token
-from ostiary.interfaces.token_store import Session, TokenRecord
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite import changes, database_file
-from ostiary.plugins.sqlite.log import Seen
+from ostiary_gateway.interfaces.token_store import Session, TokenRecord
+from ostiary_gateway.sessions import digest, new_token
+from ostiary_gateway.stores.sqlite import database_file
+from ostiary_gateway.stores.sqlite import transactions as changes
+from ostiary_gateway.stores.sqlite.log import Seen
 
 SIZES = (1, 10, 100, 1_000, 3_000) if is_quick() else (1, 10, 100, 1_000, 3_000, 10_000, 30_000, 100_000)
 MOST_OF_KUBE_RBAC_PROXY = pace(100, quick=10)

@@ -124,10 +124,10 @@ class Demo:
         show("The operator, whom the policy allows it, asks why, by the Audit-Id of the answer:")
         token_file = self._site.token_file(operator.headers["Authorization"].removeprefix("Bearer "))
         asked = ["explain", decision, "--server", self._url, "--ca", str(self._site.authority)]
-        command = [sys.executable, "-m", "ostiary", *asked, "--token-file", str(token_file)]
+        command = [sys.executable, "-m", "ostiary_gateway", *asked, "--token-file", str(token_file)]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
         check('verb: the rule allows "get", "list", "watch" and not "delete"' in done.stdout, "the reason is known")
-        show(f"$ ostiary {' '.join(asked[:4])} ...")
+        show(f"$ ostiary-gateway {' '.join(asked[:4])} ...")
         for line in done.stdout.replace(f"{self._site.folder}/", "").splitlines():
             show(line)
 
@@ -178,7 +178,7 @@ def main() -> int:
         except NotSo as error:
             print(f"\nThis is not so: {error}.", file=sys.stderr)
             return 1
-    print("\nAll of this was one configuration file, two roles of a policy and `ostiary serve`.")
+    print("\nAll of this was one configuration file, two roles of a policy and `ostiary-gateway serve`.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The folder of the gateway, and the gateway itself: everything that ``ostiary serve`` is given, and its process."""
+"""The folder of the gateway, and the gateway itself: all that ``ostiary-gateway serve`` is given, and its process."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Site:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """``ostiary serve`` in a process of its own, until the block ends; gives the address it serves on."""
-        command = [sys.executable, "-m", "ostiary", "serve", "--config", str(self.folder / "gateway.yaml")]
+        """``ostiary-gateway serve`` in a process of its own, until the block ends; gives the address it serves on."""
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(self.folder / "gateway.yaml")]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             yield f"https://localhost:{_port(process)}"

@@ -50,7 +50,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Replica:
-    """``ostiary serve`` with a configuration of its own, which differs from the others' only in its ports."""
+    """``ostiary-gateway serve`` with a configuration of its own, which differs from the others' only in its ports."""
 
     def __init__(self, site: Site, number: int, port: int, health: int, store: Path) -> None:
         self.name, self.port, self.health = f"replica {number}", port, health
@@ -66,7 +66,7 @@ class Replica:
         self.config.write_text(text)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "ostiary", "serve", "--config", str(self.config)]
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(self.config)]
         # What it says goes to a file beside its configuration: a pipe that nobody reads would hold it up.
         with self.config.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -157,13 +157,13 @@ class Demo:
 
     def _show_status(self) -> None:
         # Asked directly in the database, with the configuration of any replica.
-        command = [sys.executable, "-m", "ostiary", "status", "--config", str(self._replicas[0].config)]
+        command = [sys.executable, "-m", "ostiary_gateway", "status", "--config", str(self._replicas[0].config)]
 
         def ask() -> subprocess.CompletedProcess[str]:
             return subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
 
         wait_until(lambda: ask().returncode == 0, "all three are seen")
-        show("$ ostiary status")
+        show("$ ostiary-gateway status")
         for line in ask().stdout.splitlines():
             show(line)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
-from ostiary.plugin import ExecInfo, SignInRefused, Token, exec_plugin
+from ostiary.sdk import ExecInfo, SignInRefused, Token, exec_plugin
 
 
 @exec_plugin

@@ -25,7 +25,7 @@ from ostiary.client.connection import Connection, connect
 from ostiary.client.exec.policy import AllowAll
 from ostiary.client.metrics import NoMetrics
 from ostiary.errors import OstiaryError
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.conformance.any_host_server import AnyHostServer, Asked, fill_in, fixtures
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

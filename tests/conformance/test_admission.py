@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.interfaces.admission import AdmissionProvider
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.quota.admission import Limit, RequestQuota
-from ostiary.testing import FakeClock
-from ostiary.testing.admission import AdmissionContract
+from ostiary_gateway.interfaces.admission import AdmissionProvider
+from ostiary_gateway.providers.quota import Limit, RequestQuota
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.admission import AdmissionContract
 
 POD = RequestInfo("create", "POST", "/api/v1/namespaces/dev/pods", is_resource=True, resource="pods", namespace="dev")
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ostiary.plugins.file.audit import FileAudit
-from ostiary.plugins.stdout.audit import StdoutAudit
-from ostiary.plugins.webhook.audit import WebhookAudit
-from ostiary.testing.audit import AuditContract, Stored
+from ostiary_gateway.audit.file_sink import FileAudit
+from ostiary_gateway.audit.stdout_sink import StdoutAudit
+from ostiary_gateway.audit.webhook_sink import WebhookAudit
+from ostiary_gateway.testing.audit import AuditContract, Stored
 from tests.support.audit_webhook import Webhook
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.counting.counts import MemoryCounts
-from ostiary.core.counting.rates import LATEST_CHARGE_SECONDS, Buckets
-from ostiary.core.counting.replicated_counts import ReplicatedCounts, stored_key
-from ostiary.interfaces.shared_counts import State
-from ostiary.interfaces.store_abilities.replicas import CountStore
-from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.plugins.quota.windows import LimitWindows
-from ostiary.plugins.redis.token_store import RedisTokenStore
-from ostiary.testing import FakeClock
+from ostiary_gateway.interfaces.shared_counts import State
+from ostiary_gateway.interfaces.store_capabilities import CountStore
+from ostiary_gateway.limits.counts import MemoryCounts
+from ostiary_gateway.limits.rates import LATEST_CHARGE_SECONDS, Buckets
+from ostiary_gateway.limits.replicated_counts import ReplicatedCounts, stored_key
+from ostiary_gateway.providers.quota import LimitWindows
+from ostiary_gateway.stores.postgresql.token_store import PostgresqlTokenStore
+from ostiary_gateway.stores.redis.token_store import RedisTokenStore
+from ostiary_gateway.testing import FakeClock
 from tests.support.count_store import MemoryCountStore
 from tests.support.postgresql_store import settings_for
 from tests.support.redis import RedisServer, patient_settings, redis_server

@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from ostiary.core.counting.counts import MachineCounts, MemoryCounts
-from ostiary.core.counting.replicated_counts import ReplicatedCounts
-from ostiary.core.counting.store_counts import StoreCounts
-from ostiary.interfaces.shared_counts import SharedCounts, State
-from ostiary.testing import FakeClock
-from ostiary.testing.shared_counts import SharedCountsContract, add_one
+from ostiary_gateway.interfaces.shared_counts import SharedCounts, State
+from ostiary_gateway.limits.counts import MachineCounts, MemoryCounts
+from ostiary_gateway.limits.replicated_counts import ReplicatedCounts, StoreCounts
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.shared_counts import SharedCountsContract, add_one
 from tests.support.count_store import MemoryCountStore
 
 

@@ -15,12 +15,12 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.core.abilities import ability
-from ostiary.gateway.replicas.decision_feed import MOST_OF_ONE_USER
-from ostiary.gateway.replicas.registry import TOPIC
-from ostiary.gateway.replicas.replica import encode_replica
-from ostiary.interfaces.store_abilities.replicas import NoteStore
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary_gateway.capabilities import ability
+from ostiary_gateway.interfaces.store_capabilities import NoteStore
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.replicas.decision_feed import MOST_OF_ONE_USER
+from ostiary_gateway.replicas.registry import TOPIC
+from ostiary_gateway.replicas.replica import encode_replica
 from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import InProcessGateway, ServedGateway, Site, password, role

@@ -1,7 +1,7 @@
 """One gateway before two clusters, and people with different rights: each gets the contexts that they can use.
 
-The real ``ostiary serve``, ``ostiary login`` at a terminal, ``ostiary kubeconfig --all`` and kubectl. One cluster is
-told apart by a prefix, the other by its host.
+The real ``ostiary-gateway serve``, ``ostiary login`` at a terminal, ``ostiary kubeconfig --all`` and kubectl. One
+cluster is told apart by a prefix, the other by its host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whatever number a person is shown is in the log, in the audit record, and known to ``ostiary explain``.
+"""Whatever number a person is shown is in the log, in the audit record, and known to ``ostiary-gateway explain``.
 
 Every way to be refused by a gateway, or to meet a failure of it, as a browser and as a program.
 """
@@ -16,7 +16,7 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 from tests.support.gateway import ServedGateway, Site, password, role
 
 PAGE = {"Accept": "text/html,application/xhtml+xml"}

@@ -61,7 +61,7 @@ class Scene:
         file.write_text(self.gateway.login(user).token)
         options = ("--server", self.gateway.url(), "--token-file", str(file), "--ca", "ca.pem")
         return subprocess.run(
-            [sys.executable, "-m", "ostiary", "api-plugins", *arguments, *options],
+            [sys.executable, "-m", "ostiary_gateway", "api-plugins", *arguments, *options],
             cwd=folder,
             capture_output=True,
             text=True,

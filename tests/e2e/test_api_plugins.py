@@ -365,7 +365,7 @@ class TestPluginsThatMisbehave:
 
     @pytest.mark.slow
     def test_the_online_check_of_a_configuration_tells_which_are_well(self, scene: Scene) -> None:
-        command = [sys.executable, "-m", "ostiary", "serve", "--check", "--online", "--config", "gateway.yaml"]
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--online", "--config", "gateway.yaml"]
         folder = scene.gateway.site.folder
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
         shown = done.stdout + done.stderr

@@ -22,11 +22,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from ostiary.asgi import GatekeeperMiddleware
-from ostiary.backend import Access, AccessRefused, SyncGatekeeper
 from ostiary.errors import ConfigurationError
-from ostiary.gateway.issuer.signing_key import SigningKey
-from ostiary.wire.audit import DECISION, UPSTREAM
+from ostiary_gateway.issuer.keys import SigningKey
+from ostiary_gateway.middleware import Access, AccessRefused, SyncGatekeeper
+from ostiary_gateway.middleware.asgi import GatekeeperMiddleware
+from ostiary_gateway.wire.audit_policy import DECISION, UPSTREAM
 from tests.support.backend import CALLER, WEBHOOKS, ServedApi, asgi_server, prepare, write_backend, wsgi_server
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.ports import free_port
@@ -179,7 +179,7 @@ class TestEveryFramework:
     def flask(gateway: ServedGateway) -> Iterator[ServedApi]:
         import flask
 
-        from ostiary.wsgi import GatekeeperMiddleware
+        from ostiary_gateway.middleware.wsgi import GatekeeperMiddleware
 
         app = flask.Flask("shop")
 
@@ -202,7 +202,7 @@ class TestEveryFramework:
     @staticmethod
     @contextmanager
     def django(gateway: ServedGateway) -> Iterator[ServedApi]:
-        from ostiary.wsgi import GatekeeperMiddleware
+        from ostiary_gateway.middleware.wsgi import GatekeeperMiddleware
         from tests.support.django_shop import application
 
         with (

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 from tests.e2e.test_backend import narrowed
 from tests.support.cluster import Cluster
 from tests.support.gateway import ServedGateway, Site, role

@@ -24,16 +24,16 @@ import trustme
 import yaml
 
 from ostiary.cli import cached_workload_token
-from ostiary.cli.signin.platforms import kubernetes
-from ostiary.cli.signin.platforms.credential import WorkloadTurn
-from ostiary.cli.signin.platforms.find import find_proof
-from ostiary.cli.signin.platforms.proof import PlatformChoice
+from ostiary.cli.login.platforms import sources as kubernetes
+from ostiary.cli.login.platforms.credential import WorkloadTurn
+from ostiary.cli.login.platforms.proof import PlatformChoice
+from ostiary.cli.login.platforms.sources import find_proof
 from ostiary.client.api_requests import ApiRequests
 from ostiary.client.connection import connect
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.errors import CredentialError
-from ostiary.testing import FakeClock
 from ostiary.wire.service_account import decode_token_request, encode_token_request, token_path
+from ostiary_gateway.testing import FakeClock
 from tests.support.cluster import Cluster
 from tests.support.gateway import ServedGateway, Site, role
 from tests.support.issuer import Issuer, public
@@ -294,7 +294,7 @@ def test_the_rules_for_several_repositories_are_right(name: str, ca: trustme.CA,
     (tmp_path / "cluster-token").write_text("token")
     config = site.write_config(**{**page.gateway, **part})
     checked = subprocess.run(
-        [sys.executable, "-m", "ostiary", "serve", "--check", "--config", str(config)],
+        [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--config", str(config)],
         capture_output=True,
         text=True,
         timeout=SECONDS,

@@ -14,10 +14,10 @@ import pytest
 import trustme
 
 from ostiary.client.connection import Connection
-from ostiary.client.kubeconfig import Overrides
 from ostiary.errors import AnswerInvalid, ConfigurationError, PluginNotInteractive
+from ostiary.kubeconfig import Overrides
 from ostiary.model import Secret
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.apiserver import ApiServer
 from tests.support.plugins import PluginScript, exec_user
 

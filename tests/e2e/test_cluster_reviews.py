@@ -10,9 +10,9 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.core.config import parse_all
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.wire.rbac import read_manifests
+from ostiary.core.yaml import parse_all
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.wire.rbac import read_manifests
 from tests.support.cluster import Cluster
 from tests.support.cluster.access_reviews import refuse_by
 from tests.support.vectors import load

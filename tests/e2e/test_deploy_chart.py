@@ -6,7 +6,6 @@ import json
 import re
 import runpy
 import subprocess
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.support.deploy.render import (
     render_chart,
     render_kustomize,
 )
+from tests.support.wheel import GATEWAY, project_table
 
 OVERLAY = KUSTOMIZE / "overlays/postgresql"
 FILES = {
@@ -128,7 +128,7 @@ def test_helm_finds_nothing_to_complain_about() -> None:
 
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    version = project_table(GATEWAY)["version"]
     assert (chart["version"], chart["appVersion"]) == (version, version)
 
 

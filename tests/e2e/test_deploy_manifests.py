@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.gateway.process.worker import GOODBYE_SECONDS, NOTICE_SECONDS
+from ostiary_gateway.server.worker import GOODBYE_SECONDS, NOTICE_SECONDS
 from tests.interop.support.process import wait_until
 from tests.support.cluster import Cluster
 from tests.support.deploy.mounted_pod import MountedPod, secrets_of_an_operator
 from tests.support.deploy.object_schema import mistakes
-from tests.support.deploy.render import KUSTOMIZE, ROOT, Object, objects, render_kustomize
+from tests.support.deploy.render import KUSTOMIZE, Object, objects, render_kustomize
+from tests.support.wheel import GATEWAY, project_table
 
 OVERLAYS = sorted((KUSTOMIZE / "overlays").iterdir())
 # Remarked on certificates that were made for a test.
@@ -70,7 +70,7 @@ class TestObjects:
         assert "Secret" not in {each["kind"] for each in rendered}
 
     def test_the_image_is_that_of_this_version(self, deployment: Object) -> None:
-        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        version = project_table(GATEWAY)["version"]
         assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"ostiary:{version}"
 
 
@@ -136,7 +136,7 @@ def pod(rendered: list[Object], ca: trustme.CA, cluster: Cluster, tmp_path: Path
 
 class TestRunning:
     def test_the_configuration_is_right_as_it_stands(self, pod: MountedPod) -> None:
-        command = [sys.executable, "-m", "ostiary", "serve", "--check", "--config", str(pod.config)]
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--config", str(pod.config)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         remarks = [line for line in done.stderr.splitlines() if OF_A_PRIVATE_AUTHORITY not in line]
@@ -147,7 +147,7 @@ class TestRunning:
     ) -> None:
         pod.run_here(cluster, {"type": "sqlite", "path": str(pod.site.folder / "tokens.db")})
         command = ["impersonation-role", "--service-account", "ostiary/ostiary-gateway", "--config", str(pod.config)]
-        shown = subprocess.run([sys.executable, "-m", "ostiary", *command], capture_output=True, text=True)
+        shown = subprocess.run([sys.executable, "-m", "ostiary_gateway", *command], capture_output=True, text=True)
         assert shown.returncode == 0, shown.stderr
         assert objects((overlay / "impersonation.yaml").read_text()) == objects(shown.stdout)
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ostiary.gateway.observe.families import NAMESPACE
-from ostiary.gateway.observe.metrics import Metrics
+from ostiary_gateway.observability.metrics import NAMESPACE, Metrics
 from tests.support.deploy.object_schema import mistakes
 from tests.support.deploy.render import KUSTOMIZE, ROOT, render_kustomize
 from tests.support.tiers import missing

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from ostiary.cli.arguments import Parser
-from ostiary.cli.signin.get_token import configure
+from ostiary.cli.login.get_token import configure
 from tests.support.deploy.object_schema import mistakes
 
 ROOT = Path(__file__).parents[2]

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from ostiary.core.keys.opening import OpeningRules, open_key
 from ostiary.errors import KeyUnusable
+from ostiary.keys.opening import OpeningRules, open_key
 from ostiary.model import SignatureScheme
 from tests.support.device_keys.softhsm import PIN, SoftToken
 from tests.support.device_keys.swtpm import SoftTpm

@@ -13,7 +13,7 @@ import trustme
 
 from ostiary import KeyUnusable, PluginRefused
 from ostiary.client.exec.policy import DenyAll
-from ostiary.core.keys.opening import open_key
+from ostiary.keys.opening import open_key
 from tests.conformance.adapters.contract import PODS, Driver
 from tests.conformance.adapters.test_aiohttp import AiohttpDriver
 from tests.conformance.adapters.test_httpx import AsyncHttpx2Driver, AsyncHttpxDriver, Httpx2Driver, HttpxDriver

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from ostiary.core.keys.opening import check_address, open_key
+from ostiary.keys.opening import check_address, open_key
 from ostiary.model import SignatureScheme
 from tests.conformance.adapters.contract import PODS
 from tests.support.apiserver import ApiServer
@@ -62,7 +62,7 @@ def test_the_page_can_be_followed(tmp_path: Path, ca: trustme.CA, api: ApiServer
         for address, program in ((extension["key"], code.replace(in_tpm[0], "")), (in_tpm[1], code)):
             public = tmp_path / "public"
             script = (
-                "import sys; from ostiary.core.keys.opening import open_key\n"
+                "import sys; from ostiary.keys.opening import open_key\n"
                 "from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat\n"
                 "key = open_key(sys.argv[1]).public_key\n"
                 "open(sys.argv[2], 'wb').write(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))\n"

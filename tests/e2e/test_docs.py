@@ -1,4 +1,4 @@
-"""README, tutorials and how-to pages, followed from top to bottom in an empty folder, with the package from its wheel.
+"""README, tutorials and how-to pages, followed from top to bottom in an empty folder, with the packages from wheels.
 
 What a page takes for granted, because it is about a cluster, an identity system or a registry that the reader has, is
 set up by its entry in `WORLDS`. Everything else must be on the page itself.
@@ -40,7 +40,7 @@ from tests.support.postgresql import PASSWORD, running
 from tests.support.systemd import PrivateSystemd
 from tests.support.tiers import missing
 from tests.support.walkthrough import ROOT, Command, Walk, on_free_ports, sections, steps
-from tests.support.wheel import build, install_with_extras
+from tests.support.wheel import GATEWAY, build, install_with_extras
 
 PAGES = [
     ROOT / "README.md",
@@ -354,7 +354,7 @@ WORLDS: dict[str, Callable[[World], object]] = {
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
-    return install_with_extras(build(folder), folder / "venv")
+    return install_with_extras(folder / "venv", build(folder), build(folder, project=GATEWAY))
 
 
 @pytest.fixture

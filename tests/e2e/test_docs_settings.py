@@ -36,6 +36,6 @@ def test_the_settings_of_the_page_are_accepted(name: str, tmp_path: Path) -> Non
             (tmp_path / file).write_text("secret")
             (tmp_path / file).chmod(0o600)
         (tmp_path / "gateway.yaml").write_text(yaml.safe_dump({**REST, **settings}))
-        command = [sys.executable, "-m", "ostiary", "serve", "--check", "--config", "gateway.yaml"]
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--config", "gateway.yaml"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,8 @@
 """The same policy at every door: one suite of requests through the built-in proxy and through every other proxy.
 
-Each proxy is a real one, and runs exactly what ``ostiary door`` prints. They carry requests to one upstream, which says
-what it got. For the Gateway API, which is no program, Envoy runs what an implementation makes of the printed route.
+Each proxy is a real one, and runs exactly what ``ostiary-gateway door`` prints. They carry requests to one upstream,
+which says what it got. For the Gateway API, which is no program, Envoy runs what an implementation makes of the printed
+route.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from typing import Any, cast
 import pytest
 import trustme
 
-from ostiary.core.delegation import narrow, parse_scope
-from ostiary.gateway.config.settings import Authorization, GatewayConfig, IdentityMode, Provider
-from ostiary.interfaces.admission import AdmissionProvider
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary.core.scopes import narrow, parse_scope
 from ostiary.model import UserInfo
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.config.provider import Authorization, Provider
+from ostiary_gateway.config.upstream import IdentityMode
+from ostiary_gateway.interfaces.admission import AdmissionProvider
+from ostiary_gateway.interfaces.token_store import RevocationKind
 from tests.support.backend import CALLER, WEBHOOKS, prepare
 from tests.support.door_cases import DOORS, NORMALISES, PROXIES, REASONS, Case
 from tests.support.door_suite import SUITE, http2, kubernetes

@@ -24,8 +24,8 @@ import pytest
 import trustme
 from hpack import Encoder
 
-from ostiary.core.tokens.token_format import new_token
-from ostiary.gateway.doors.haproxy import spop
+from ostiary_gateway.extauth.haproxy import spop
+from ostiary_gateway.wire.token_format import new_token
 from tests.support.envoy_messages import METHOD as CHECK_METHOD
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.holding_upstream import HoldingUpstream

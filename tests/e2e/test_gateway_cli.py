@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import trustme
 
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
 from tests.support.cluster import Cluster
 from tests.support.gateway import Login, ServedGateway, Site, role
@@ -38,17 +38,17 @@ class Running:
         self.folder = gateway.site.folder
 
     def local(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return self.ostiary(*arguments, "--config", "gateway.yaml", stdin=stdin)
+        return self.program(*arguments, "--config", "gateway.yaml", stdin=stdin)
 
     def remote(self, *arguments: str, user: str = "root", stdin: str = "") -> subprocess.CompletedProcess[str]:
         file = self.folder / f"token-of-{user}-{uuid4().hex}"
         file.write_text(self.gateway.login(user).token + "\n")
         options = ("--server", self.gateway.url(), "--token-file", str(file), "--ca", "ca.pem")
-        return self.ostiary(*arguments, *options, stdin=stdin)
+        return self.program(*arguments, *options, stdin=stdin)
 
-    def ostiary(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    def program(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "ostiary", *arguments],
+            [sys.executable, "-m", "ostiary_gateway", *arguments],
             cwd=self.folder,
             env={**os.environ, "NO_COLOR": "1"},
             input=stdin,
@@ -177,9 +177,9 @@ class TestTheSessionOfLogin:
         mine = self.signed_in(running, "root")
         audit_id = running.refused(running.gateway.login("carol").token)
         server = ("--server", running.gateway.url())
-        done = running.ostiary("sessions", "list", "--user", "root", *server)
+        done = running.program("sessions", "list", "--user", "root", *server)
         assert (done.returncode, mine.session in done.stdout, done.stderr) == (0, True, "")
-        done = running.ostiary("explain", audit_id, *server)
+        done = running.program("explain", audit_id, *server)
         assert (done.returncode, done.stdout.startswith(audit_id)) == (0, True), done.stderr
         assert mine.token not in done.stdout + done.stderr
 
@@ -187,21 +187,21 @@ class TestTheSessionOfLogin:
         self.signed_in(running, "carol")
         self.signed_in(running, "root", "admin")
         server = ("--server", running.gateway.url())
-        assert "answered 403" in running.ostiary("sessions", "list", *server).stderr
-        assert running.ostiary("sessions", "list", *server, "--account", "admin").returncode == 0
+        assert "answered 403" in running.program("sessions", "list", *server).stderr
+        assert running.program("sessions", "list", *server, "--account", "admin").returncode == 0
 
     def test_one_that_was_revoked_is_told_with_how_to_sign_in(self, running: Running) -> None:
         mine = self.signed_in(running, "root", "admin")
         server = ("--server", running.gateway.url())
         admin = (*server, "--account", "admin")
-        assert running.ostiary("sessions", "revoke", "session", mine.session, *admin).stdout == "1 session ended\n"
+        assert running.program("sessions", "revoke", "session", mine.session, *admin).stdout == "1 session ended\n"
         wait_for_401(running, mine.token)
-        said = running.ostiary("sessions", "list", *admin).stderr
+        said = running.program("sessions", "list", *admin).stderr
         assert "the gateway answered 401" in said
         assert f"hint   sign in again: ostiary login --server {running.gateway.url()} --account admin\n" in said
 
     def test_without_one_nobody_is_asked_and_both_ways_are_told(self, running: Running) -> None:
-        done = running.ostiary("sessions", "list", "--server", running.gateway.url(), "--account", "nobody")
+        done = running.program("sessions", "list", "--server", running.gateway.url(), "--account", "nobody")
         assert (done.returncode, done.stdout) == (1, "")
         assert "code   sign-in-needed" in done.stderr
         assert f"ostiary login --server {running.gateway.url()} --account nobody" in done.stderr
@@ -228,7 +228,7 @@ class TestWhoMayAsk:
     def test_a_token_that_is_none_is_told(self, running: Running) -> None:
         (running.folder / "bad").write_text("ost_bad")
         options = ("--server", running.gateway.url(), "--token-file", "bad")
-        done = running.ostiary("sessions", "list", *options, "--ca", "ca.pem", "-o", "json")
+        done = running.program("sessions", "list", *options, "--ca", "ca.pem", "-o", "json")
         error: dict[str, Any] = json.loads(done.stderr)["error"]
         assert (done.returncode, error["code"]) == (1, "gateway-refused")
         assert "sign in again" in error["hint"]
@@ -238,7 +238,7 @@ class TestWhoMayAsk:
         (running.folder / "mine").write_text(running.gateway.login("root").token)
         other = trustme.CA()
         other.cert_pem.write_to_path(str(running.folder / "other.pem"))
-        done = running.ostiary(
+        done = running.program(
             *("sessions", "list", "--server", running.gateway.url(), "--token-file", "mine", "--ca", "other.pem")
         )
         assert done.returncode == 1
@@ -247,9 +247,9 @@ class TestWhoMayAsk:
 
     def test_nobody_there_is_told(self, running: Running) -> None:
         (running.folder / "mine").write_text("ost_x")
-        done = running.ostiary("sessions", "list", "--server", "http://127.0.0.1:1", "--token-file", "mine")
+        done = running.program("sessions", "list", "--server", "http://127.0.0.1:1", "--token-file", "mine")
         assert (done.returncode, "code   gateway-unreachable" in done.stderr) == (1, True)
-        done = running.ostiary("sessions", "list", "--server", running.gateway.health, "--token-file", "mine")
+        done = running.program("sessions", "list", "--server", running.gateway.health, "--token-file", "mine")
         assert "without the response of a gateway" in done.stderr
 
 
@@ -258,5 +258,5 @@ def test_what_people_did_is_replayed_against_the_policy_in_force(running: Runnin
     audit_id = running.refused(running.gateway.login("carol").token)
     wait_for_event(running, audit_id)
     log = Path(running.gateway.site.audit_log)
-    done = running.ostiary("policy", "replay", "--config", "gateway.yaml", str(log))
+    done = running.program("policy", "replay", "--config", "gateway.yaml", str(log))
     assert (done.returncode, "decided as before" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -75,7 +75,7 @@ def by_api(running: Running, user: str) -> None:
 
 
 def by_command(running: Running, user: str) -> None:
-    command = [sys.executable, "-m", "ostiary", "sessions", "revoke", "user", user, "--config", "gateway.yaml"]
+    command = [sys.executable, "-m", "ostiary_gateway", "sessions", "revoke", "user", user, "--config", "gateway.yaml"]
     environment = {**os.environ, **running.clock.environment}
     told = subprocess.run(
         command, check=True, capture_output=True, timeout=SECONDS, cwd=running.site.folder, env=environment

@@ -22,9 +22,10 @@ from urllib.parse import unquote
 import pytest
 import trustme
 
-from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
 from ostiary.model import Attributes, Decision, Verdict
-from ostiary.testing import FakeClock
+from ostiary_gateway.config.gateway_config import AuthorizationSettings, GatewayConfig
+from ostiary_gateway.config.provider import Authorization
+from ostiary_gateway.testing import FakeClock
 from tests.support import slow_provider
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, InProcessGateway, Site, password, role

@@ -16,7 +16,7 @@ import trustme
 from joserfc import jwt
 from joserfc.jwk import KeySet
 
-from ostiary.core.keys.opening import open_key
+from ostiary.keys.opening import open_key
 from tests.support.cluster import Cluster
 from tests.support.device_keys.certified import certify
 from tests.support.device_keys.softhsm import SoftToken
@@ -69,7 +69,7 @@ def sections(site: Site, cluster: Cluster, token: SoftToken) -> dict[str, Any]:
 
 
 def check(config: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ostiary", "serve", "--check", *flags, "--config", str(config)]
+    command = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", *flags, "--config", str(config)]
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=dict(os.environ))
 
 

@@ -21,12 +21,13 @@ import trustme
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.config import loads
-from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig
-from ostiary.gateway.process.listener import bind
-from ostiary.gateway.process.worker import Worker
-from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+from ostiary_gateway.config import loads
+from ostiary_gateway.config.gateway_config import AuthorizationSettings, GatewayConfig
+from ostiary_gateway.config.provider import Authorization
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.server.listener import bind
+from ostiary_gateway.server.worker import Worker
 from tests.support.cluster.hostile import BEHAVIOURS, SMUGGLED, Hostile, send
 from tests.support.http1 import (
     SECONDS,

@@ -22,7 +22,7 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.core.tokens import digest
+from ostiary_gateway.sessions import digest
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Login, ServedGateway, Site, role
 from tests.support.streams import SPDY, WEBSOCKET, EchoServer, line
@@ -34,9 +34,9 @@ DEV = "pods pods/exec pods/portforward pods/log"
 OURS = {"apiGroups": ["ostiary.dev"], "resources": ["*"], "verbs": ["*"]}
 PROGRAM = """
 import asyncio, sys
-from ostiary.core.tokens import Tokens
-from ostiary.interfaces.token_store import RevocationKind
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 tokens = Tokens(SqliteTokenStore(sys.argv[1]))
 print(asyncio.run(tokens.revoke(RevocationKind.USER, sys.argv[2], by="another process")))
 """

@@ -21,16 +21,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ostiary.errors import LoginRefused
-from ostiary.gateway.config.settings import Authorization, AuthorizationSettings, GatewayConfig, Groups, Identity
-from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from ostiary_gateway.config.gateway_config import AuthorizationSettings, GatewayConfig
+from ostiary_gateway.config.provider import Authorization, Groups, Identity
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import LoginRequest
 from tests.support.cluster import Cluster
 from tests.support.cluster.hostile import OK, Hostile, send
 from tests.support.database_provider import ENTRY_POINTS, Database, DatabaseProvider, grants_api
 from tests.support.gateway import Gateway, InProcessGateway, Site, role
 from tests.support.waiting import until
-from tests.unit.gateway import acme
+from tests.unit.ostiary_gateway import acme
 
 PODS = "/api/v1/namespaces/team/pods"
 GRANTS = "/apis/acme.example/v1/grants"

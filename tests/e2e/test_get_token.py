@@ -20,7 +20,7 @@ import trustme
 
 from ostiary.cli import main
 from ostiary.cli.cached_token import file_name
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.signin_server import Browser, SigninServer

@@ -20,7 +20,7 @@ from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from ostiary.cli import main
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.cluster import Cluster
 from tests.support.cluster.client import Kubectl
 from tests.support.gateway import SECONDS, Gateway, InProcessGateway, Site, role

@@ -180,7 +180,7 @@ def test_a_stop_lets_clients_go_elsewhere_and_ends_well(site: Site) -> None:
 def test_an_address_that_is_taken_is_told(site: Site) -> None:
     with FakeCheckServer() as other:
         config = site.write_config(**sections(other.port, DOOR))
-        command = [sys.executable, "-m", "ostiary", "serve", "--config", str(config)]
+        command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(config)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode != 0
     assert "for gRPC" in ended.stderr

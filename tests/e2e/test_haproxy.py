@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.core.tokens import Tokens
-from ostiary.gateway.config.settings import Authorization, GatewayConfig, IdentityMode
-from ostiary.gateway.doors.haproxy import spop
-from ostiary.gateway.doors.haproxy.answers import refusal_actions
-from ostiary.interfaces.token_store import RevocationKind
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.config.provider import Authorization
+from ostiary_gateway.config.upstream import IdentityMode
+from ostiary_gateway.extauth.haproxy import spop
+from ostiary_gateway.extauth.haproxy.handler import refusal_actions
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.sessions import Tokens
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 from tests.e2e import test_doors as suite
 from tests.support.door_cases import CASES, Case
 from tests.support.door_suite.drivers import CarryingDoor

@@ -1,4 +1,4 @@
-"""Proxies with what ``ostiary door`` prints, before upstreams with https: whose certificate they take."""
+"""Proxies with what ``ostiary-gateway door`` prints, before upstreams with https: whose certificate they take."""
 
 from __future__ import annotations
 

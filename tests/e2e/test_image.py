@@ -20,6 +20,7 @@ from tests.support.kdc import PROGRAMS as KDC_PROGRAMS
 from tests.support.kdc import REALM, running_kdc
 from tests.support.ports import free_port
 from tests.support.slow_api import slow_api
+from tests.support.wheel import GATEWAY, project_table
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,13 +71,11 @@ def cluster(ca: trustme.CA) -> Iterator[Cluster]:
 def test_a_runtime_is_told_the_user_the_ports_and_what_to_start() -> None:
     config = image.inspect()
     assert config["User"] == f"{USER}:{USER}"
-    assert config["Entrypoint"] == ["/opt/ostiary/bin/ostiary"]
+    assert config["Entrypoint"] == ["/opt/ostiary/bin/ostiary-gateway"]
     assert config["Cmd"] == ["serve", "--config", f"{CONFIG}/gateway.yaml"]
     assert set(config["ExposedPorts"]) == {"8443/tcp", "8444/tcp"}
     assert config["StopSignal"] == "SIGTERM"
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert version is not None
-    assert config["Labels"]["org.opencontainers.image.version"] == version[1]
+    assert config["Labels"]["org.opencontainers.image.version"] == project_table(GATEWAY)["version"]
 
 
 def test_it_has_no_shell_and_nothing_to_install_with_or_to_change_users_with() -> None:
@@ -112,7 +111,7 @@ for each in distributions():
     print(each.name.lower().replace("_", "-"), each.version)
 """
     installed = dict(row.split() for row in image.python(program).splitlines())
-    installed.pop("ostiary")
+    del installed["ostiary"], installed["ostiary-gateway"]
     locks = (ROOT / "deploy/image/requirements.lock", ROOT / "requirements-built.lock")
     locked = dict(re.findall(r"^([\w.-]+)==([^ ]+)", "\n".join(lock.read_text() for lock in locks), re.MULTILINE))
     assert installed == locked
@@ -140,7 +139,7 @@ import opentelemetry.proto.trace.v1.trace_pb2
 def test_everything_is_compiled_so_that_a_start_compiles_nothing() -> None:
     program = """
 import sys, importlib.util, os
-import ostiary.gateway.process.serve, ostiary.cli.gateway.serve
+import ostiary_gateway.server.serve, ostiary_gateway.cli.serve
 without = [name for name, module in sys.modules.items()
            if getattr(module, "__file__", None) and module.__file__.endswith(".py")
            and not os.path.exists(importlib.util.cache_from_source(module.__file__))]
@@ -153,7 +152,7 @@ print(without)
 
 
 def test_the_program_says_its_version() -> None:
-    assert image.run("--version").stdout.startswith("ostiary ")
+    assert image.run("--version").stdout.startswith("ostiary-gateway ")
 
 
 def test_a_configuration_can_be_checked_before_it_is_served(site: Site) -> None:

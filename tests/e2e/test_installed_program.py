@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ostiary import __version__
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.model import Secret
 from tests.support.wheel import build, install
@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def programs(wheel: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(wheel("standard"), tmp_path_factory.mktemp("programs") / "venv")
+    return install(tmp_path_factory.mktemp("programs") / "venv", wheel("standard"))
 
 
 def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -49,7 +49,7 @@ def run(program: Path | str, *words: str, **env: str) -> subprocess.CompletedPro
     ],
 )
 def test_it_runs_wherever_it_is_installed(wheel: Callable[[str], Path], kind: str, name: str, tmp_path: Path) -> None:
-    programs = install(wheel(kind), tmp_path / name)
+    programs = install(tmp_path / name, wheel(kind))
     done = run(programs / "ostiary", "--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"ostiary {__version__}\n", "")
     helper = run(programs / "docker-credential-ostiary", "version")

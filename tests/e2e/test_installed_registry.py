@@ -29,7 +29,7 @@ BARE = {"PATH": os.defpath, "HOME": "/nonexistent"}
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
-    return install_with_extras(build(folder), folder / "venv")
+    return install_with_extras(folder / "venv", build(folder))
 
 
 def run(*command: Path | str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Proxies with what ``ostiary door`` prints, where they, the gateway and the upstream are all at an IPv6 address."""
+"""Proxies with what ``ostiary-gateway door`` prints, where they, the gateway and the upstream are at IPv6 addresses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.gateway.config.settings import GatewayConfig
 from ostiary.model import UserInfo
+from ostiary_gateway.config.gateway_config import GatewayConfig
 from tests.support.door_cases import Case
 from tests.support.doors import HOST, EchoUpstream, printed, printed_haproxy, running
 from tests.support.gateway import Site

@@ -19,12 +19,13 @@ import trustme
 import yaml
 
 from ostiary.cli.cached_token import file_name
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
-from ostiary.gateway.issuer.signing_key import SigningKey
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
+from ostiary_gateway.issuer.keys import SigningKey
 from tests.support.gateway import Login, ServedGateway, Site
 from tests.support.oidc_provider import installed
 from tests.support.ports import free_port
+from tests.support.programs import module_of
 from tests.support.waiting import until
 
 AUDIENCE = "https://prod.example"
@@ -49,7 +50,7 @@ class Desk:
 
     def run(self, *words: str, **env: str) -> Done:
         environment = {**os.environ, "HOME": str(self.home), "XDG_STATE_HOME": str(self.home / "state"), **env}
-        command = [sys.executable, "-m", "ostiary", *words]
+        command = [sys.executable, "-m", module_of(words[0]), *words]
         return subprocess.run(
             command, cwd=self.site.folder, env=environment, capture_output=True, text=True, timeout=SECONDS
         )
@@ -201,7 +202,7 @@ def test_a_verifier_of_npm_needs_nothing_but_the_issuers_url(
 @contextmanager
 def following(desk: Desk, path: Path) -> Iterator[subprocess.Popen[str]]:
     words = ["--server", desk.gateway.url(), "--token-file", "caller-token", "--ca", "ca.pem", "--follow", str(path)]
-    command = [sys.executable, "-m", "ostiary", "issuer", "kubernetes", *words]
+    command = [sys.executable, "-m", "ostiary_gateway", "issuer", "kubernetes", *words]
     process = subprocess.Popen(command, cwd=desk.site.folder, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -291,7 +292,7 @@ def test_no_secret_of_the_issuer_is_in_any_log_file_or_command_line(tmp_path: Pa
             said.append(http.get("/webhooks/revoked-credentials").text)
             said.append(http.post("/webhooks/deny-revoked", content=token).text)
         for words in (["keys"], ["rotate"], ["keys", "-o", "json"], ["kubernetes"]):
-            command = [sys.executable, "-m", "ostiary", "issuer", *words]
+            command = [sys.executable, "-m", "ostiary_gateway", "issuer", *words]
             done = subprocess.run(command, cwd=site.folder, capture_output=True, text=True, timeout=SECONDS)
             assert done.returncode == 0, done.stderr
             said += [done.stdout, done.stderr]

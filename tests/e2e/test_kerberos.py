@@ -23,8 +23,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 pytest.importorskip("gssapi", reason="missing: gssapi")
 
-from ostiary.core.net.channel_binding import server_end_point
-from ostiary.plugins.kerberos.negotiate import read_token
+from ostiary.core.channel_binding import server_end_point
+from ostiary_gateway.providers.kerberos.negotiate import read_token
 from tests.support.chromium import Chromium
 from tests.support.gateway import ServedGateway, Site, role
 from tests.support.kdc import KRB5, PASSWORD, PROGRAMS, REALM, Kdc, running_kdc
@@ -390,7 +390,7 @@ def test_a_keytab_without_our_principal_stops_the_start(office: Office) -> None:
         externalURL="https://localhost:8443",
         identity=[{"name": "staff", "type": "kerberos", "keytab": str(keytab), "realms": [{"name": REALM}]}],
     )
-    command = [sys.executable, "-m", "ostiary", "serve", "--check", "--config", str(config)]
+    command = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0
     assert f"the keytab has no key of HTTP/localhost; it has HTTP/elsewhere@{REALM}" in done.stdout + done.stderr

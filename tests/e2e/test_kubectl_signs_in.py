@@ -1,8 +1,8 @@
 """The whole chain, from a machine that has nothing to ``kubectl get pods``: sign in, stay signed in, be revoked.
 
-Real processes throughout: ``ostiary serve`` before a cluster, kubectl at a terminal, the plugin that kubectl runs, the
-browser that the plugin opens, and whoever knows the people: a certified OpenID Connect issuer, SimpleSAMLphp, slapd,
-a KDC, and a stand-in of GitHub.
+Real processes throughout: ``ostiary-gateway serve`` before a cluster, kubectl at a terminal, the plugin that kubectl
+runs, the browser that the plugin opens, and whoever knows the people: a certified OpenID Connect issuer,
+SimpleSAMLphp, slapd, a KDC, and a stand-in of GitHub.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tests.support.kdc import REALM, running_kdc
 from tests.support.kubectl import find_kubectl, newest_exec_version
 from tests.support.oidc_provider import OidcProvider, installed
 from tests.support.opened_browser import OpenedBrowser
+from tests.support.programs import program_of
 from tests.support.saml.documents import signer
 from tests.support.saml.simplesamlphp import PASSWORD as SAML_PASSWORD
 from tests.support.saml.simplesamlphp import SimpleSamlPhp
@@ -181,7 +182,9 @@ class Done:
 
 
 def run_ostiary(*words: str, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run([BIN / "ostiary", *words], env=env, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(
+        [BIN / program_of(words[0]), *words], env=env, capture_output=True, text=True, timeout=SECONDS
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -16,17 +16,23 @@ import trustme
 pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import Challenge, LoginRequest
 from ostiary.model import UserInfo
-from ostiary.plugins.common.lockout import LockoutSettings
-from ostiary.plugins.ldap.declared_settings import Nested
-from ostiary.plugins.ldap.directory import MAX_WAITING, LdapDirectory
-from ostiary.plugins.ldap.groups import LdapGroups
-from ostiary.plugins.ldap.identity import LdapIdentity
-from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
-from ostiary.testing import FakeClock
-from ostiary.testing.group import REQUEST
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import Challenge, LoginRequest
+from ostiary_gateway.providers.common.lockout import LockoutSettings
+from ostiary_gateway.providers.ldap.directory import MAX_WAITING, LdapDirectory
+from ostiary_gateway.providers.ldap.groups import LdapGroups
+from ostiary_gateway.providers.ldap.identity import LdapIdentity
+from ostiary_gateway.providers.ldap.settings import (
+    GroupSearch,
+    LdapServer,
+    LdapSettings,
+    Nested,
+    SearchAccount,
+    UserSearch,
+)
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.group import REQUEST
 from tests.support.slapd import GROUPS_BASE, PASSWORD, PEOPLE_BASE, SUFFIX, Slapd, slapd
 
 pytestmark = pytest.mark.needs("slapd", "slapadd")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.gateway import Site, role
 from tests.support.slapd import ACCOUNT_PASSWORD, PASSWORD, slapd
 

@@ -1,6 +1,6 @@
 """A person gives an agent a token that can read one namespace for ten minutes: what it can do, and all it cannot.
 
-Real processes throughout: ``ostiary serve`` with two workers before a cluster, ``ostiary login`` at a terminal,
+Real processes throughout: ``ostiary-gateway serve`` with two workers before a cluster, ``ostiary login`` at a terminal,
 ``ostiary token``, and kubectl as the agent. The gateway stands before the cluster twice: under the name localhost it
 impersonates, and under 127.0.0.1 it says who asks by ``X-Remote-*`` over mTLS.
 """
@@ -263,7 +263,7 @@ def test_a_refusal_is_explained_by_its_id(agent: Agent, tmp_path: Path) -> None:
     audit_id = refused.headers["Audit-Id"]
     root = tmp_path / "root"
     root.write_text(agent.gateway.login("root").token)
-    command = [str(BIN / "ostiary"), "explain", audit_id]
+    command = [str(BIN / "ostiary-gateway"), "explain", audit_id]
     config = ("--config", str(agent.gateway.site.folder / "gateway.yaml"))
     for where in (config, (*agent.person.server, "--token-file", str(root))):
         done = subprocess.run([*command, *where], capture_output=True, text=True, timeout=SECONDS)
@@ -322,7 +322,7 @@ def test_it_ends_by_itself_by_revocation_and_when_its_owner_signs_out(
     file.write_text(other.token)
     revoke = ("sessions", "revoke", "token", str(file), "--token-file", str(root))
     revoked = subprocess.run(
-        [str(BIN / "ostiary"), *revoke, *person.server], capture_output=True, text=True, timeout=SECONDS
+        [str(BIN / "ostiary-gateway"), *revoke, *person.server], capture_output=True, text=True, timeout=SECONDS
     )
     assert revoked.returncode == 0, revoked.stderr
     for ended in (first, other):

@@ -21,7 +21,7 @@ import pytest
 from ostiary.registry.keyring import Keyring
 from ostiary.registry.kubelet.config import load
 from ostiary.registry.mirrors.containerd import ContainerdHosts
-from ostiary.registry.mirrors.endpoint_lookup import PullLookup, lookup_endpoints
+from ostiary.registry.mirrors.endpoints import PullLookup, lookup_endpoints
 from ostiary.registry.mirrors.registries_conf import RegistriesConf
 from ostiary.wire.credential_provider import Request, encode_request
 from tests.support.containerd import Containerd, running_containerd

@@ -15,7 +15,7 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 from tests.support.cluster import Cluster
 from tests.support.cluster.http import Record
 from tests.support.cluster.resources import Asked

@@ -10,8 +10,9 @@ import httpx2
 import pytest
 import trustme
 
-from ostiary.gateway.config.settings import GatewayConfig, Identity
-from ostiary.plugins.oidc.identity import OidcIdentity
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.config.provider import Identity
+from ostiary_gateway.providers.oidc.identity import OidcIdentity
 from tests.support.chromium import Chromium
 from tests.support.gateway import Site
 from tests.support.oidc_provider import OidcProvider, installed

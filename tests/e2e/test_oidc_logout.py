@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, InProcessGateway, ServedGateway, Site, role
 from tests.support.kubectl import find_kubectl, newest_exec_version

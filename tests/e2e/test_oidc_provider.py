@@ -13,14 +13,15 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.users.authentication_context import AUTH_TIME, context_of
 from ostiary.errors import LoginRefused, ProviderError
-from ostiary.gateway.config.settings import GatewayConfig, Groups, Identity
-from ostiary.interfaces.identity import Identified, LoginRequest, Redirect
 from ostiary.model import UserInfo
-from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
-from ostiary.plugins.oidc.claims import ClaimNames
-from ostiary.plugins.oidc.identity import OidcIdentity
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.config.provider import Groups, Identity
+from ostiary_gateway.interfaces.identity import Identified, LoginRequest, Redirect
+from ostiary_gateway.providers.client_certificate import ClientCertificateIdentity
+from ostiary_gateway.providers.oidc.claims import ClaimNames
+from ostiary_gateway.providers.oidc.identity import OidcIdentity
+from ostiary_gateway.sessions.authentication_context import AUTH_TIME, context_of
 from tests.support.gateway import InProcessGateway, Site, role
 from tests.support.oidc_provider import OidcProvider, installed
 

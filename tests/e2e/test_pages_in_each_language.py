@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.cli.signin.person.browser import Return
-from ostiary.cli.signin.sessions import SignInGrant
-from ostiary.gateway.login.pages.messages import say, speaking, spoken
-from ostiary.gateway.look.languages import LANGUAGES
+from ostiary.cli.login.browser import Return
+from ostiary.cli.login.sessions import SignInGrant
+from ostiary.core.languages import LANGUAGES
 from ostiary.model import Secret
+from ostiary_gateway.login.pages.messages import say, speaking, spoken
 from tests.support.chromium import Chromium
 from tests.support.gateway import InProcessGateway, Site, password, role
 from tests.support.page_checks import check_page

@@ -8,15 +8,13 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 from pathlib import Path
 
 import pytest
 
-from ostiary.registry.check.check import check
-from tests.support.wheel import ROOT, build, install
+from ostiary.conformance.credential_provider import check
+from tests.support.wheel import OSTIARY, ROOT, SDK, build, install, project_table
 
-SDK = ROOT / "sdk"
 IMAGE = "registry.example.com/team/app"
 REQUEST = {
     "kind": "CredentialProviderRequest",
@@ -28,7 +26,7 @@ REQUEST = {
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sdk")
-    return install(build(folder, project=SDK), folder / "venv") / "python"
+    return install(folder / "venv", build(folder, project=SDK)) / "python"
 
 
 def source_of_the_readme() -> str:
@@ -40,7 +38,7 @@ def source_of_the_how_to_page() -> str:
     """The first example of the page, changed as the page says."""
     page = (ROOT / "docs/how-to/write-a-credential-provider.md").read_text()
     source = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
-    return str(source).replace("from ostiary.plugin import", "from ostiary_provider_sdk import") + "\n\nmain()\n"
+    return str(source).replace("from ostiary.sdk import", "from ostiary_provider_sdk import") + "\n\nmain()\n"
 
 
 @pytest.fixture(params=[source_of_the_readme, source_of_the_how_to_page], ids=["readme", "how-to"])
@@ -109,12 +107,12 @@ def test_what_goes_wrong_is_one_message_without_the_secret(python: Path, tmp_pat
 def test_it_is_the_same_code_as_in_ostiary(python: Path) -> None:
     code = "import ostiary_provider_sdk as s; print(s.__all__); print(s.image_provider.__module__)"
     names, module = run(python, "-c", code).stdout.splitlines()
-    assert module == "ostiary_provider_sdk._core.plugin.image_provider"
+    assert module == "ostiary_provider_sdk._core.sdk.image_provider"
     assert "ImageCredentials" in names
     copied = python.parent.parent.glob("lib/*/site-packages/ostiary_provider_sdk/_core/**/*.py")
     for file in copied:
         path = str(file).partition("/_core/")[2]
-        original = ROOT / "src/ostiary" / path
+        original = OSTIARY / "src/ostiary" / path
         if file.name != "__init__.py":
             assert file.read_text().replace("ostiary_provider_sdk._core.", "ostiary.") == original.read_text(), path
 
@@ -126,13 +124,12 @@ def test_a_wheel_can_be_made_from_the_source_distribution(tmp_path: Path) -> Non
         archive.extractall(tmp_path)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     wheel = build(tmp_path / "wheels", project=folder)
-    programs = install(wheel, tmp_path / "venv")
+    programs = install(tmp_path / "venv", wheel)
     assert run(programs / "python", "-c", "import ostiary_provider_sdk").returncode == 0
 
 
 def test_it_has_no_dependencies_and_the_version_of_ostiary() -> None:
-    sdk = tomllib.loads((SDK / "pyproject.toml").read_text())["project"]
-    ostiary = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sdk, ostiary = project_table(SDK), project_table(OSTIARY)
     assert (sdk["version"], sdk["requires-python"]) == (ostiary["version"], ostiary["requires-python"])
     assert sdk["dependencies"] == []
     assert "optional-dependencies" not in sdk

@@ -127,7 +127,7 @@ def test_a_reload_goes_on_with_the_policy_though_the_cluster_cannot_be_asked(sit
 
 
 def run(site: Site, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ostiary", *arguments]
+    command = [sys.executable, "-m", "ostiary_gateway", *arguments]
     return subprocess.run(command, cwd=site.folder, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -32,11 +32,11 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-import ostiary.asgi
-import ostiary.wsgi
-from ostiary.backend import Access, SyncGatekeeper
-from ostiary.gateway.issuer.signing_key import SigningKey
-from ostiary.wire.ostiary_dev.action_token import PARAMETER, TYPE
+import ostiary_gateway.middleware.asgi
+import ostiary_gateway.middleware.wsgi
+from ostiary_gateway.issuer.keys import SigningKey
+from ostiary_gateway.middleware import Access, SyncGatekeeper
+from ostiary_gateway.wire.action_token import PARAMETER, TYPE
 from tests.e2e.test_backend import narrowed, sign_out
 from tests.support.backend import WEBHOOKS, ServedApi, asgi_server, prepare, write_backend, wsgi_server
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
@@ -230,11 +230,13 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
             asgi_config = write_backend(gateway, actions={"origin": f"https://localhost:{asgi_port}"}, audit=audit)
             wsgi_config = write_backend(gateway, actions={"origin": f"https://LOCALHOST:{wsgi_port}/"})
             asgi_api = starlette_app(download)
-            asgi_api.add_middleware(ostiary.asgi.GatekeeperMiddleware, gatekeeper=asgi_config)
+            asgi_api.add_middleware(ostiary_gateway.middleware.asgi.GatekeeperMiddleware, gatekeeper=asgi_config)
             with (
                 SyncGatekeeper.from_file(wsgi_config) as gatekeeper,
                 asgi_server(site, asgi_api, port=asgi_port) as first,
-                wsgi_server(site, ostiary.wsgi.GatekeeperMiddleware(wsgi_app, gatekeeper), port=wsgi_port) as second,
+                wsgi_server(
+                    site, ostiary_gateway.middleware.wsgi.GatekeeperMiddleware(wsgi_app, gatekeeper), port=wsgi_port
+                ) as second,
             ):
                 yield Backends(gateway, first, second, key, forwarded)
     finally:
@@ -504,7 +506,7 @@ class TestAttacks:
         # Nor where JWTs of the issuer for the very same audience are accepted.
         origin = f"https://localhost:{backends.asgi.port}"
         config = write_backend(backends.gateway, jwt={"audiences": [origin]})
-        app = ostiary.asgi.GatekeeperMiddleware(starlette_app(config), config)
+        app = ostiary_gateway.middleware.asgi.GatekeeperMiddleware(starlette_app(config), config)
         with asgi_server(backends.gateway.site, app) as other:
             assert other.get("/files/download/a", proof).status_code == 401
             # And where nothing was said about redirects, the parameter is one like any other.

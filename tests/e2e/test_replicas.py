@@ -100,7 +100,9 @@ def status(gateway: Gateway, token: str, *options: str) -> subprocess.CompletedP
     file.write_text(token)
     ca = gateway.site.folder / "ca.pem"
     command = ["status", "--server", gateway.url(), "--token-file", str(file), "--ca", str(ca), *options]
-    return subprocess.run([sys.executable, "-m", "ostiary", *command], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "ostiary_gateway", *command], capture_output=True, text=True, check=False
+    )
 
 
 @each_store
@@ -195,7 +197,7 @@ def test_the_store_of_another_gateway_opens_nothing(replicated: Replicated) -> N
         with replicated.serving("b", externalURL="https://other.example", listen={"workers": 2}) as b:
             line = b.line("the token store belongs to another gateway")
             assert "https://gateway.example" in line
-            assert "ostiary store check --take-over" in line
+            assert "ostiary-gateway store check --take-over" in line
             assert b.get("/apis/ostiary.dev/v1/sessions", token).status_code == 503
             assert b.get("/auth", auth=("root", "password-of-root")).status_code == 503
             # A worker that is still starting says nothing of the store.
@@ -214,7 +216,7 @@ def test_a_store_that_is_taken_over_is_used_without_a_restart(replicated: Replic
         with replicated.serving("b", externalURL="https://other.example", listen={"workers": 2}) as b:
             assert b.probe("/readyz").status_code == 503
             config = str(b.site.folder / "gateway.yaml")
-            command = [sys.executable, "-m", "ostiary", "store", "check", "--take-over", "--config", config]
+            command = [sys.executable, "-m", "ostiary_gateway", "store", "check", "--take-over", "--config", config]
             taken = subprocess.run(command, capture_output=True, text=True, check=False)
             assert taken.returncode == 0, taken.stderr
             eventually(lambda: b.probe("/readyz").status_code, lambda status: status == 200)
@@ -267,6 +269,6 @@ def test_status_of_a_lone_gateway_shows_itself(tmp_path: Path, ca: trustme.CA) -
         assert row.split()[:1] == [socket.gethostname()]
         assert str(gateway.pid) in row.split()
         environment = {**os.environ, "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "ostiary", "status", "--config", str(site.folder / "gateway.yaml")]
+        command = [sys.executable, "-m", "ostiary_gateway", "status", "--config", str(site.folder / "gateway.yaml")]
         local = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert (local.returncode, "ostiary status --server URL" in local.stderr) == (1, True)
+        assert (local.returncode, "ostiary-gateway status --server URL" in local.stderr) == (1, True)

@@ -13,9 +13,10 @@ import pytest
 import trustme
 
 from ostiary.errors import LoginRefused
-from ostiary.gateway.config.settings import GatewayConfig, Identity
-from ostiary.interfaces.identity import LoginRequest, Redirect
 from ostiary.model import UserInfo
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.config.provider import Identity
+from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 from tests.support.chromium import Chromium
 from tests.support.gateway import Site
 from tests.support.http_server import HttpServer, Request, Response

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ostiary.gateway.authorize.cached_provider import Link
-from ostiary.gateway.authorize.chain import Authorizer
-from ostiary.gateway.doors.self_reviews import SelfReviews
-from ostiary.gateway.request.own.reviews import ReviewAnswer, ReviewRequest, is_self_review
-from ostiary.interfaces.attributes import RequestLine
-from ostiary.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary.wire import status
-from ostiary.wire.request.request_info import request_info
+from ostiary_gateway.api.self_reviews import SelfReviews
+from ostiary_gateway.authorization.cached_provider import Link
+from ostiary_gateway.authorization.chain import Authorizer
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.interfaces.authorization import NonResourceRule, ResourceRule, Rules
+from ostiary_gateway.proxy.reviews import ReviewAnswer, ReviewRequest, is_self_review
+from ostiary_gateway.wire.request_info import request_info
 from tests.support.http_server import HttpServer, Request, Response
 from tests.support.kubectl import find_kubectl
 from tests.support.plugins import write_kubeconfig

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 import trustme
 
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Gateway, ServedGateway, Site, role
 from tests.support.postgresql import PostgresServer
@@ -37,17 +37,17 @@ class Running:
         self.gateway, self.folder = gateway, gateway.site.folder
 
     def local(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.ostiary(*arguments, "--config", "gateway.yaml")
+        return self.program(*arguments, "--config", "gateway.yaml")
 
     def remote(self, *arguments: str, user: str = "root") -> subprocess.CompletedProcess[str]:
         file = self.folder / f"token-of-{user}-{uuid4().hex}"
         file.write_text(self.gateway.login(user).token)
         options = ("--server", self.gateway.url(), "--token-file", str(file), "--ca", "ca.pem")
-        return self.ostiary(*arguments, *options)
+        return self.program(*arguments, *options)
 
-    def ostiary(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def program(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "ostiary", *arguments],
+            [sys.executable, "-m", "ostiary_gateway", *arguments],
             cwd=self.folder,
             env={**os.environ, "NO_COLOR": "1"},
             stdin=subprocess.DEVNULL,

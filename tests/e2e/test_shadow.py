@@ -15,9 +15,9 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.core.config import parse_all
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.wire.rbac import read_manifests
+from ostiary.core.yaml import parse_all
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.wire.rbac import read_manifests
 from tests.support.cluster import Cluster
 from tests.support.cluster.access_reviews import refuse_by
 from tests.support.gateway import ServedGateway, Site, role
@@ -66,7 +66,7 @@ class Shadowed:
         return shown()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "ostiary", "policy", "shadow", *arguments, str(self.site.audit_log)]
+        words = [sys.executable, "-m", "ostiary_gateway", "policy", "shadow", *arguments, str(self.site.audit_log)]
         return subprocess.run(words, capture_output=True, text=True, cwd=self.site.folder, check=False)
 
 
@@ -168,7 +168,7 @@ def test_a_cluster_that_may_not_be_asked_is_unknown_and_nothing_changes_for_user
 @pytest.mark.slow
 def test_the_check_tells_whether_the_cluster_may_be_asked_and_the_role_has_it(shadowed: Shadowed) -> None:
     def check() -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "ostiary", "serve", "--check", "--online", "--config", "gateway.yaml"]
+        words = [sys.executable, "-m", "ostiary_gateway", "serve", "--check", "--online", "--config", "gateway.yaml"]
         return subprocess.run(words, capture_output=True, text=True, cwd=shadowed.site.folder, check=False)
 
     done = check()
@@ -177,7 +177,7 @@ def test_the_check_tells_whether_the_cluster_may_be_asked_and_the_role_has_it(sh
     done = check()
     assert done.returncode != 0
     assert "may not create subjectaccessreviews" in done.stdout + done.stderr
-    words = [sys.executable, "-m", "ostiary", "impersonation-role", "--config", "gateway.yaml"]
+    words = [sys.executable, "-m", "ostiary_gateway", "impersonation-role", "--config", "gateway.yaml"]
     role_text = subprocess.run(words, capture_output=True, text=True, cwd=shadowed.site.folder, check=True).stdout
     assert any(
         rule["resources"] == ["subjectaccessreviews"] and rule["verbs"] == ["create"]

@@ -16,9 +16,9 @@ import pytest
 import trustme
 
 from ostiary.cli import main
-from ostiary.cli.signin.person.terminal import Wishes
-from ostiary.cli.signin.sessions import GatewayAccount, Sessions
-from ostiary.cli.signin.turn import Turn
+from ostiary.cli.login.login_lock import Turn
+from ostiary.cli.login.sessions import GatewayAccount, Sessions
+from ostiary.cli.login.terminal import Wishes
 from ostiary.model import Secret
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, ServedGateway, Site, password, role

@@ -19,11 +19,11 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.cli.signin.person.browser import Return
-from ostiary.cli.signin.sessions import SignInGrant
+from ostiary.cli.login.browser import Return
+from ostiary.cli.login.sessions import SignInGrant
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import Secret
+from ostiary_gateway.interfaces.token_store import RevocationKind
 from tests.support.chromium import Chromium
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, Site, password, role

@@ -1,7 +1,7 @@
 """A rule requires a second factor: kubectl's request waits, one tab opens, and the very command prints its result.
 
-Real processes throughout: ``ostiary serve`` before a cluster, kubectl at a terminal, the plugin that kubectl runs, the
-process beside it, the browser that this opens, and a certified OpenID Connect issuer.
+Real processes throughout: ``ostiary-gateway serve`` before a cluster, kubectl at a terminal, the plugin that kubectl
+runs, the process beside it, the browser that this opens, and a certified OpenID Connect issuer.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.core.tokens.moving import PAGE, compare
-from ostiary.interfaces.store_abilities.moving import StoredSession
-from ostiary.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
-from ostiary.testing.token_store import digest_of
+from ostiary_gateway.interfaces.store_capabilities import StoredSession
+from ostiary_gateway.interfaces.token_store import Revocation, RevocationKind, Session, TokenKind, TokenRecord
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.stores.transfer import PAGE, compare
+from ostiary_gateway.testing.token_store import digest_of
 from tests.support.cluster import Cluster
 from tests.support.gateway import SECONDS, GatewayFolder, Login, ServedGateway, Site, role
 from tests.support.postgresql import DATABASE, PASSWORD, POSTGRESQL_15, USER, PostgresServer, running
@@ -34,7 +34,7 @@ from tests.support.tiers import missing
 from tests.support.waiting import until
 
 PODS = "/api/v1/namespaces/team/pods"
-OSTIARY = [sys.executable, "-m", "ostiary"]
+PROGRAM = [sys.executable, "-m", "ostiary_gateway"]
 # So many that a copy can be caught in the middle.
 MANY = 12 * PAGE
 
@@ -128,7 +128,7 @@ STORE_SERVERS = {"postgresql": postgresql_store, "redis": redis_store}
 
 def run(folder: Path, *arguments: str, code: int = 0) -> str:
     done = subprocess.run(
-        [*OSTIARY, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+        [*PROGRAM, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -172,7 +172,7 @@ def _size(path: Path) -> int:
 def kill_in_the_middle(folder: Path) -> bool:
     """Start a move, and SIGKILL it when it has written some more; False if it had ended before we looked."""
     log = folder / "new.db-wal"
-    process = subprocess.Popen([*OSTIARY, "store", "migrate", "gateway.yaml", "new.yaml"], cwd=folder)
+    process = subprocess.Popen([*PROGRAM, "store", "migrate", "gateway.yaml", "new.yaml"], cwd=folder)
     give_up_at = time.monotonic() + SECONDS
     while _size(log) <= 500_000:
         if process.poll() is not None:
@@ -215,7 +215,7 @@ async def test_a_move_that_is_killed_goes_on_and_ends_as_if_nothing_had_happened
 @pytest.mark.slow
 async def test_a_terminal_shows_how_far_it_is_and_standard_output_only_the_result(folder: Path) -> None:
     await fill(folder / "tokens.db")
-    command = [*OSTIARY, "store", "migrate", str(folder / "gateway.yaml"), str(folder / "new.yaml")]
+    command = [*PROGRAM, "store", "migrate", str(folder / "gateway.yaml"), str(folder / "new.yaml")]
     person = AtTerminal(command, dict(os.environ))
     person.read_until(f" of about {MANY - 1:,} sessions, ")
     code, out = person.end()

@@ -95,7 +95,7 @@ def test_the_unit_is_locked_down() -> None:
 def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
     # A unit that names a program which is missing is wrong, too: it gets one that is here.
     unit = tmp_path / UNIT
-    unit.write_text((FOLDER / UNIT).read_text().replace("/opt/ostiary/bin/ostiary", "/bin/true"))
+    unit.write_text((FOLDER / UNIT).read_text().replace("/opt/ostiary/bin/ostiary-gateway", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 PROGRAM = [sys.executable, "-m", "tests.support.token_store_program"]
 ROOT = Path(__file__).parents[2]

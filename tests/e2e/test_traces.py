@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.cli import main
+from ostiary_gateway.cli import main
 from tests.support.cluster import Cluster
 from tests.support.collector import CLIENT, SERVER, Collector, collecting, plain
 from tests.support.gateway import ServedGateway, Site, password, role

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary_gateway.interfaces.token_store import RevocationKind
 from tests.support.chromium import Chromium
 from tests.support.gateway import SECONDS, InProcessGateway, Site, password
 from tests.support.page_checks import check_page

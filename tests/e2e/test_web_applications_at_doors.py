@@ -1,7 +1,7 @@
 """Web applications behind other proxies, in a real browser: sign-in and back, sign-out, revocation, attacks.
 
-Every proxy runs exactly what ``ostiary door`` prints. TLS ends before it, as at a load balancer. All of them ask one
-gateway, and carry requests to the same two applications.
+Every proxy runs exactly what ``ostiary-gateway door`` prints. TLS ends before it, as at a load balancer. All of them
+ask one gateway, and carry requests to the same two applications.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httpx
 import pytest
 import trustme
 
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary_gateway.interfaces.token_store import RevocationKind
 from tests.e2e.test_web_applications import FETCH, OPEN_SOCKET, allowing
 from tests.support.chromium import Chromium
 from tests.support.doors import Client, Reply, printed, running

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.request.target import AmbiguousRequest, split_target
-from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import RequestInfo
-from ostiary.wire.request.request_info import long_running, request_info
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
+from ostiary_gateway.wire.request_info import long_running, request_info
 
 PIECES: tuple[bytes, ...] = (
     b"/",

@@ -16,15 +16,13 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.http1.client.answer_headers import AnswerHeaders
-from ostiary.gateway.http1.client.connection import UpstreamConnection
-from ostiary.gateway.http1.client.framing import Framing
-from ostiary.gateway.http1.client.receiver import UpstreamLost
-from ostiary.gateway.http1.client.whole_answer import WholeAnswers
-from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.http1.outbox import Outbox
-from ostiary.gateway.http1.request_head import UPGRADES, KnownHeads, ServerLimits
-from ostiary.gateway.http1.server.connection import Server
+from ostiary_gateway.http1.client_connection import UpstreamConnection
+from ostiary_gateway.http1.exchange import Exchange
+from ostiary_gateway.http1.fast_response_parser import WholeAnswers
+from ostiary_gateway.http1.request_head import UPGRADES, KnownHeads, ServerLimits
+from ostiary_gateway.http1.response import AnswerHeaders, Framing, UpstreamLost
+from ostiary_gateway.http1.server_connection import Server
+from ostiary_gateway.http1.write_coalescer import Outbox
 from tests.support.http1 import Headers, Malformed, parse_head
 
 CORPUS = Path(__file__).parent / "corpus" / "http1"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.http1.headers import TRACES, HeaderFilter
-from ostiary.gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
-from ostiary.gateway.http1.server.plain_head import PlainHeads, cut_traces, read_line
+from ostiary_gateway.http1.fast_head_parser import PlainHeads, cut_traces, read_line
+from ostiary_gateway.http1.headers import TRACES, HeaderFilter
+from ostiary_gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
 
 LIMITS = ServerLimits(headers=8)
 PLAIN = PlainHeads()

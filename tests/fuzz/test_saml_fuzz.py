@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
 
-from ostiary.plugins.saml.algorithms import ALGORITHMS
-from ostiary.plugins.saml.assertion import Assertion
-from ostiary.plugins.saml.assertion_reading import Expected
-from ostiary.plugins.saml.metadata.reading import IdentitySystem, read_metadata
-from ostiary.plugins.saml.response import ResponseRules, SignInDeclined, read_response
-from ostiary.plugins.saml.xml.documents import DocumentRefused
+from ostiary_gateway.providers.saml.assertion import Assertion
+from ostiary_gateway.providers.saml.metadata import IdentitySystem, read_metadata
+from ostiary_gateway.providers.saml.response import ResponseRules, SignInDeclined, read_response
+from ostiary_gateway.providers.saml.settings import ALGORITHMS
+from ostiary_gateway.providers.saml.validate_assertion import Expected
+from ostiary_gateway.providers.saml.xml import DocumentRefused
 from tests.support.saml.attacks import MALLORY, VICTIM, Scene
 from tests.support.saml.documents import text
 from tests.support.saml.judges import SKEW

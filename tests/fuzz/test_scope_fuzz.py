@@ -10,8 +10,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.delegation import NOTHING, decode, parse_scope
-from ostiary.core.delegation.delegation import narrow
+from ostiary.core.scopes import NOTHING, decode, narrow, parse_scope
 from ostiary.errors import ScopeError
 
 PIECES = (

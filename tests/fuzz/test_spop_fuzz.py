@@ -10,10 +10,10 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ostiary.gateway.doors.forward.question import BadQuestion
-from ostiary.gateway.doors.haproxy import spop
-from ostiary.gateway.doors.haproxy.question import haproxy_question, upstream_of
-from ostiary.gateway.http1.request_head import RequestRefused
+from ostiary_gateway.extauth.haproxy import spop
+from ostiary_gateway.extauth.haproxy.handler import haproxy_question, upstream_of
+from ostiary_gateway.extauth.request import BadQuestion
+from ostiary_gateway.http1.request_head import RequestRefused
 
 HEADERS = spop.text(b"host") + spop.text(b"shop.example") + b"\x00\x00"
 ARGUMENTS = {

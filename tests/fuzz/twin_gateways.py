@@ -16,19 +16,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from ostiary.core.delegation import narrow, parse_scope
-from ostiary.gateway.config import loads
-from ostiary.gateway.http1.client.address import UpstreamAddress
-from ostiary.gateway.http1.client.connection import UpstreamConnection
-from ostiary.gateway.http1.server.connection import ServerConnection
-from ostiary.gateway.process.listener import bind
-from ostiary.gateway.process.worker import Worker
-from ostiary.gateway.request.remembered.plans import POLICY_SECONDS
-from ostiary.interfaces.token_store import RevocationKind
+from ostiary.core.scopes import narrow, parse_scope
 from ostiary.model import UserInfo
-from ostiary.plugins.memory.token_store import MemoryTokenStore
-from ostiary.plugins.rbac.provider import RbacAuthorization
-from ostiary.testing import FakeClock
+from ostiary_gateway.config import loads
+from ostiary_gateway.http1.client_connection import UpstreamAddress, UpstreamConnection
+from ostiary_gateway.http1.server_connection import ServerConnection
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.providers.rbac.provider import RbacAuthorization
+from ostiary_gateway.proxy.plan_cache import POLICY_SECONDS
+from ostiary_gateway.server.listener import bind
+from ostiary_gateway.server.worker import Worker
+from ostiary_gateway.stores.memory import MemoryTokenStore
+from ostiary_gateway.testing import FakeClock
 from tests.support.gateway import role
 from tests.support.http1 import turn
 

@@ -14,7 +14,7 @@ import trustme
 from kubernetes import client
 
 from ostiary.client.connection import Connection, connect
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.interop.support.cluster import RealCluster, issue, token_for
 from tests.interop.support.kubectl import RealKubectl
 from tests.interop.support.people import account

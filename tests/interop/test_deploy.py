@@ -82,7 +82,7 @@ def test_helm_installs_the_chart_and_upgrades_it(cluster: RealCluster, http: htt
     """For real: there is no node, so that no pod starts. The notes tell what is still missing, until nothing is."""
     assert apply(http, RESTRICTED, dry_run=False).status_code < 300
     notes = run_helm(cluster, "install", "--set", "replicas=2")
-    assert "ostiary impersonation-role" in notes
+    assert "ostiary-gateway impersonation-role" in notes
     assert "nobody may do anything" in notes
     notes = run_helm(
         cluster,

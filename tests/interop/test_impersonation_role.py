@@ -1,4 +1,4 @@
-"""The role that ``ostiary impersonation-role`` prints, applied to a real cluster, from a dump of all of its roles.
+"""The role that ``ostiary-gateway impersonation-role`` prints, applied to a real cluster, from a dump of all its roles.
 
 With the gateway's own token, as somebody has it who broke into the gateway, only the gateway's users can be
 impersonated, for what they may do anyway. And what the users need works.

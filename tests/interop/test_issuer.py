@@ -1,7 +1,7 @@
 """A real kube-apiserver that trusts the gateway's JWTs by itself: accepted, refused when revoked, keys rotated.
 
 Two of them: one asks the deny-only webhook, the other one has only the deny-list in its AuthenticationConfiguration,
-which ``ostiary issuer kubernetes --follow`` keeps fresh.
+which ``ostiary-gateway issuer kubernetes --follow`` keeps fresh.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ostiary.cli.signin.sessions import FILE, GatewayAccount, Sessions, SignInGrant
-from ostiary.gateway.issuer.deny_list import MOST_LISTED
+from ostiary.cli.login.sessions import FILE, GatewayAccount, Sessions, SignInGrant
 from ostiary.model import Secret
-from ostiary.wire.apiserver_config import authentication_configuration
-from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, RevokedSubject
+from ostiary_gateway.issuer.deny_list import MOST_LISTED
+from ostiary_gateway.wire.apiserver_config import authentication_configuration
+from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 from tests.interop.support.cluster import RealCluster
 from tests.interop.support.front import GROUPS, ClusterSite
 from tests.interop.support.kubectl import RealKubectl
@@ -111,7 +111,7 @@ def trusting(cluster: RealCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def printed(site: ClusterSite, name: str, *options: str) -> Path:
-    """What ``ostiary issuer kubernetes`` prints, in a file."""
+    """What ``ostiary-gateway issuer kubernetes`` prints, in a file."""
     done = site.ostiary("issuer", "kubernetes", *options)
     assert done.returncode == 0, done.stderr
     (site.folder / name).write_text(done.stdout)
@@ -120,9 +120,9 @@ def printed(site: ClusterSite, name: str, *options: str) -> Path:
 
 @contextmanager
 def following(site: ClusterSite, gateway: ServedGateway, path: Path) -> Iterator[None]:
-    """``ostiary issuer kubernetes --follow``, as it runs beside an API server."""
+    """``ostiary-gateway issuer kubernetes --follow``, as it runs beside an API server."""
     options = ["--server", gateway.url(), "--token-file", "caller-token", "--ca", "ca.pem", "--audience", AUDIENCE]
-    command = [sys.executable, "-m", "ostiary", "issuer", "kubernetes", *options, "--follow", str(path)]
+    command = [sys.executable, "-m", "ostiary_gateway", "issuer", "kubernetes", *options, "--follow", str(path)]
     process = subprocess.Popen(command, cwd=site.folder, stdin=subprocess.DEVNULL)
     try:
         wait_until(path.exists, what="the file", seconds=30)

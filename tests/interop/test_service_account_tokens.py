@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from ostiary.cli import cached_workload_token
-from ostiary.cli.signin.platforms import kubernetes
-from ostiary.cli.signin.platforms.find import find_proof
-from ostiary.cli.signin.platforms.proof import PlatformChoice
+from ostiary.cli.login.platforms import sources as kubernetes
+from ostiary.cli.login.platforms.proof import PlatformChoice
+from ostiary.cli.login.platforms.sources import find_proof
 from ostiary.client.api_requests import ApiRequests
 from ostiary.client.connection import connect
 from ostiary.errors import OstiaryError

@@ -82,11 +82,11 @@ def test_nobody_else_can_read_the_files(windows: Windows, signed_in: ServedGatew
 
 
 READ = """
-from ostiary.cli.signin import files
+from ostiary.cli.login import sessions
 from ostiary.errors import ConfigurationError
-path = files.folder() + "/probe"
+path = sessions.sessions_folder() + "/probe"
 try:
-    print(files.read(path))
+    print(sessions.read(path))
 except ConfigurationError as error:
     print(error.code)
 """
@@ -120,7 +120,7 @@ def test_a_program_uses_the_plugin_through_an_adapter(
 
 PLUGIN = """
 import subprocess, sys
-from ostiary.plugin import ExecInfo, Token, exec_plugin
+from ostiary.sdk import ExecInfo, Token, exec_plugin
 
 @exec_plugin
 def main(info: ExecInfo) -> Token:
@@ -203,9 +203,9 @@ def test_a_key_reaches_openssl_through_a_pipe_and_no_file(windows: Windows, tmp_
 
 
 LOCK = """
-from ostiary.cli.signin import files
-path = files.folder() + "/probe.lock"
-with files.hold_lock(path, 5) as ours, files.hold_lock(path, 0.05) as again:
+from ostiary.cli.login import sessions
+path = sessions.sessions_folder() + "/probe.lock"
+with sessions.hold_lock(path, 5) as ours, sessions.hold_lock(path, 0.05) as again:
     print(ours, again)
 """
 

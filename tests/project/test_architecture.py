@@ -16,168 +16,79 @@ from pathlib import Path
 import ostiary
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
-PACKAGE = SOURCE / "ostiary"
+SOURCES = (ROOT / "packages/ostiary/src", ROOT / "packages/ostiary-gateway/src")
 
-# What each part may import of ours, besides itself. A part that is not listed here fails the test.
-MAY_IMPORT = {
-    "model": set(),
-    "errors": {"model"},
-    "interfaces": {"model", "errors"},
-    "core": {"interfaces", "model", "errors"},
-    "wire": {"core", "interfaces", "model", "errors"},
-    "registry": {"core", "wire", "model", "errors"},
-    "client": {"core", "wire", "model", "errors"},
-    "plugin": {"core", "wire", "model", "errors"},
-    "gateway": {"core", "wire", "interfaces", "model", "errors"},
-    # The gateway's engine as a library, so it takes the steps of a request from there; of the plugins only what they
-    # share: see `test_the_library_knows_no_plugin`.
-    "backend": {"gateway", "plugins", "core", "wire", "interfaces", "model", "errors"},
-    "exec_info": {"plugin", "wire"},
-    "asgi": {"backend"},
-    "wsgi": {"backend"},
-    "testing": {"core", "wire", "interfaces", "model", "errors"},
-    "plugins": {"core", "wire", "interfaces", "plugin", "model", "errors"},
-    "cli": {"client", "registry", "gateway", "plugin", "core", "wire", "interfaces", "model", "errors"},
-    "__main__": {"cli"},
-    "__init__": {"client", "model", "errors"},
-}
-
-# What each folder inside a part may import of the same part, besides itself; a folder inside a folder has its rules.
-# A folder that is not listed fails the test. Where a part has modules of its own beside its folders, "." stands for
-# them: both ways are then open between "." and a folder, and what keeps order there is that no two modules import
-# each other.
-GATEWAY_BASE = {"http1", "config", "look", "observe"}
-GATEWAY_STEPS = {"authenticate", "authorize", "admit", "upstream", "audit"}
-GATEWAY_BELOW_DOORS = {"request", *GATEWAY_STEPS, *GATEWAY_BASE}
-INSIDE = {
-    "gateway": {
-        "process": {"doors", "accounts", "issuer", "login", "policy", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
-        "doors": {"accounts", "issuer", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
-        "login": {"accounts", "issuer", "replicas", "siblings", *GATEWAY_BELOW_DOORS},
-        "accounts": {"config"},
-        "policy": GATEWAY_BELOW_DOORS,
-        # What replicas write down for each other has the form of what workers send each other.
-        "replicas": {"siblings", *GATEWAY_STEPS, "config", "observe"},
-        "siblings": {*GATEWAY_STEPS, "observe"},
-        "request": {*GATEWAY_STEPS, *GATEWAY_BASE},
-        "authenticate": GATEWAY_BASE,
-        "authorize": GATEWAY_BASE,
-        "admit": GATEWAY_BASE,
-        "upstream": GATEWAY_BASE,
-        "audit": GATEWAY_BASE,
-        "issuer": {"observe"},
-        "http1": {"observe"},
-        # A setting stands beside what it configures, so the configuration knows the parts below it.
-        "config": {"http1", "issuer", "look", "observe"},
-        "look": set(),
-        "observe": set(),
-    },
-    "backend": {
-        ".": {"authenticate", "config"},
-        "authenticate": {".", "config"},
-        "config": set(),
-    },
-    "client": {
-        ".": {"adapters", "auth_provider", "exec", "kubeconfig", "signing"},
-        "adapters": {".", "signing"},
-        "auth_provider": {".", "kubeconfig"},
-        "exec": {".", "kubeconfig"},
-        "kubeconfig": {"."},
-        "signing": {"exec", "kubeconfig"},
-    },
-    "registry": {
-        ".": {"check", "docker", "kubelet", "matching"},
-        "check": {".", "kubelet", "matching", "mirrors"},
-        # It answers for both programs, which ask it before they do anything themselves.
-        "daemon": {".", "docker", "kubelet", "matching"},
-        # Each has a program that serves one side with what the other configures: docker's helper asks the kubelet's
-        # providers, and the kubelet's provider asks docker's stores.
-        "docker": {".", "daemon", "kubelet", "matching"},
-        # Its provider may ask for the login of a mirror.
-        "kubelet": {".", "daemon", "docker", "matching", "mirrors"},
-        "matching": set(),
-        # endpoint_lookup and endpoint_explain know the keyring; the others only read the files of a runtime.
-        "mirrors": {".", "docker", "kubelet", "matching"},
-    },
-    "cli": {
-        # The dispatcher prints the token of ``connect token`` before anything else is imported.
-        ".": {"connect"},
-        "accounts": {".", "gateway"},
-        "completion": {"."},
-        "connect": {".", "kubeconfig", "signin"},
-        "door": {".", "gateway"},
-        "exec": {"."},
-        "gateway": {".", "signin"},
-        "issuer": {".", "gateway"},
-        "kubeconfig": {".", "signin"},
-        "policy": {".", "gateway", "signin"},
-        "registry": {"."},
-        "signin": {"."},
-        "store": {".", "gateway"},
-        "token": {".", "signin"},
-    },
-    "core": {
-        ".": {"config", "go", "keys", "platform", "process"},
-        "abilities": {"."},
-        "caching": {"."},
-        "config": {".", "go"},
-        "counting": {".", "net"},
-        "delegation": {".", "rules"},
-        "go": set(),
-        "keys": {".", "caching", "process"},
-        "net": {"."},
-        "platform": set(),
-        "process": {".", "platform"},
-        "rules": set(),
-        "secrets": {"."},
-        "settings": {".", "config", "go", "keys"},
-        "tokens": {".", "secrets", "users"},
-        "users": set(),
-    },
-    "interfaces": {
-        ".": {"store_abilities"},
-        "keys": set(),
-        "store_abilities": {"."},
-        "upstream_abilities": {"."},
-    },
-    "wire": {
-        ".": {"client_authentication", "codec", "discovery", "ostiary_dev", "request"},
-        "audit": {"rbac"},
-        "client_authentication": {"codec"},
-        "codec": set(),
-        "discovery": set(),
-        "ostiary_dev": set(),
-        "rbac": {"request"},
-        "request": set(),
-    },
-    "testing": {
-        ".": set(),
-        "token_store": {"."},
-    },
-    # A plugin is a folder that needs no other plugin, and so has no row. Those that read another's format name it here.
-    "plugins": {
-        "common": set(),
-        "client_certificate": {"common", "claims"},
-        "oidc": {"common", "claims"},
-        # Issuers that are known by name: OpenID Connect with the habits of one of them.
-        **{name: {"common", "oidc"} for name in ("auth0", "gitlab", "google", "keycloak", "microsoft", "okta")},
-        "sso_cookie": {"common", "claims", "oidc"},
-        "saml": {"common", "claims", "oidc"},
-        "trusted_header": {"common", "claims", "client_certificate", "oidc"},
-        "workload": {"common", "claims", "oidc"},
-    },
+# From the bottom: a part imports only parts of lines above its own, and itself. Parts of one line are independent,
+# except those of `TOGETHER`. A part is a folder or a module directly below the import package.
+LAYERS = (
+    ("ostiary.model",),
+    ("ostiary.errors",),
+    ("ostiary.core", "ostiary.keys"),
+    ("ostiary.wire",),
+    ("ostiary.kubeconfig",),
+    ("ostiary.client",),
+    ("ostiary.sdk",),
+    ("ostiary.registry", "ostiary.exec_info"),
+    ("ostiary.conformance",),
+    ("ostiary.testing",),
+    ("ostiary.cli",),
+    ("ostiary.__main__",),
+    ("ostiary_gateway.interfaces",),
+    ("ostiary_gateway.wire",),
+    ("ostiary_gateway.networks", "ostiary_gateway.sealing", "ostiary_gateway.capabilities", "ostiary_gateway.catalog"),
+    ("ostiary_gateway.contract_violations", "ostiary_gateway.settings"),
+    ("ostiary_gateway.observability",),
+    ("ostiary_gateway.http1",),
+    ("ostiary_gateway.sessions",),
+    ("ostiary_gateway.limits",),
+    ("ostiary_gateway.issuer",),
+    ("ostiary_gateway.config",),
+    ("ostiary_gateway.stores",),
+    ("ostiary_gateway.authorization",),
+    ("ostiary_gateway.audit",),
+    ("ostiary_gateway.authentication",),
+    ("ostiary_gateway.proxy",),
+    ("ostiary_gateway.providers",),
+    ("ostiary_gateway.accounts",),
+    ("ostiary_gateway.replicas",),
+    ("ostiary_gateway.login",),
+    ("ostiary_gateway.api",),
+    ("ostiary_gateway.extauth",),
+    ("ostiary_gateway.middleware", "ostiary_gateway.policy"),
+    ("ostiary_gateway.testing",),
+    ("ostiary_gateway.server",),
+    ("ostiary_gateway.local_proxy",),
+    ("ostiary_gateway.cli",),
+    ("ostiary_gateway.__main__",),
+)
+# A TLS context may be made with a key that is kept elsewhere, and keys need what everybody needs.
+TOGETHER = {frozenset(("ostiary.core", "ostiary.keys"))}
+# What the gateway takes from the other distribution: it is no client, and knows nothing of registries.
+SHARED = {"ostiary.model", "ostiary.errors", "ostiary.core", "ostiary.keys", "ostiary.wire", "ostiary.testing"}
+# The commands of the gateway share the form of those of the client, and its sessions; the loopback proxy is a client.
+SHARED_BY_COMMANDS = {"ostiary.cli", "ostiary.client", "ostiary.kubeconfig"}
+# Providers that build on another. Every other one needs `common` alone.
+PROVIDERS = {
+    "oidc": {"claims"},
+    "google_groups": {"oidc"},
+    "sso_cookie": {"claims", "oidc", "sso_cookie_settings"},
+    "saml": {"claims", "oidc"},
+    "trusted_header": {"claims", "client_certificate_reading", "oidc"},
+    "client_certificate": {"claims", "client_certificate_reading"},
+    "workload": {"claims", "oidc"},
+    "sso_cookie_settings": {"oidc"},
+    "htpasswd": {"htpasswd_settings"},
 }
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of the package, by its dotted name."""
-    return {_dotted(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    """Every module of both packages, by its dotted name."""
+    return {_dotted(path, source): path for source in SOURCES for path in sorted(source.rglob("*.py"))}
 
 
-def _dotted(path: Path) -> str:
-    parts = path.relative_to(SOURCE).with_suffix("").parts
+def _dotted(path: Path, source: Path) -> str:
+    parts = path.relative_to(source).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -201,89 +112,73 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 def part_of(name: str) -> str:
-    """The part that a module belongs to: the folder or the module directly below ``ostiary``."""
-    return "__init__" if name == "ostiary" else name.split(".")[1]
+    """The folder or module directly below the import package; the package itself for its `__init__`."""
+    return ".".join(name.split(".")[:2])
 
 
-def folder_of(name: str) -> str:
-    """The folder of a module directly below its part, or "." for the part's own modules."""
-    folder = modules()[name].parent.relative_to(PACKAGE)
-    return Path(*folder.parts[1:2]).as_posix()
-
-
-def place_of(name: str) -> str:
-    return (Path(part_of(name)) / folder_of(name)).as_posix()
+def test_every_part_has_its_layer() -> None:
+    parts = {part_of(name) for name in modules()} - {"ostiary", "ostiary_gateway"}
+    assert sorted(part for layer in LAYERS for part in layer) == sorted(parts)
 
 
 def test_imports_point_one_way() -> None:
     """E6, I1."""
-    assert {part_of(name) for name in modules()} <= MAY_IMPORT.keys()
-    # `from ostiary import __version__` reads the package itself, which every module has imported already.
-    forbidden = [
-        f"{name} imports {other}"
-        for name in modules()
-        for other in sorted(imports()[name] - {"ostiary"})
-        if part_of(other) not in MAY_IMPORT[part_of(name)] | {part_of(name)}
-    ]
+    height = {part: number for number, layer in enumerate(LAYERS) for part in layer}
+    forbidden = []
+    for name in modules():
+        # The public names of `ostiary` come from the client; `from ostiary import __version__` reads the package alone.
+        part = part_of("ostiary.client.x" if name == "ostiary" else name)
+        for other in sorted(imports()[name] - {"ostiary", "ostiary_gateway"}):
+            below = part_of(other)
+            allowed = below == part or height[below] < height[part] or frozenset((part, below)) in TOGETHER
+            if not allowed:
+                forbidden.append(f"{name} imports {other}")
     assert not forbidden, "\n".join(forbidden)
 
 
-def test_the_library_knows_no_plugin() -> None:
-    """Plugins arrive through the catalog; how JWTs are verified and HTTP is spoken is what all of them share."""
-    imported = {other for name in modules() if part_of(name) == "backend" for other in imports()[name]}
-    of_plugins = {name for name in imported if part_of(name) == "plugins"}
-    assert of_plugins
-    assert all(name.startswith("ostiary.plugins.common.") for name in of_plugins)
+def test_the_gateway_is_no_client_and_knows_nothing_of_registries() -> None:
+    forbidden = []
+    for name in modules():
+        if name.partition(".")[0] == "ostiary_gateway":
+            commands = part_of(name) in ("ostiary_gateway.cli", "ostiary_gateway.local_proxy")
+            allowed = SHARED | (SHARED_BY_COMMANDS if commands else set()) | {"ostiary"}
+            others = {each for each in imports()[name] if each.partition(".")[0] == "ostiary"}
+            forbidden += [f"{name} imports {each}" for each in sorted(others) if part_of(each) not in allowed]
+    assert not [each for each in forbidden if "__main__" not in each], "\n".join(forbidden)
 
 
-def test_the_library_needs_no_web_framework_and_no_parser_of_heads() -> None:
-    """What ``ostiary[backend]`` does not install: the middleware works with any framework, and needs none."""
-    script = "import sys, ostiary.asgi, ostiary.wsgi; print(*sys.modules)"
+def test_a_provider_needs_no_other_provider() -> None:
+    prefix = "ostiary_gateway.providers."
+    forbidden = []
+    for name in modules():
+        if not name.startswith(prefix):
+            continue
+        own = name.removeprefix(prefix).split(".")[0]
+        allowed = {own, "common", *PROVIDERS.get(own, ())}
+        for other in sorted(imports()[name]):
+            if other.startswith(prefix) and other.removeprefix(prefix).split(".")[0] not in allowed:
+                forbidden.append(f"{name} imports {other}")
+    assert not forbidden, "\n".join(forbidden)
+
+
+def test_only_configured_providers_are_imported() -> None:
+    """Outside the providers, code knows what all of them share, and no provider: they arrive through the catalog."""
+    shared = "ostiary_gateway.providers.common."
+    forbidden = [
+        f"{name} imports {other}"
+        for name in modules()
+        if part_of(name) not in ("ostiary_gateway.providers", "ostiary_gateway.testing")
+        for other in sorted(imports()[name])
+        if part_of(other) == "ostiary_gateway.providers" and not other.startswith(shared)
+    ]
+    assert forbidden == []
+
+
+def test_the_middleware_needs_no_web_framework_and_no_http_parser() -> None:
+    """It works with any framework, and needs none."""
+    script = "import sys, ostiary_gateway.middleware.asgi, ostiary_gateway.middleware.wsgi; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True).stdout
     assert not set(shown.split()) & {"starlette", "fastapi", "django", "flask", "httptools", "uvloop", "uvicorn"}
-
-
-def folder_imports() -> dict[tuple[str, str], list[str]]:
-    """The imports from one folder of a part to another folder of the same part, with the modules that do it."""
-    result: dict[tuple[str, str], list[str]] = {}
-    for name, imported in imports().items():
-        for other in imported:
-            if part_of(name) == part_of(other) and place_of(name) != place_of(other):
-                result.setdefault((place_of(name), place_of(other)), []).append(f"{name} imports {other}")
-    return result
-
-
-def allowed_folder_imports() -> set[tuple[str, str]]:
-    plugins = {folder_of(name) for name in modules() if part_of(name) == "plugins"}
-    table = {**INSIDE, "plugins": {**{plugin: {"common"} for plugin in plugins}, **INSIDE["plugins"]}}
-    return {
-        ((Path(part) / folder).as_posix(), (Path(part) / other).as_posix())
-        for part, rows in table.items()
-        for folder, others in rows.items()
-        for other in others
-    }
-
-
-def test_every_folder_of_a_part_has_its_row() -> None:
-    # The `__init__` of a part that has folders only is a docstring, and needs no row.
-    places = {(part_of(name), folder_of(name)) for name, path in modules().items() if path.parent != PACKAGE}
-    with_folders = {part for part, folder in places if folder != "."}
-    own_modules = {
-        part_of(name) for name, path in modules().items() if path.name != "__init__.py" and folder_of(name) == "."
-    }
-    needed = {(part, folder) for part, folder in places if folder != "." or part in own_modules}
-    rows = {(part, folder) for part, table in INSIDE.items() for folder in table if part != "plugins"}
-    assert rows == {(part, folder) for part, folder in needed if part in with_folders - {"plugins"}}
-
-
-def test_imports_between_the_folders_of_a_part_follow_the_table() -> None:
-    forbidden = {edge: lines for edge, lines in folder_imports().items() if edge not in allowed_folder_imports()}
-    assert [line for lines in forbidden.values() for line in lines] == []
-
-
-def test_the_steps_of_the_gateway_are_in_one_order() -> None:
-    """The table itself allows no two steps to import each other."""
-    TopologicalSorter(INSIDE["gateway"]).prepare()
 
 
 def cycle_among(graph: dict[str, set[str]]) -> list[str]:
@@ -299,12 +194,13 @@ def test_no_two_modules_import_each_other_even_in_a_roundabout_way() -> None:
 
 
 def test_only_core_process_starts_processes() -> None:
-    users = [
-        path.relative_to(PACKAGE).parent
-        for path in modules().values()
-        if any(f"import {name}" in path.read_text() for name in ("subprocess", "pty", "multiprocessing"))
-    ]
-    assert set(users) == {Path("core/process")}
+    users = {
+        name
+        for name, path in modules().items()
+        if any(f"import {library}" in path.read_text() for library in ("subprocess", "pty", "multiprocessing"))
+    }
+    assert users
+    assert [name for name in users if not name.startswith("ostiary.core.process.")] == []
 
 
 def test_every_public_name_can_be_had_and_no_other_is_promised() -> None:

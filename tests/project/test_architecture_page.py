@@ -5,30 +5,46 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "ostiary"
+PACKAGES = {
+    "ostiary": ROOT / "packages/ostiary/src/ostiary",
+    "ostiary_gateway": ROOT / "packages/ostiary-gateway/src/ostiary_gateway",
+}
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
-TREE = PAGE.partition("```\n")[2].partition("```")[0]
 WALKS = PAGE.partition("## Which way imports point")[2]
 
 
-def folders_of_the_package() -> set[str]:
+def tree(name: str) -> str:
+    """What the page lists of one import package."""
+    return PAGE.partition(f"\n## The tree of {name}\n")[2].partition("```\n")[2].partition("```")[0]
+
+
+def folders_of(package: Path) -> set[str]:
     """Two levels: what is further down is part of the folder above it."""
-    folders = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")} - {Path()}
+    folders = {path.parent.relative_to(package) for path in package.rglob("__init__.py")} - {Path()}
     return {f"{folder.as_posix()}/" for folder in folders if len(folder.parts) <= 2}
 
 
-def test_the_tree_names_every_folder_with_a_sentence() -> None:
-    rows = dict(line.strip().split(maxsplit=1) for line in TREE.splitlines() if line.strip().split()[0].endswith("/"))
-    assert rows.keys() == folders_of_the_package()
-    assert all(len(sentence.split()) >= 1 for sentence in rows.values())
+def place(name: str) -> Path:
+    """Where a file or folder is that the page names."""
+    package, _, rest = name.partition("/")
+    return PACKAGES[package] / rest if package in PACKAGES else ROOT / name
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_the_tree_names_every_folder_with_a_sentence(name: str) -> None:
+    lines = [line.split(maxsplit=1) for line in tree(name).splitlines()]
+    rows = {words[0]: words[1:] for words in lines if words[0].endswith("/")}
+    assert rows.keys() == folders_of(PACKAGES[name])
+    assert all(rows.values())
 
 
 def test_every_file_and_folder_that_the_journeys_name_exists() -> None:
-    names = re.findall(r"`([\w/]+(?:\.py|/))`", WALKS)
+    names = [name for name in re.findall(r"`([\w/]+(?:\.py|/))`", WALKS) if "/" in name.rstrip("/")]
     assert len(names) > 40
-    missing = [name for name in names if not (ROOT if name.startswith("tests/") else PACKAGE).joinpath(name).exists()]
-    assert missing == []
+    assert [name for name in names if not place(name).exists()] == []
 
 
 def test_each_journey_is_there() -> None:

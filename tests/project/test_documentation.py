@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import tomllib
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ostiary.cli.completion.levels import levels, whole_parser
+import pytest
+
+from ostiary.cli import COMMANDS as CLIENT_COMMANDS
+from ostiary.cli.completion import levels, whole_parser
 from ostiary.errors import CODES
-from ostiary.gateway.observe.families import NAMESPACE
-from ostiary.gateway.observe.metrics import Metrics
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import (
     V1,
@@ -22,9 +24,12 @@ from ostiary.wire.client_authentication import (
     encode_answer,
     encode_info,
 )
+from ostiary_gateway.cli import COMMANDS as GATEWAY_COMMANDS
+from ostiary_gateway.observability.metrics import NAMESPACE, Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {"ostiary": CLIENT_COMMANDS, "ostiary-gateway": GATEWAY_COMMANDS}
 
 
 def test_every_error_code_has_its_paragraph_and_no_other_has() -> None:
@@ -99,12 +104,32 @@ def test_a_change_file_says_which_kind_of_change_it_is() -> None:
         assert path.suffixes[0].removeprefix(".") in kinds, path.name
 
 
-def test_every_command_and_every_option_is_in_the_reference() -> None:
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_command_and_every_option_is_in_the_reference(program: str) -> None:
     page = (ROOT / "docs/reference/commands.md").read_text()
-    for level in levels(whole_parser()):
+    for level in levels(whole_parser(program, PROGRAMS[program])):
         if level.path:
-            assert f"ostiary {' '.join(level.path)}" in page, level.path
+            assert f"{program} {' '.join(level.path)}" in page, level.path
         for option in level.options:
             assert (
                 any(name in page for name in option.names if name not in ("-h", "--help")) or "--help" in option.names
             )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_pages_name_the_program_that_has_the_command(program: str) -> None:
+    others = {name for commands in PROGRAMS.values() for name in commands} - set(PROGRAMS[program])
+    # Also with the path before it, as in a kubeconfig, and as a list in YAML. What is released is told as it was.
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"] + sorted((ROOT / "changelog.d").glob("*.md"))
+    typed = re.compile(rf"(?<![\w.-]){program}(?:,? )({'|'.join(sorted(others, key=len, reverse=True))})(?![\w-])")
+    wrong = [f"{page.relative_to(ROOT)}: {found[0]}" for page in pages for found in typed.finditer(page.read_text())]
+    assert wrong == []
+
+
+def test_every_extra_is_in_the_reference_of_its_package() -> None:
+    page = (ROOT / "docs/reference/commands.md").read_text()
+    for package in PROGRAMS:
+        table = page.partition(f"| extras of `{package}` |")[2].partition("\n\n")[0]
+        rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+        project = tomllib.loads((ROOT / "packages" / package / "pyproject.toml").read_text())["project"]
+        assert set(re.findall(r"`([\w-]+)`", "".join(rows))) == set(project["optional-dependencies"]), package

@@ -13,11 +13,11 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "house"
 NINE = ", ".join(f"p{number}" for number in range(9))
 FIFTEEN = "\n".join(f"    f{number}: int = 0" for number in range(15))
 FILES = {
-    "src/ours/__init__.py": "",
-    "src/ours/rows.py": (
+    "packages/client/src/ours/__init__.py": "",
+    "packages/client/src/ours/rows.py": (
         "from typing import Any\nRow = list[Any]\ndef first(row: Row) -> int:\n    return row[0]  # type: ignore\n"
     ),
-    "src/ours/bag.py": f"from dataclasses import dataclass\n\n@dataclass\nclass Bag:\n{FIFTEEN}\n",
+    "packages/client/src/ours/bag.py": f"from dataclasses import dataclass\n\n@dataclass\nclass Bag:\n{FIFTEEN}\n",
     "packages/server/src/ours_server/__init__.py": "",
     "packages/server/src/ours_server/app.py": (
         "from ours.bag import Bag\nfrom ours_server import db\n"
@@ -43,7 +43,7 @@ def house(tree: Path, *arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_the_figures_cover_the_packages_of_both_layouts(tree: Path) -> None:
+def test_the_figures_cover_all_packages(tree: Path) -> None:
     figures = {name: value for name, value, *_ in map(str.split, house(tree))}
     assert figures["modules"] == "6"
     assert figures["folders"] == "2"
@@ -53,10 +53,10 @@ def test_the_figures_cover_the_packages_of_both_layouts(tree: Path) -> None:
 
 def test_the_places_of_a_figure_are_listed(tree: Path) -> None:
     assert house(tree, "--list", "constructors") == ["9 packages/server/src/ours_server/app.py:4 App"]
-    assert house(tree, "--list", "bags") == ["15 src/ours/bag.py:4 Bag"]
+    assert house(tree, "--list", "bags") == ["15 packages/client/src/ours/bag.py:4 Bag"]
     assert house(tree, "--list", "untyped") == [
-        "src/ours/rows.py:2 Any",
-        "src/ours/rows.py:3 Row",
-        "src/ours/rows.py:4 type: ignore",
+        "packages/client/src/ours/rows.py:2 Any",
+        "packages/client/src/ours/rows.py:3 Row",
+        "packages/client/src/ours/rows.py:4 type: ignore",
     ]
     assert "ours_server.app <- ours_server.db" in house(tree, "--list", "cycles")[0]

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.gateway.login.pages.messages import catalogue, recognized, values_in
-from ostiary.gateway.look.languages import LANGUAGES
+from ostiary.core.languages import LANGUAGES
+from ostiary_gateway.login.pages.messages import catalogue, recognized, values_in
 
-PACKAGE = Path(__file__).parents[2] / "src" / "ostiary"
-ASSETS = PACKAGE / "gateway" / "login" / "pages" / "assets"
+PACKAGES = Path(__file__).parents[2] / "packages"
+# Of the gateway and of what it shares with the client.
+MODULES = sorted(PACKAGES.glob("*/src/**/*.py"))
+ASSETS = PACKAGES / "ostiary-gateway" / "src" / "ostiary_gateway" / "login" / "pages" / "assets"
 OTHERS = LANGUAGES[1:]
 TEMPLATES = sorted(ASSETS.rglob("*.html"))
 # Ids that the code puts together, as in say(f"error.heading_{code}").
@@ -61,7 +63,7 @@ def test_a_text_is_a_safe_piece_of_html(language: str) -> None:
 
 def test_every_message_is_used() -> None:
     used = {message for path in TEMPLATES for message in _messages_in(path.read_text())}
-    for path in PACKAGE.rglob("*.py"):
+    for path in MODULES:
         used |= set(re.findall(r"[\"']([a-z_]+\.[a-z0-9_.]+)[\"']", path.read_text()))
     unused = [message for message in catalogue(LANGUAGES[0]) if message not in used and not MADE_IDS.fullmatch(message)]
     assert unused == []
@@ -94,19 +96,21 @@ def test_every_refusal_that_a_page_may_show_has_a_translation() -> None:
     """The first argument of a LoginRefused, and what `answers.error` says. The command line speaks English."""
     sentences = {
         (path, text)
-        for path in PACKAGE.rglob("*.py")
-        if "cli" not in path.relative_to(PACKAGE).parts
+        for path in MODULES
+        if "cli" not in path.relative_to(PACKAGES).parts
         for text in _refusals_in(ast.parse(path.read_text()), path)
     }
     assert len(sentences) > 80
-    assert [f"{path.relative_to(PACKAGE)}: {text}" for path, text in sorted(sentences) if not recognized(text)[0]] == []
+    assert [
+        f"{path.relative_to(PACKAGES)}: {text}" for path, text in sorted(sentences) if not recognized(text)[0]
+    ] == []
 
 
 def test_every_refusal_of_the_catalogue_is_one_of_the_code() -> None:
     """A sentence that was reworded would be shown in English."""
     literals = "\n".join(
         node.value
-        for path in PACKAGE.rglob("*.py")
+        for path in MODULES
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )

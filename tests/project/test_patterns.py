@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 import ostiary
+import ostiary_gateway
 
 ROOT = Path(__file__).parents[2]
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -29,11 +30,13 @@ BUILT_FROM_SOURCE = ("gssapi", "ldap")  # libraries without wheels, which `make 
 ONE_CHARACTER = (constants.LITERAL, constants.NOT_LITERAL, constants.ANY, constants.IN)
 # Where text of others is taken apart, and where a wrong match would let something pass.
 READERS = (
-    "tests/unit/core/secrets",
-    "tests/unit/gateway/http1/server/test_whole_heads.py",
-    "tests/unit/gateway/request/test_target.py",
-    "tests/unit/registry/kubelet/test_provider.py",
-    "tests/unit/wire",
+    "tests/unit/ostiary/core/test_redaction.py",
+    "tests/unit/ostiary/core/test_redaction_secret.py",
+    "tests/unit/ostiary_gateway/http1/test_fast_head_parser.py",
+    "tests/unit/ostiary_gateway/proxy/test_target.py",
+    "tests/unit/ostiary/registry/kubelet/test_provider.py",
+    "tests/unit/ostiary/wire",
+    "tests/unit/ostiary_gateway/wire",
     "tests/fuzz/test_attributes_fuzz.py",
     "tests/fuzz/test_plain_head_fuzz.py",
 )
@@ -59,7 +62,10 @@ def _possessive_groups(tree: Any) -> Iterator[object]:
 
 def patterns() -> Iterator[tuple[str, re.Pattern[Any]]]:
     """Those of all modules, also where only a method of one is kept."""
-    for module in pkgutil.walk_packages(ostiary.__path__, "ostiary."):
+    for module in (
+        *pkgutil.walk_packages(ostiary.__path__, "ostiary."),
+        *pkgutil.walk_packages(ostiary_gateway.__path__, "ostiary_gateway."),
+    ):
         if module.name.endswith("__main__"):
             continue
         try:
@@ -92,7 +98,7 @@ def test_the_systems_python_reads_what_others_write_as_this_one_does() -> None:
     version = _version(SYSTEM_PYTHON)
     if version[:2] != sys.version_info[:2] or version == sys.version_info[:3]:
         pytest.skip(f"{SYSTEM_PYTHON} is no other Python of the same version: {version}")
-    libraries = os.pathsep.join((str(ROOT / "src"), sysconfig.get_path("purelib")))
+    libraries = os.pathsep.join((*map(str, sorted(ROOT.glob("packages/*/src"))), sysconfig.get_path("purelib")))
     command = [str(SYSTEM_PYTHON), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *READERS]
     run = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": libraries}, capture_output=True, text=True, check=False

@@ -17,7 +17,7 @@ import pytest
 
 from ostiary.registry.daemon import protocol
 
-HELPER = "ostiary.registry.docker.helper"
+HELPER = "ostiary.registry.docker_helper"
 PROVIDER = "ostiary.registry.kubelet.program"
 # Each takes many milliseconds to import, and none is needed to look up a login in a configuration.
 SLOW = {"asyncio", "ssl", "http.client", "urllib.request", "email", "cryptography", "prometheus_client", "httpx"}
@@ -35,38 +35,32 @@ print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 
 # What is asked first: whether a daemon runs.
 ASKS_DAEMON = {"ostiary.registry.daemon", "ostiary.registry.daemon.relay", "ostiary.registry.user_config"}
-PACKAGES = {"ostiary.registry", "ostiary.registry.docker", "ostiary.registry.kubelet"}
-MATCHING = {"ostiary.registry.matching", "ostiary.registry.matching.image_name"}
+PACKAGES = {"ostiary.registry", "ostiary.registry.kubelet"}
+MATCHING = {"ostiary.registry.image_name"}
 READS_CONFIG = {
     "ostiary.registry.kubelet.config",
     "ostiary.registry.kubelet.document",
     "ostiary.registry.kubelet.model",
-    "ostiary.registry.matching",
-    "ostiary.registry.matching.go_url",
+    "ostiary.registry.image_name",
     "ostiary.registry.user_config",
 }
 LOOKS_UP = {
     "ostiary.registry.cache",
     "ostiary.registry.credentials",
-    "ostiary.registry.docker.helper_protocol",
-    "ostiary.registry.docker.login_search",
+    "ostiary.registry.docker_helper_protocol",
+    "ostiary.registry.docker_login_search",
     "ostiary.registry.keyring",
     "ostiary.registry.kubelet.provider",
     "ostiary.registry.kubelet.service_account",
-    "ostiary.registry.matching.image_match",
-    "ostiary.registry.matching.label_glob",
-    "ostiary.registry.matching.pattern_index",
+    "ostiary.registry.image_matching",
     "ostiary.registry.metrics",
 }
 ASKS_SOURCES = {
-    "ostiary.registry.docker.helper_protocol",
+    "ostiary.registry.docker_helper_protocol",
     "ostiary.registry.kubelet.respond",
     "ostiary.registry.kubelet.sources",
-    "ostiary.registry.kubelet.sources.config",
-    "ostiary.registry.kubelet.sources.login_answer",
-    "ostiary.registry.matching.go_url",
-    "ostiary.registry.matching.image_match",
-    "ostiary.registry.matching.label_glob",
+    "ostiary.registry.kubelet.source_response",
+    "ostiary.registry.image_matching",
 }
 
 
@@ -146,8 +140,7 @@ def test_the_docker_helper_reads_no_configuration_for_a_host_without_images(fold
     modules = imported(folder, HELPER, "get", stdin="build-server")
     assert of_registry(modules) == {
         "ostiary.registry",
-        "ostiary.registry.docker",
-        "ostiary.registry.docker.helper_protocol",
+        "ostiary.registry.docker_helper_protocol",
         *ASKS_DAEMON,
         *MATCHING,
     }
@@ -162,9 +155,9 @@ def test_the_credential_provider_imports_nothing_to_tell_its_usage(folder: Path,
 @pytest.mark.parametrize(
     ("source", "module"),
     [
-        ({"command": ["/absent"]}, "ostiary.registry.kubelet.sources.command"),
-        ({"authFile": "absent.json"}, "ostiary.registry.docker.store"),
-        ({"helper": "absent"}, "ostiary.registry.docker.store"),
+        ({"command": ["/absent"]}, "ostiary.registry.kubelet.command_source"),
+        ({"authFile": "absent.json"}, "ostiary.registry.docker_store"),
+        ({"helper": "absent"}, "ostiary.registry.docker_store"),
     ],
     ids=["command", "authFile", "helper"],
 )
@@ -176,9 +169,9 @@ def test_the_credential_provider_imports_the_kind_of_source_that_it_asks(
     assert module in modules
     assert modules & SLOW == set()
     kinds = {
-        "ostiary.registry.docker.store",
-        "ostiary.registry.kubelet.sources.command",
-        "ostiary.registry.kubelet.sources.token_exchange",
+        "ostiary.registry.docker_store",
+        "ostiary.registry.kubelet.command_source",
+        "ostiary.registry.kubelet.http_sources",
     }
     assert modules & kinds == {module}
 
@@ -192,11 +185,13 @@ def test_the_credential_provider_imports_no_source_for_an_image_that_is_not_its_
 
 def test_the_sdk_for_providers_loads_neither_client_nor_gateway() -> None:
     """I31."""
-    code = "import json, sys, ostiary.plugin.image_provider; print(json.dumps(sorted(sys.modules)))"
+    code = "import json, sys, ostiary.sdk.image_provider; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    parts = {name.split(".")[1] for name in json.loads(done.stdout) if name.startswith("ostiary.")}
-    assert "plugin" in parts
-    assert parts & {"backend", "cli", "client", "gateway", "plugins"} == set()
+    modules = json.loads(done.stdout)
+    parts = {name.split(".")[1] for name in modules if name.startswith("ostiary.")}
+    assert "sdk" in parts
+    assert parts & {"cli", "client", "conformance", "kubeconfig"} == set()
+    assert not any(name.startswith("ostiary_gateway") for name in modules)
 
 
 # --- with an answer of the daemon ---
@@ -264,8 +259,8 @@ def test_an_answer_of_the_daemon_costs_next_to_no_import(
 
 GATEWAY = """
 import asyncio, json, socket, sys
-from ostiary.gateway.config import loads
-from ostiary.gateway.process.worker import Worker
+from ostiary_gateway.config import loads
+from ostiary_gateway.server.worker import Worker
 
 async def serve(text):
     config = loads(text, directory=".")
@@ -294,11 +289,10 @@ def test_a_gateway_imports_what_traces_need_only_where_it_traces(tmp_path: Path,
     words = [sys.executable, "-I", "-c", GATEWAY, json.dumps(config)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     modules = set(json.loads(done.stdout.splitlines()[-1]))
-    packages = ("opentelemetry", "google.protobuf", "httpx2", "ostiary.gateway.request.traced")
+    packages = ("opentelemetry", "google.protobuf", "httpx2", "ostiary_gateway.proxy.traced_engine")
     assert {each for each in packages if any(name.startswith(each) for name in modules)} == set(
         packages if traced else ()
     )
-    tracing = {name for name in modules if name.startswith("ostiary.gateway.observe.tracing.")}
+    tracing = {f"ostiary_gateway.observability.{name}" for name in ("tracing", "tracer", "otlp", "otlp_headers")}
     if not traced:
-        inside = ("spans", "trace", "trace_context")
-        assert tracing == {f"ostiary.gateway.observe.tracing.{name}" for name in inside}, "what `traced_step` needs"
+        assert modules & tracing == {"ostiary_gateway.observability.tracing"}, "what `traced_step` needs"

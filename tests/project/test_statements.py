@@ -41,7 +41,10 @@ def statements() -> tuple[Statement, ...]:
 
 def docstrings() -> Iterator[tuple[Path, str]]:
     """Those of the tests, and of the classes that hold them, in the tests and in the suites that are shipped."""
-    for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src/ostiary/testing").rglob("*.py")]:
+    for path in [
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "packages/ostiary-gateway/src/ostiary_gateway/testing").rglob("*.py"),
+    ]:
         for node in ast.walk(ast.parse(path.read_text())):
             if (
                 isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)

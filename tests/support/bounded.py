@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TypeVar
 
-from ostiary.core.caching.bounded import BoundedByOwner
+from ostiary.core.bounded_cache import BoundedByOwner
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

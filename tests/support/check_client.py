@@ -26,7 +26,7 @@ from h2.events import (
     TrailersReceived,
 )
 
-from ostiary.gateway.doors.check.framing import framed
+from ostiary_gateway.extauth.grpc import framed
 from tests.support.envoy_messages import METHOD
 
 SECONDS = 30.0

@@ -12,11 +12,11 @@ from typing import Any
 
 import trustme
 
-from ostiary.cli.connect.certificate import make_certificate
-from ostiary.cli.connect.management import free_port
-from ostiary.cli.connect.proxy.listener import ContextListener
-from ostiary.cli.connect.record import ConnectRecord
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary_gateway.local_proxy.certificate import make_certificate
+from ostiary_gateway.local_proxy.listener import ContextListener
+from ostiary_gateway.local_proxy.management import free_port
+from ostiary_gateway.local_proxy.record import ConnectRecord
 from tests.support.http1 import Client, Message, Script, Upstream, upstream
 from tests.support.http_server import server_context
 from tests.support.plugins import write_kubeconfig

@@ -1,6 +1,6 @@
 """A store of counts in the memory of one process, which several replicas of a test share.
 
-It keeps the contract of `ostiary.interfaces.store_abilities.replicas.CountStore`, and can be away.
+It keeps the contract of `ostiary_gateway.interfaces.store_capabilities.CountStore`, and can be away.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces.shared_counts import NARROW, WIDE, Change, State
-from ostiary.interfaces.store_abilities.replicas import Counted
-from ostiary.plugins.memory.token_store import MemoryTokenStore
-from ostiary.testing import FakeClock
+from ostiary_gateway.interfaces.shared_counts import NARROW, WIDE, Change, State
+from ostiary_gateway.interfaces.store_capabilities import Counted
+from ostiary_gateway.stores.memory import MemoryTokenStore
+from ostiary_gateway.testing import FakeClock
 
 T = TypeVar("T")
 

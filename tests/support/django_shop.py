@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ostiary.backend import AccessRefused
+from ostiary_gateway.middleware import AccessRefused
 
 
 class AnswerRefusals:

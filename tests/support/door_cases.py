@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ostiary.gateway.doors.forward.claims import CLEARED, OVERWRITTEN
-from ostiary.gateway.http1.headers import IDENTITY_PREFIXES
+from ostiary_gateway.extauth.claims import CLEARED, OVERWRITTEN
+from ostiary_gateway.http1.headers import IDENTITY_PREFIXES
 
 # Why a door may answer otherwise: the name of the reason, and what must hold then (`door_suite.judge`).
 NORMALISES = "normalises"  # it makes one request of several, asks about that, and forwards that: never anything else

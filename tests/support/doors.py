@@ -1,4 +1,4 @@
-"""Real proxies that ask a gateway, with the configuration that ``ostiary door`` prints, before an upstream that echoes.
+"""Real proxies that ask a gateway, with what ``ostiary-gateway door`` prints, before an upstream that echoes.
 
     with EchoUpstream() as echo, doors(folder, gateway, echo) as proxies:
         answer = proxies["nginx"].send(b"GET /x HTTP/1.1\\r\\n...")
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ostiary.cli import main
-from ostiary.cli.door.command import SPOE_FILE
-from ostiary.cli.door.nginx_texts import KEY_SCRIPT
+from ostiary_gateway.cli import main
+from ostiary_gateway.cli.proxy_config.command import SPOE_FILE
+from ostiary_gateway.cli.proxy_config.nginx import KEY_SCRIPT
 from tests.support.gateway import SECONDS
 from tests.support.socket_server import SocketServer
 
@@ -225,7 +225,7 @@ class FakeGateway(SocketServer):
 
 
 def printed(proxy: str, config: Path, *options: str) -> str:
-    """What ``ostiary door`` prints."""
+    """What ``ostiary-gateway door`` prints."""
     out = io.StringIO()
     with redirect_stdout(out), redirect_stderr(io.StringIO()) as errors:
         code = main(["door", proxy, "--config", str(config), *options])

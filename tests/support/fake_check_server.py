@@ -15,9 +15,9 @@ from h2.connection import H2Connection
 from h2.events import StreamEnded
 from h2.exceptions import ProtocolError
 
-from ostiary.gateway.doors.check.framing import framed
-from ostiary.wire.codec.protobuf_fields import bytes_field, number_field
-from ostiary.wire.envoy_check import allowing_response, denying_response
+from ostiary_gateway.extauth.grpc import framed
+from ostiary_gateway.wire.envoy_check import allowing_response, denying_response
+from ostiary_gateway.wire.protobuf import bytes_field, number_field
 from tests.support.gateway import SECONDS
 from tests.support.socket_server import SocketServer
 

@@ -1,4 +1,4 @@
-"""Gateways for the tests: a real ``ostiary serve``, or one worker in a thread of this process.
+"""Gateways for the tests: a real ``ostiary-gateway serve``, or one worker in a thread of this process.
 
     site = Site(folder, ca)
     site.users("alice"); site.policy(role("team", "dev", User="alice"))
@@ -34,10 +34,10 @@ import trustme
 import yaml
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.gateway.config import loads
-from ostiary.gateway.config.settings import GatewayConfig
-from ostiary.gateway.process.listener import bind
-from ostiary.gateway.process.worker import Worker
+from ostiary_gateway.config import loads
+from ostiary_gateway.config.gateway_config import GatewayConfig
+from ostiary_gateway.server.listener import bind
+from ostiary_gateway.server.worker import Worker
 from tests.support.cluster import Cluster
 from tests.support.cluster.client import Kubectl
 from tests.support.plugins import write_kubeconfig
@@ -274,7 +274,7 @@ class Gateway:
 
 
 class ServedGateway(Gateway):
-    """``ostiary serve`` in a process. Leaving the block sends SIGTERM, and it must end well.
+    """``ostiary-gateway serve`` in a process. Leaving the block sends SIGTERM, and it must end well.
 
     With *early* the block begins when its addresses are bound: nobody answers requests yet.
     """
@@ -299,7 +299,7 @@ class ServedGateway(Gateway):
 
     def command(self) -> list[str]:
         arguments = ["--config", str(self._config)] if self._config is not None else []
-        return [sys.executable, "-m", "ostiary", "serve", *arguments]
+        return [sys.executable, "-m", "ostiary_gateway", "serve", *arguments]
 
     def start(self) -> None:
         self.process = subprocess.Popen(

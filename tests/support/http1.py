@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from ostiary.gateway.http1.body import read_body
-from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.http1.request_head import ServerLimits
-from ostiary.gateway.http1.server.connection import Server, ServerConnection
+from ostiary_gateway.http1.body import read_body
+from ostiary_gateway.http1.exchange import Exchange
+from ostiary_gateway.http1.request_head import ServerLimits
+from ostiary_gateway.http1.server_connection import Server, ServerConnection
 
 # Only so that a test that hangs ends: how quick the machine is must not matter.
 SECONDS = 90.0

@@ -7,11 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ostiary.gateway.http1.client.address import UpstreamAddress
-from ostiary.gateway.http1.client.connection import UpstreamConnection
-from ostiary.gateway.http1.client.framing import Framing
-from ostiary.gateway.http1.client.pool import Pool
-from ostiary.gateway.http1.client.receiver import UpstreamLost
+from ostiary_gateway.http1.client_connection import UpstreamAddress, UpstreamConnection
+from ostiary_gateway.http1.client_pool import Pool
+from ostiary_gateway.http1.response import Framing, UpstreamLost
 from tests.support.http1 import SECONDS, Upstream, Upstreamed, turn
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ostiary.gateway.http1.exchange import Exchange
+from ostiary_gateway.http1.exchange import Exchange
 
 HOST = b"Host: gateway.test\r\n"
 POST = b"POST /p HTTP/1.1\r\n" + HOST

@@ -23,7 +23,7 @@ from joserfc.jwk import ECKey, KeyParameters, RSAKey
 from joserfc.jws import JWSRegistry
 
 from ostiary.core.clock import Clock
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 from tests.support.http_server import Request, Response
 from tests.support.oauth_server import Code, OAuthServer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from ostiary.plugins.kerberos.principals import Principal
+from ostiary_gateway.providers.kerberos.principals import Principal
 
 FORMAT = b"\x05\x02"
 KEY = b"k" * 32

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ostiary.core.catalog import Context
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.config import Fields
+from ostiary.core.yaml import Fields
 from ostiary.errors import ProviderError
-from ostiary.interfaces.store_abilities.replicas import LARGEST_NOTE, MOST_NOTES, Note
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.store_capabilities import LARGEST_NOTE, MOST_NOTES, Note
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = "[ostiary.token_store]\nnoting = tests.support.noting_store:NotingStore\n"

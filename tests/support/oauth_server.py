@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import trustme
 
-from ostiary.interfaces.identity import LoginRequest, Redirect
+from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 from tests.support.http_server import HOLD, HttpServer, Request, Response
 
 

@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 import trustme
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.interfaces.identity import Redirect
-from ostiary.plugins.oidc.logout import EVENT
+from ostiary_gateway.interfaces.identity import Redirect
+from ostiary_gateway.providers.oidc.logout import EVENT
 from tests.support.gateway import SECONDS, ServedGateway, Site, role
 from tests.support.holding_upstream import HoldingUpstream
 from tests.support.issuer import Issuer, token

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import asyncpg
 
-from ostiary.plugins.postgresql.settings import PostgresqlSettings
+from ostiary_gateway.stores.postgresql.settings import PostgresqlSettings
 from tests.support.postgresql import DATABASE, PASSWORD, USER, PgBouncer, PostgresServer
 
 _numbers = itertools.count()

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ostiary.gateway.http1.client.address import UpstreamAddress
-from ostiary.gateway.http1.client.pool import Pool
-from ostiary.gateway.http1.client.receiver import FailureKind, UpstreamLost
-from ostiary.gateway.http1.exchange import Exchange
-from ostiary.gateway.upstream.proxied import Proxied
+from ostiary_gateway.http1.client_connection import UpstreamAddress
+from ostiary_gateway.http1.client_pool import Pool
+from ostiary_gateway.http1.exchange import Exchange
+from ostiary_gateway.http1.response import FailureKind, UpstreamLost
+from ostiary_gateway.proxy.proxied_request import Proxied
 from tests.support.http1 import (
     Client,
     Listener,

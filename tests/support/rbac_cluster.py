@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from ostiary.wire.rbac.served import PLURALS
+from ostiary_gateway.wire.rbac_served import PLURALS
 
 Object = dict[str, Any]
 GROUP = "rbac.authorization.k8s.io"

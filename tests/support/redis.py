@@ -24,7 +24,7 @@ import trustme
 from redis import Redis
 from redis.exceptions import RedisError
 
-from ostiary.plugins.redis.settings import RedisSettings
+from ostiary_gateway.stores.redis.settings import RedisSettings
 from tests.support.network import Host
 from tests.support.ports import free_port
 from tests.support.tiers import missing

@@ -17,13 +17,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ostiary.core.catalog import Context
-from ostiary.core.config import Fields, Reading, parse
+from ostiary.core.yaml import Fields, Reading, parse
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.identity import Identified, LoginRequest
 from ostiary.model import UserInfo
-from ostiary.plugins.oidc.identity import OidcIdentity
-from ostiary.testing import FakeClock
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.identity import Identified, LoginRequest
+from ostiary_gateway.providers.oidc.identity import OidcIdentity
+from ostiary_gateway.testing import FakeClock
 from tests.support.issuer import Issuer
 
 VISIT = LoginRequest("GET", "/auth", callback_url="https://gateway.example.com/auth/provider")

@@ -13,10 +13,10 @@ from typing import Any, Self
 
 import trustme
 
-from ostiary.core.tokens import new_token
 from ostiary.model import UserInfo
-from ostiary.wire.ostiary_dev.revoked_credentials import RevokedCredentials, encode_revoked_credentials
-from ostiary.wire.ostiary_dev.token_introspection import TokenDescription, decode_question, encode_answer
+from ostiary_gateway.sessions import new_token
+from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, encode_revoked_credentials
+from ostiary_gateway.wire.token_introspection import TokenDescription, decode_question, encode_answer
 from tests.support.http_server import Handler, HttpServer, Request, Response
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)

@@ -20,7 +20,7 @@ SECONDS = 60.0
 
 def start() -> None:
     with LOG.open("w") as log:
-        command = ["ostiary", "serve", "--config", "gateway.yaml"]
+        command = ["ostiary-gateway", "serve", "--config", "gateway.yaml"]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     PID.write_text(str(process.pid))
     give_up_at = time.monotonic() + SECONDS

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import trustme
 
-from ostiary.plugins.ldap.settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
+from ostiary_gateway.providers.ldap.settings import GroupSearch, LdapServer, LdapSettings, SearchAccount, UserSearch
 from tests.support.ports import free_port
 
 SUFFIX = "dc=example,dc=com"

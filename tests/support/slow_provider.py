@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from ostiary.core.catalog import Context
-from ostiary.core.config import Fields
+from ostiary.core.yaml import Fields
 from ostiary.errors import LoginRefused
-from ostiary.interfaces.group import Membership
-from ostiary.interfaces.identity import LoginRequest
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import LoginRequest
 
 SECONDS = 0.2
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ostiary.gateway.doors.haproxy import spop
+from ostiary_gateway.extauth.haproxy import spop
 
 SECONDS = 30.0
 

@@ -11,11 +11,11 @@ import os
 import resource
 import sys
 
-from ostiary.core.tokens import Tokens, digest
 from ostiary.errors import ProviderError
-from ostiary.interfaces.token_store import RevocationKind
 from ostiary.model import UserInfo
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.interfaces.token_store import RevocationKind
+from ostiary_gateway.sessions import Tokens, digest
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
 
 AT_ONCE = 20
 

@@ -3,7 +3,7 @@
 A block whose first line is a comment with a file name (``# gateway.yaml``, or the second line below ``#!``) becomes
 that file. In a ``console`` block the lines that begin with ``$ `` are typed, in one shell and in the order of the page;
 what stands below a command is what it must print, where ``...`` stands for anything. Any other ``python`` block is run
-where it stands, and a block without a language below it is what it must print. ``ostiary serve`` runs on in the
+where it stands, and a block without a language below it is what it must print. ``ostiary-gateway serve`` runs on in the
 background, as in a second terminal, and so do ``ostiary registry serve`` and a command that ends with ``&``. The ports
 that a page uses are replaced by free ones. Blocks in other languages are shown and not run.
 """
@@ -155,7 +155,7 @@ class Walk:
                     path.write_text(step.text)
                 case RunPython():
                     self._run_python(step)
-                case Command(line) if line.startswith("ostiary serve") and "--check" not in line:
+                case Command(line) if line.startswith("ostiary-gateway serve") and "--check" not in line:
                     self._serve(line)
                 case Command(line) if line.startswith("ostiary registry serve"):
                     self._serve(line, ready="listening on")

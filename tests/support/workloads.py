@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ostiary.core.catalog import Context
 from ostiary.core.clock import Clock
-from ostiary.core.config import Reading, parse
+from ostiary.core.yaml import Reading, parse
 from ostiary.model import Problem
-from ostiary.plugins.workload.identity import WorkloadIdentity
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.providers.workload.identity import WorkloadIdentity
 from tests.support.issuer import ABSENT, Key, token
 
 GATEWAY = "https://gateway.example.com"

@@ -14,7 +14,7 @@ import aiohttp_retry
 import pytest
 import trustme
 
-from ostiary.client.adapters.kubernetes_aio import LIBRARIES, api_client, ws_api_client
+from ostiary.client.adapters.kubernetes_asyncio import LIBRARIES, api_client, ws_api_client
 from ostiary.client.connection import Connection
 from ostiary.errors import ConfigurationError, PluginFailed, TransportError
 from tests.conformance.adapters.contract import AdapterContract, AsyncDriver, Reply, event

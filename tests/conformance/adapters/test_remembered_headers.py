@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from ostiary.errors import CredentialError
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.conformance.adapters.contract import PODS, Driver
 from tests.conformance.adapters.test_request_signing import DRIVERS
 from tests.conftest import Connect

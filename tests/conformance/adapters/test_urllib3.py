@@ -22,7 +22,7 @@ from urllib3.util import Retry
 from ostiary.client.adapters.urllib3 import ServerPool
 from ostiary.client.connection import Connection
 from ostiary.errors import ConfigurationError, TransportError
-from ostiary.testing import FakeClock
+from ostiary_gateway.testing import FakeClock
 from tests.conformance.adapters.contract import (
     PODS,
     WATCH,

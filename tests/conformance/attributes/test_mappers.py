@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.plugins.http.attributes import HttpAttributes, Modifier
-from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
-from ostiary.plugins.kubernetes.settings import CapabilitySettings, Preset
-from ostiary.testing.attributes import AttributesMapperContract
+from ostiary_gateway.providers.http import HttpAttributes, Modifier
+from ostiary_gateway.providers.kubernetes.attributes import CapabilitySettings, KubernetesAttributes, Preset
+from ostiary_gateway.testing.attributes import AttributesMapperContract
 
 
 class TestKubernetesAttributes(AttributesMapperContract):

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.allow_all.authorization import AllowAllAuthorization
-from ostiary.plugins.cedar import CedarAuthorization
-from ostiary.testing import FakeClock
-from ostiary.testing.authorization import AuthorizationContract
+from ostiary_gateway.providers.allow_all import AllowAllAuthorization
+from ostiary_gateway.providers.cedar import CedarAuthorization
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.authorization import AuthorizationContract
 
 POD = RequestInfo("get", "GET", "/api/v1/namespaces/dev/pods/web", True, "", "", "v1", "dev", "pods", "", "web")
 

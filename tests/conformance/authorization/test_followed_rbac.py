@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from ostiary.model import Attributes
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.testing.authorization import AuthorizationContract
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.testing.authorization import AuthorizationContract
 from tests.support.rbac_cluster import RbacCluster, binding, role, rule
-from tests.unit.plugins.rbac.cluster.following import Following, following
-from tests.unit.plugins.rbac.policies import ask
+from tests.unit.ostiary_gateway.providers.rbac.following import Following, following
+from tests.unit.ostiary_gateway.providers.rbac.policies import ask
 
 
 class TestFollowedRbac(AuthorizationContract):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac import RbacAuthorization
-from ostiary.testing.authorization import AuthorizationContract
+from ostiary_gateway.providers.rbac import RbacAuthorization
+from ostiary_gateway.testing.authorization import AuthorizationContract
 
 POLICY = """\
 apiVersion: rbac.authorization.k8s.io/v1

@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.subject_access_review.authorization import ReviewTls, SubjectAccessReviewAuthorization
-from ostiary.testing.authorization import AuthorizationContract
+from ostiary_gateway.providers.subject_access_review import ReviewTls, SubjectAccessReviewAuthorization
+from ostiary_gateway.testing.authorization import AuthorizationContract
 from tests.support.http_server import Response
 from tests.support.review_server import ReviewServer, status
 

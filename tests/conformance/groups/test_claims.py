@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.interfaces.group import GroupProvider
 from ostiary.model import UserInfo
-from ostiary.plugins.claims.groups import ClaimsGroups
-from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
-from ostiary.testing.group import REQUEST, GroupContract
+from ostiary_gateway.interfaces.group import GroupProvider
+from ostiary_gateway.providers.claims import ClaimsGroups
+from ostiary_gateway.providers.client_certificate import ClientCertificateIdentity
+from ostiary_gateway.testing.group import REQUEST, GroupContract
 
 
 class TestClaimsGroups(GroupContract):

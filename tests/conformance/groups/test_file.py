@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ostiary.model import UserInfo
-from ostiary.plugins.file.groups import FileGroups
-from ostiary.testing import FakeClock
-from ostiary.testing.group import GroupContract
+from ostiary_gateway.providers.file import FileGroups
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.group import GroupContract
 
 
 class TestFileGroups(GroupContract):

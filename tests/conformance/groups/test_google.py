@@ -9,9 +9,9 @@ import pytest
 import trustme
 
 from ostiary.model import UserInfo
-from ostiary.plugins.google.groups import GoogleGroups
-from ostiary.testing import FakeClock
-from ostiary.testing.group import GroupContract
+from ostiary_gateway.providers.google_groups import GoogleGroups
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.group import GroupContract
 from tests.support.google import Google
 
 

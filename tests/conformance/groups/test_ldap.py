@@ -10,10 +10,9 @@ import trustme
 pytest.importorskip("ldap", reason="missing: python-ldap")
 
 from ostiary.model import UserInfo
-from ostiary.plugins.ldap.declared_settings import Nested
-from ostiary.plugins.ldap.groups import LdapGroups
-from ostiary.plugins.ldap.settings import GroupSearch
-from ostiary.testing.group import GroupContract
+from ostiary_gateway.providers.ldap.groups import LdapGroups
+from ostiary_gateway.providers.ldap.settings import GroupSearch, Nested
+from ostiary_gateway.testing.group import GroupContract
 from tests.support.slapd import GROUPS_BASE, Slapd, slapd
 
 

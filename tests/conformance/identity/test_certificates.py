@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.client_certificate.identity import ClientCertificateIdentity
-from ostiary.plugins.trusted_header.identity import TrustedHeaderIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.client_certificate import ClientCertificateIdentity
+from ostiary_gateway.providers.trusted_header import TrustedHeaderIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.certificates import certificate
 
 ALICE = (("x-remote-user", "alice"), ("x-remote-group", "developers"))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.github.identity import GitHubIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.github.identity import GitHubIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.github import GitHub
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.htpasswd.identity import HtpasswdIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.htpasswd import HtpasswdIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 
 
 @pytest.mark.needs("htpasswd")

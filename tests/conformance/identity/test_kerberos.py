@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("gssapi", reason="missing: gssapi")
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.kerberos.identity import KerberosIdentity, KerberosService
-from ostiary.plugins.kerberos.principals import PrincipalNames, Realm
-from ostiary.plugins.kerberos.settings import KerberosRenewal
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.kerberos.identity import KerberosIdentity, KerberosService
+from ostiary_gateway.providers.kerberos.principals import PrincipalNames, Realm
+from ostiary_gateway.providers.kerberos.settings import KerberosRenewal
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.kdc import PROGRAMS, REALM, Kdc, running_kdc
 
 

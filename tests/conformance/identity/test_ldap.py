@@ -10,11 +10,11 @@ import trustme
 
 pytest.importorskip("ldap", reason="missing: python-ldap")
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.ldap.identity import LdapIdentity
-from ostiary.plugins.ldap.settings import UserSearch
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.ldap.identity import LdapIdentity
+from ostiary_gateway.providers.ldap.settings import UserSearch
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.slapd import PASSWORD, PEOPLE_BASE, Slapd, slapd
 
 

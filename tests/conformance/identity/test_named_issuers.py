@@ -9,16 +9,18 @@ from typing import Any, ClassVar
 import pytest
 import trustme
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.auth0.identity import Auth0Identity
-from ostiary.plugins.gitlab.identity import GitLabIdentity
-from ostiary.plugins.google.identity import GoogleIdentity
-from ostiary.plugins.keycloak.identity import KeycloakIdentity
-from ostiary.plugins.microsoft.identity import MicrosoftIdentity
-from ostiary.plugins.oidc.identity import OidcIdentity
-from ostiary.plugins.okta.identity import OktaIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.oidc.identity import OidcIdentity
+from ostiary_gateway.providers.oidc.presets import (
+    Auth0Identity,
+    GitLabIdentity,
+    GoogleIdentity,
+    KeycloakIdentity,
+    MicrosoftIdentity,
+    OktaIdentity,
+)
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.issuer import Issuer
 from tests.support.relying_party import RelyingParty
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.common.outbound import Outbound
-from ostiary.plugins.oidc.identity import OidcIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.common.outbound import Outbound
+from ostiary_gateway.providers.oidc.identity import OidcIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.issuer import Issuer
 
 

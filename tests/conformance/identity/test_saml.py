@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.saml.identity import SamlIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.saml.identity import SamlIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.saml.service import Service
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.single_user.identity import SingleUserIdentity
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.single_user import SingleUserIdentity
+from ostiary_gateway.testing.identity import IdentityContract
 
 
 class TestSingleUserIdentity(IdentityContract):

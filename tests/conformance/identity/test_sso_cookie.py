@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.common.jwt.issuer import FileKeys
-from ostiary.plugins.sso_cookie.identity import SsoCookieIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.common.jwt_issuer import FileKeys
+from ostiary_gateway.providers.sso_cookie import SsoCookieIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.issuer import ec_key, public, token
 
 KEY = ec_key()

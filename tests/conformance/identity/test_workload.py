@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ostiary.interfaces.identity import LoginRequest
-from ostiary.plugins.workload.identity import WorkloadIdentity
-from ostiary.testing import FakeClock
-from ostiary.testing.identity import IdentityContract
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.workload.identity import WorkloadIdentity
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.identity import IdentityContract
 from tests.support.issuer import ABSENT, ec_key, public
 from tests.support.workloads import GITHUB, GITLAB, JWT_SVID, SERVICE_ACCOUNT, platform_token, workload
 

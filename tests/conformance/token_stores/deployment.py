@@ -7,7 +7,7 @@ are tested in one deployment of each kind of store, and every statement or scrip
 
 from __future__ import annotations
 
-from ostiary.testing.token_store import (
+from ostiary_gateway.testing.token_store import (
     ObjectStoreContract,
     OriginStoreContract,
     PortableStoreContract,
@@ -17,11 +17,10 @@ from ostiary.testing.token_store import (
     SharedObjectStoreContract,
     SharedRecordStoreContract,
 )
-from ostiary.testing.token_store.programs import ProgramsContract
-from ostiary.testing.token_store.renewing import RenewingContract
-from ostiary.testing.token_store.revoking import RevokingContract
-from ostiary.testing.token_store.sharing import SharingContract
-from ostiary.testing.token_store.storing import StoringContract
+from ostiary_gateway.testing.token_store.items import SharingContract
+from ostiary_gateway.testing.token_store.programs import ProgramsContract
+from ostiary_gateway.testing.token_store.revoking import RevokingContract
+from ostiary_gateway.testing.token_store.sessions import RenewingContract, StoringContract
 
 
 class DeploymentContract(SharingContract, RevokingContract, RenewingContract):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ostiary.errors import ProviderError
-from ostiary.interfaces.store_abilities import stored_objects
-from ostiary.testing.token_store.objects import KIND, StoreWithObjects
+from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.testing.token_store.items import KIND, StoreWithObjects
 
 
 class FullKindContract:

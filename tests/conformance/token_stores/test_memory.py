@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.memory.token_store import MemoryTokenStore
-from ostiary.testing import FakeClock
-from ostiary.testing.token_store import (
+from ostiary_gateway.interfaces.token_store import TokenStore
+from ostiary_gateway.stores.memory import MemoryTokenStore
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.token_store import (
     ObjectStoreContract,
     OriginStoreContract,
     RecordStoreContract,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.tokens.moving import MovableStore, compare, copy
-from ostiary.interfaces.token_store import Revocation, RevocationKind
-from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.plugins.redis.token_store import RedisTokenStore
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
-from ostiary.testing import FakeClock
-from ostiary.testing.token_store.moving import check_move, fill
-from ostiary.testing.token_store.samples import head
+from ostiary_gateway.interfaces.token_store import Revocation, RevocationKind
+from ostiary_gateway.stores.postgresql.token_store import PostgresqlTokenStore
+from ostiary_gateway.stores.redis.token_store import RedisTokenStore
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.stores.transfer import MovableStore, compare, copy
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.token_store.samples import head
+from ostiary_gateway.testing.token_store.transfer import check_move, fill
 from tests.support.postgresql import PostgresServer
 from tests.support.postgresql_store import settings_for
 from tests.support.redis import RedisServer, patient_settings, redis_server

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.testing import FakeClock
-from ostiary.testing.token_store import ReplicaStoreContract
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.token_store import ReplicaStoreContract
 from tests.support.noting_store import NotingStore
 
 

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.counting.store_counts import StoreCounts
-from ostiary.interfaces.shared_counts import SharedCounts
-from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.postgresql.settings import Pooler, PostgresqlSettings
-from ostiary.plugins.postgresql.tables import replica_tables, sign_in_records
-from ostiary.plugins.postgresql.token_store import PostgresqlTokenStore
-from ostiary.testing import FakeClock
-from ostiary.testing.shared_counts import SharedCountsContract
-from ostiary.testing.token_store import (
+from ostiary_gateway.interfaces.shared_counts import SharedCounts
+from ostiary_gateway.interfaces.token_store import TokenStore
+from ostiary_gateway.limits.replicated_counts import StoreCounts
+from ostiary_gateway.stores.postgresql import replica_tables
+from ostiary_gateway.stores.postgresql import sessions as sign_in_records
+from ostiary_gateway.stores.postgresql.settings import Pooler, PostgresqlSettings
+from ostiary_gateway.stores.postgresql.token_store import PostgresqlTokenStore
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.shared_counts import SharedCountsContract
+from ostiary_gateway.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,

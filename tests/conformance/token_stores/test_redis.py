@@ -12,14 +12,14 @@ from itertools import count
 
 import pytest
 
-from ostiary.core.counting.store_counts import StoreCounts
-from ostiary.interfaces.shared_counts import SharedCounts
-from ostiary.plugins.redis import replica_state
-from ostiary.plugins.redis.settings import ClusterSettings, RedisSettings, SentinelSettings
-from ostiary.plugins.redis.token_store import RedisTokenStore
-from ostiary.testing import FakeClock
-from ostiary.testing.shared_counts import SharedCountsContract
-from ostiary.testing.token_store import (
+from ostiary_gateway.interfaces.shared_counts import SharedCounts
+from ostiary_gateway.limits.replicated_counts import StoreCounts
+from ostiary_gateway.stores.redis import replica_state
+from ostiary_gateway.stores.redis.settings import ClusterSettings, RedisSettings, SentinelSettings
+from ostiary_gateway.stores.redis.token_store import RedisTokenStore
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.shared_counts import SharedCountsContract
+from ostiary_gateway.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
     ReplicaStoreContract,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.interfaces.token_store import TokenStore
-from ostiary.plugins.sqlite import changes
-from ostiary.plugins.sqlite.token_store import SqliteTokenStore
-from ostiary.testing import FakeClock
-from ostiary.testing.token_store import (
+from ostiary_gateway.interfaces.token_store import TokenStore
+from ostiary_gateway.stores.sqlite import transactions as changes
+from ostiary_gateway.stores.sqlite.token_store import SqliteTokenStore
+from ostiary_gateway.testing import FakeClock
+from ostiary_gateway.testing.token_store import (
     OriginStoreContract,
     PortableStoreContract,
     SessionPagesContract,

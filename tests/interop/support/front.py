@@ -1,7 +1,7 @@
 """A gateway before the real cluster: under the name localhost it impersonates, under 127.0.0.1 it sends X-Remote-*.
 
 Its policy is the dump of the cluster's roles, as the how-to page takes it over, and its own role in the cluster is the
-one that ``ostiary impersonation-role`` prints.
+one that ``ostiary-gateway impersonation-role`` prints.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.interop.support.cluster import RealCluster, token_for
 from tests.interop.support.kubectl import RealKubectl
 from tests.interop.support.people import GROUP_OF
 from tests.support.gateway import Login, ServedGateway, Site
+from tests.support.programs import module_of
 
 IMPERSONATION, REQUEST_HEADER = "localhost", "127.0.0.1"
 GROUPS = [{"name": "teams", "type": "file", "path": "groups.yaml"}]
@@ -65,14 +66,14 @@ class ClusterSite(Site):
         return {"upstreams": upstreams, "groups": GROUPS, "authorization": POLICY, **more}
 
     def ostiary(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The program itself, in the folder of ``gateway.yaml``."""
-        command = [sys.executable, "-m", "ostiary", *arguments]
+        """The program that has the command, in the folder of ``gateway.yaml``."""
+        command = [sys.executable, "-m", module_of(arguments[0]), *arguments]
         return subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
         )
 
     def impersonation_role(self, account: str, *options: str) -> str:
-        """What the cluster must allow *account*, as ``ostiary impersonation-role`` prints it."""
+        """What the cluster must allow *account*, as ``ostiary-gateway impersonation-role`` prints it."""
         classic = [] if self.cluster.kubernetes.has_constrained_impersonation else ["--legacy"]
         done = self.ostiary("impersonation-role", "--service-account", account, *classic, *options)
         assert done.returncode == 0, done.stderr

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.plugins.rbac import RbacAuthorization
+from ostiary_gateway.providers.rbac import RbacAuthorization
 from tests.support.cluster.resources import Asked
 from tests.support.cluster.status import bad_request
 

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from ostiary.model import UserInfo
-from ostiary.wire.codec.go_json import go_json
+from ostiary.wire.go_json import go_json
 from tests.support.cluster import patch, protobuf, resources
 from tests.support.cluster.access_reviews import reviewed_user
 from tests.support.cluster.account_tokens import DISCOVERY_PATH, JWKS_PATH, JWKS_TYPE, AccountTokens

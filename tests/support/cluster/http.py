@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote
 
 from ostiary.model import UserInfo
-from ostiary.wire.codec.go_json import go_json
+from ostiary.wire.go_json import go_json
 
 MAX_HEAD = 1 << 20
 Header = tuple[bytes, bytes]

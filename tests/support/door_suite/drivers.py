@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from ostiary.gateway.doors.forward.identity import split_values
+from ostiary_gateway.extauth.identity_headers import split_values
 from tests.support.door_cases import Case, Headers
 from tests.support.door_suite.outcome import HUNG_UP, Arrived, Outcome
 from tests.support.door_suite.policy import EXTRA

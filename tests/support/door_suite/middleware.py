@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_from_bytes
 
-from ostiary.asgi import GatekeeperMiddleware as AsgiMiddleware
-from ostiary.backend import Gatekeeper, SyncGatekeeper
-from ostiary.backend.config.loading import load
-from ostiary.gateway.config.settings import Authorization
 from ostiary.model import UserInfo
-from ostiary.wsgi import GatekeeperMiddleware as WsgiMiddleware
+from ostiary_gateway.config.provider import Authorization
+from ostiary_gateway.middleware import Gatekeeper, SyncGatekeeper
+from ostiary_gateway.middleware.asgi import GatekeeperMiddleware as AsgiMiddleware
+from ostiary_gateway.middleware.config import load
+from ostiary_gateway.middleware.wsgi import GatekeeperMiddleware as WsgiMiddleware
 from tests.support.backend import asgi_server, write_backend, wsgi_server
 from tests.support.door_cases import Case
 from tests.support.door_suite.drivers import ask

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
-from ostiary.interfaces.admission import Admission
-from ostiary.interfaces.attributes import AttributesMapper, RequestLine
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
-from ostiary.plugins.http.attributes import HttpAttributes, Modifier
-from ostiary.plugins.kubernetes.attributes import KubernetesAttributes
+from ostiary_gateway.interfaces.admission import Admission
+from ostiary_gateway.interfaces.attributes import AttributesMapper, RequestLine
+from ostiary_gateway.providers.http import HttpAttributes, Modifier
+from ostiary_gateway.providers.kubernetes.attributes import KubernetesAttributes
 from tests.support.door_suite.outcome import Arrived
 
 # The key of the extra field that doors tell.

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 import httpx
 
-from ostiary.gateway.authenticate.presented_token import bearer
-from ostiary.interfaces.attributes import RequestLine
 from ostiary.model import Attributes, RequestInfo, UserInfo
-from ostiary.wire.authorization import encode_review
+from ostiary_gateway.authentication.bearer_token import bearer
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.wire.authorization import encode_review
 from tests.support.door_cases import Case
 from tests.support.door_suite.outcome import Arrived, Outcome
 from tests.support.door_suite.policy import EXTRA, MAPPERS

@@ -17,11 +17,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from lxml import etree
 
-from ostiary.core.catalog import Context
-from ostiary.core.config import Reading, read
-from ostiary.interfaces.identity import Identified, LoginRequest, PostedForm, Redirect, RequiredAuthentication
-from ostiary.plugins.saml.identity import SamlIdentity
-from ostiary.testing import FakeClock
+from ostiary.core.yaml import Reading, read
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.identity import Identified, LoginRequest, PostedForm, Redirect, RequiredAuthentication
+from ostiary_gateway.providers.saml.identity import SamlIdentity
+from ostiary_gateway.testing import FakeClock
 from tests.support.saml.documents import Asked, IdentitySystem, Signer, signer, text
 
 URL = "https://gateway.example.com"

@@ -1,0 +1,8 @@
+"""``python -m ostiary_gateway`` is the program ``ostiary-gateway``."""
+
+import sys
+
+from ostiary_gateway.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,193 @@
+"""Whether the holder of a program's token is still somebody: asked when a token is looked up, and now and then again.
+
+    a token of a service account     is the account there, and active?
+    an API token of a person         as at a renewal of a session: the identity and group providers are asked again
+
+Called by the authenticator when it reads a token from the store, never for one that it has in memory. A token is kept
+there until the next check is due, so that its use costs nothing in between. A "no" of an identity provider ends the
+token everywhere; if nobody can be asked, nothing is let through. The use of API tokens is noted here, too, which is why
+that is about as exact as the interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ostiary.core.account_names import account_of
+from ostiary.core.cache import Cache
+from ostiary.core.clock import Clock
+from ostiary.errors import LoginRefused, OstiaryError, ProviderError
+from ostiary_gateway.accounts.service_accounts import PROVIDER, ServiceAccounts
+from ostiary_gateway.interfaces.token_store import Found, Session, SessionKind
+from ostiary_gateway.sessions import Attested, Tokens
+
+# Writes down when API tokens were last used: seldom, and never while a request waits for it.
+#
+# A token's use is noted when it is looked up in the store. It is written if the store knows of none in the last
+# minutes, be it of this worker or another.
+
+# A use that was written down is not written again before this has passed.
+PAUSE = timedelta(minutes=5)
+# How long uses are collected before they are written together.
+COLLECT_SECONDS = 1.0
+# More tokens than are looked up in that time.
+MOST_WAITING = 10_000
+
+
+class TokenUse:
+    def __init__(self, tokens: Tokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+        self._waiting: dict[str, datetime] = {}
+        self._news = asyncio.Event()
+
+    def note(self, session: Session) -> None:
+        now = self._clock.now()
+        is_known = session.last_used_at is not None and now - session.last_used_at < PAUSE
+        if not is_known and len(self._waiting) < MOST_WAITING:
+            self._waiting[session.id] = now
+            self._news.set()
+
+    async def run(self) -> None:
+        """Runs as long as the gateway does."""
+        while True:
+            await self._news.wait()
+            await asyncio.sleep(COLLECT_SECONDS)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was noted. If the store cannot be asked it is lost: it tells no more than when, about."""
+        uses, self._waiting = self._waiting, {}
+        self._news.clear()
+        if uses:
+            await self._tokens.store.note_use(uses)
+
+
+# Owners whose last check is remembered.
+MOST_CHECKS = 10_000
+# Who the owner of a session is today; raises `LoginRefused` if nobody any more.
+RecheckOwner = Callable[[Session], Awaitable[Attested]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    """`attested` is None where the answer was no."""
+
+    at: datetime
+    attested: Attested | None
+
+
+class HolderChecks:
+    def __init__(
+        self,
+        tokens: Tokens,
+        accounts: ServiceAccounts,
+        recheck: RecheckOwner,
+        use: TokenUse,
+        *,
+        interval: timedelta,
+        clock: Clock,
+    ) -> None:
+        self._tokens = tokens
+        self._accounts = accounts
+        self._recheck = recheck
+        self._use = use
+        self._interval = interval
+        self._clock = clock
+        self._checks: Cache[str, _Check] = Cache(
+            seconds=interval.total_seconds(), clock=clock, entries=MOST_CHECKS, share=MOST_CHECKS
+        )
+
+    async def check(self, stored: Found) -> Found | None:
+        """*stored* as it may be used, and until when; None if its holder is nobody any more.
+
+        Raises `ProviderError` if that cannot be found out.
+        """
+        session = stored.session
+        if session.kind is SessionKind.API_TOKEN:
+            self._use.note(session)
+        if session.provider == PROVIDER:
+            return await self._check_account(stored)
+        if session.kind is not SessionKind.API_TOKEN:
+            return stored
+        now = self._clock.now()
+        if now - session.created_at < self._interval:
+            return _until(stored, session.created_at + self._interval)
+        check = await self._checks.fill(session.id, lambda: self._ask(session))
+        if check.attested is None:
+            return None
+        user, sources = check.attested.user, check.attested.sources
+        current = replace(stored, session=replace(session, user=user, sources=sources))
+        return _until(current, check.at + self._interval)
+
+    async def find(self, token: str | bytes) -> Found | None:
+        """Who presents this access token, as `Tokens.find`, if its holder is still somebody.
+
+        For whoever gives out something in exchange for a token: what is given out may be asked about by nobody.
+        """
+        stored = await self._tokens.find(token)
+        return None if stored is None else await self.check(stored)
+
+    async def _check_account(self, stored: Found) -> Found | None:
+        name = account_of(stored.session.user.username)
+        account = None if name is None else await self._accounts.find(name)
+        if account is None or not account.is_active:
+            # Not revoked: another replica may have a newer configuration, which declares it.
+            return None
+        return _until(stored, self._clock.now() + self._interval)
+
+    async def _ask(self, session: Session) -> _Check:
+        now = self._clock.now()
+        # First, so that what is revoked from here on ends what is written below.
+        sequence = await self._tokens.sequence()
+        try:
+            attested = await self._recheck(session)
+            if attested.user.username != session.user.username:
+                raise LoginRefused("the owner has another name now", cause="the user name has changed")
+        except LoginRefused as refusal:
+            if refusal.retry_after is not None:
+                raise _could_not_ask(session, refusal.cause or refusal.summary) from None
+            await self._end(session, "ostiary: the owner of the API token was refused by the identity provider")
+            return _Check(now, None)
+        except OstiaryError as error:
+            raise _could_not_ask(session, error.cause or error.summary) from None
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise _could_not_ask(session, type(error).__name__) from None
+        if attested.user != session.user and not await self._write(session.id, attested, sequence):
+            return _Check(now, None)
+        return _Check(now, attested)
+
+    async def _write(self, session_id: str, attested: Attested, sequence: int) -> bool:
+        """Write down who the owner is, so that lists and revocations by group are about today; False if it has ended.
+
+        With the number of a revocation before which it was alive: of those since it began, the store knows the last
+        hour's only.
+        """
+        session = await self._tokens.store.session(session_id)
+        if session is None:
+            return False
+        current = replace(session, user=attested.user, sources=attested.sources, sequence=sequence)
+        try:
+            await self._tokens.store.add(current, [])
+        except LoginRefused:
+            # Revoked at this very moment.
+            return False
+        return True
+
+    async def _end(self, session: Session, by: str) -> None:
+        await self._tokens.end_session(session, by=by)
+
+
+def _until(stored: Found, moment: datetime) -> Found:
+    return replace(stored, token=replace(stored.token, expires_at=min(stored.token.expires_at, moment)))
+
+
+def _could_not_ask(session: Session, cause: str) -> ProviderError:
+    error = ProviderError("the owner of an API token cannot be checked", cause=cause, code="provider-failed")
+    error.username = session.user.username
+    return error

@@ -1,0 +1,332 @@
+"""Audit events read back: what was asked, by whom, and what was decided then.
+
+    audit log  ->  lines  ->  RecordedRequest  ->  ``explain``, ``policy replay|suggest``
+
+Called by the commands, never by the gateway that serves. Events of kube-apiserver have the same form, so its logs can
+be read too. A log may hold what a crash cut short: such lines are counted, and never quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from ostiary.core.bounded_cache import Bounded
+from ostiary.core.scopes import BEYOND_SCOPE
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
+from ostiary_gateway.audit.ended_requests import EndedRequest
+from ostiary_gateway.audit.log_files import Counts, LogPath, lines
+from ostiary_gateway.interfaces.attributes import RequestLine
+from ostiary_gateway.wire.audit import NO_OBJECT, RecordedEvent, RecordedObject, decode_event, decode_notes, decode_user
+from ostiary_gateway.wire.audit_policy import CAPABILITIES, DECISION, REASON, SCOPE, SHADOW_STAGE, UPSTREAM, Stage
+from ostiary_gateway.wire.request_info import PROXY, WATCH, long_running, request_info
+
+ALLOW, FORBID = "allow", "forbid"
+OWN_GROUP = "ostiary.dev"
+
+_METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
+# A long-running request has two events; both have the decision.
+_STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
+_TEXTS_KEPT = 20_000
+# A longer text is decoded each time: a line may have 16 MiB, and so many of those must not be kept.
+_LONGEST_KEPT = 8 * 1024
+NO_PREFIXES: Mapping[str, str] = {}
+_NOBODY = (NO_OBJECT, b"null")
+# The verbs of a request to one object, and to all of them: what `request_info` makes of the methods.
+_OF_ONE = frozenset(("get", "create", "update", "patch", "delete"))
+_OF_MANY = frozenset(("list", "watch", "create", "update", "patch", "deletecollection"))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
+    answered in the end, if that is recorded; `scope` what its token may be used for, if that is less than its owner.
+    `actor` is who asked in the name of the user, if it was somebody else."""
+
+    id: str
+    at: datetime
+    attributes: Attributes
+    decision: Decision
+    status: int = 0
+    scope: str = ""
+    actor: str = ""
+
+    @property
+    def refused_by_scope(self) -> bool:
+        """Whether the policy was not even asked: the token is not for this."""
+        return not self.decision.allowed and self.decision.reason.startswith(BEYOND_SCOPE)
+
+
+class _Notes(NamedTuple):
+    """What the annotations of an event say of its request. Most events of a log share theirs with many others."""
+
+    decision: Decision | None
+    hidden: Decision | None
+    scope: str
+    upstream: str
+    capabilities: tuple[str, ...]
+
+
+class EventReader:
+    """Makes requests of events. The user and the annotations of most events came before, and are decoded once.
+
+    *upstream* is that of events that name none: a gateway with one upstream does not write it down. *prefixes* are what
+    each upstream is not told of: an event has the path as it was sent, and the decision was about the rest.
+    """
+
+    def __init__(self, upstream: str = "", prefixes: Mapping[str, str] = NO_PREFIXES) -> None:
+        self._upstream = upstream
+        self._prefixes = prefixes
+        self._users: Bounded[bytes, UserInfo | None] = Bounded(_TEXTS_KEPT)
+        self._notes: Bounded[bytes, _Notes] = Bounded(_TEXTS_KEPT)
+
+    def request_of(self, event: RecordedEvent) -> RecordedRequest | None:
+        """What *event* records; None if nobody was identified, or nothing was decided."""
+        notes = self._notes_of(bytes(event.annotations))
+        if notes.decision is None or not event.request_uri:
+            return None
+        user = sender = self._user_of(bytes(event.user))
+        text, actor = bytes(event.impersonated_user), ""
+        if text not in _NOBODY:
+            # With impersonation, the decision was about what the impersonated user may do.
+            # One that cannot be read is not the sender: what was done in another's name is no use of the sender's.
+            user = self._user_of(text)
+            actor = "" if user is sender or sender is None else sender.username
+        at = _time(event.request_received_timestamp)
+        if at is None or user is None:
+            return None
+        status = 0 if event.response_status is None else event.response_status.code
+        return RecordedRequest(
+            event.audit_id,
+            at,
+            Attributes(user, _request(event, notes, self._upstream, self._prefixes)),
+            notes.hidden if status == 404 and notes.hidden is not None else notes.decision,
+            status,
+            notes.scope,
+            actor,
+        )
+
+    def _user_of(self, text: bytes) -> UserInfo | None:
+        if text in self._users:
+            return self._users[text]
+        user = decode_user(text)
+        if len(text) <= _LONGEST_KEPT:
+            self._users.keep(text, user)
+        return user
+
+    def _notes_of(self, text: bytes) -> _Notes:
+        notes = self._notes.get(text)
+        if notes is None:
+            notes = _read_notes(decode_notes(text))
+            if len(text) <= _LONGEST_KEPT:
+                self._notes.keep(text, notes)
+        return notes
+
+
+def _read_notes(annotations: dict[str, str]) -> _Notes:
+    decision = hidden = None
+    verdict, reason = annotations.get(DECISION), annotations.get(REASON, "")
+    if verdict == ALLOW:
+        decision = Decision(Verdict.ALLOW, reason)
+    elif verdict == FORBID:
+        decision, hidden = Decision(Verdict.NO_OPINION, reason), Decision(Verdict.NO_OPINION, reason, hidden=True)
+    capabilities = tuple(filter(None, annotations.get(CAPABILITIES, "").split(",")))
+    return _Notes(decision, hidden, annotations.get(SCOPE, ""), annotations.get(UPSTREAM, ""), capabilities)
+
+
+def find(
+    paths: Iterable[LogPath],
+    audit_id: str,
+    *,
+    upstreams: Sequence[str] = (),
+    prefixes: Mapping[str, str] = NO_PREFIXES,
+) -> RecordedRequest | EndedRequest | None:
+    """The request with this id; raises `ConfigurationError` if a file cannot be read.
+
+    Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
+    """
+    lowered_id = audit_id.strip().lower()
+    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
+    text, counts = lowered_id.encode("utf-8", "replace"), Counts()
+    request: RecordedRequest | None = None
+    ended: EndedRequest | None = None
+    for path in paths:
+        for _, line in lines(path, counts):
+            if text not in line.lower():
+                continue
+            event = decode_event(line)
+            if event is None or event.audit_id.lower() != lowered_id:
+                continue
+            # One request may have several events; the last one has the answer.
+            if event.stage != SHADOW_STAGE:
+                request = reader.request_of(event) or request
+            ended = decode_end(event) or ended
+    return request or ended
+
+
+def read(
+    paths: Iterable[LogPath],
+    counts: Counts,
+    *,
+    upstreams: Sequence[str] = (),
+    prefixes: Mapping[str, str] = NO_PREFIXES,
+) -> Iterator[RecordedRequest]:
+    """Each decided request once; raises `ConfigurationError` if a file cannot be read.
+
+    *upstreams* are those of the gateway: if there is only one, events do not name it.
+    """
+    reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
+    # Only what lasts has two events: the stage of the first, until the second comes. To remember all others would take
+    # memory for nothing. kube-apiserver lets clients choose the id, so the id alone does not tell that it is the same.
+    lasting: dict[int, str] = {}
+    for path in paths:
+        for number, line in lines(path, counts):
+            event = decode_event(line)
+            if event is None:
+                counts.count_unreadable(path, number)
+                continue
+            if event.stage not in _STAGES:
+                continue
+            key = hash((event.audit_id, event.request_uri))
+            if lasting.get(key, event.stage) != event.stage:
+                del lasting[key]
+                continue
+            request = reader.request_of(event)
+            if request is None:
+                counts.undecided += 1
+                continue
+            if event.stage == Stage.STARTED.value or long_running(request.attributes.request):
+                lasting[key] = event.stage
+            yield request
+
+
+def decode_request(line: bytes) -> RecordedRequest | None:
+    """What the event on *line* records; None if nobody was identified, nothing was decided, or it is no event."""
+    event = decode_event(line)
+    return None if event is None else EventReader().request_of(event)
+
+
+def decode_end(event: RecordedEvent) -> EndedRequest | None:
+    """How the request of *event* ended, whatever it was; None if it has not."""
+    if event.stage not in (Stage.COMPLETE.value, Stage.PANIC.value):
+        return None
+    at = _time(event.request_received_timestamp)
+    if at is None:
+        return None
+    notes, user = decode_notes(bytes(event.annotations)), decode_user(bytes(event.user))
+    response = event.response_status
+    return EndedRequest(
+        event.audit_id,
+        at,
+        0 if response is None else response.code,
+        "" if response is None else response.message,
+        event.verb.upper(),
+        event.request_uri.partition("?")[0],
+        (event.source_ips or ("",))[0],
+        notes.get("ostiary.dev/claimed-user", "") if user is None else user.username,
+        notes.get("ostiary.dev/login", ""),
+        notes.get("ostiary.dev/provider", ""),
+    )
+
+
+def _time(text: str) -> datetime | None:
+    """The time of an event; UTC if it names no zone, wherever this command runs."""
+    try:
+        at = datetime.fromisoformat(text)
+        return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        # The first day of the calendar may lie before it in UTC.
+        return None
+
+
+def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> RecordedRequest:
+    """*record* with its upstream, which events do not name if there is only one. Our own API has none."""
+    info = record.attributes.request
+    if info.upstream or len(upstreams) != 1 or info.api_group == OWN_GROUP:
+        return record
+    request = replace(info, upstream=upstreams[0])
+    return replace(record, attributes=replace(record.attributes, request=request))
+
+
+def _request(event: RecordedEvent, notes: _Notes, only_upstream: str, prefixes: Mapping[str, str]) -> RequestInfo:
+    verb, (path, _, query), about = event.verb, event.request_uri.partition("?"), event.object_ref
+    prefix = prefixes.get(notes.upstream or only_upstream, "")
+    if prefix and (path == prefix or path.startswith(f"{prefix}/")):
+        path = path[len(prefix) :] or "/"
+    if about is None or not about.resource:
+        return RequestInfo(verb, verb.upper(), _decoded(path), upstream=notes.upstream or only_upstream)
+    upstream = notes.upstream or ("" if about.api_group == OWN_GROUP else only_upstream)
+    method = _METHODS.get(verb, "GET")
+    is_plain = _is_plain(about, verb, path, query)
+    if not is_plain:
+        mapped = _as_mapped(about, RequestLine(method, path, query), verb)
+        if mapped is not None:
+            return replace(mapped, upstream=upstream, capabilities=notes.capabilities)
+    return RequestInfo(
+        verb=verb,
+        method=method,
+        path=path,
+        is_resource=True,
+        modifier=(WATCH if verb == "watch" else PROXY if about.subresource == "proxy" else "") if is_plain else "",
+        api_group=about.api_group,
+        api_version=about.api_version,
+        namespace=about.namespace,
+        resource=about.resource,
+        subresource=about.subresource,
+        name=about.name,
+        capabilities=notes.capabilities,
+        upstream=upstream,
+        of_kubernetes=is_plain,
+    )
+
+
+def _decoded(path: str) -> str:
+    """A path is decided on as it reads without its encoding."""
+    if "%" not in path:
+        return path
+    try:
+        return unquote(path, errors="strict")
+    except ValueError:
+        return path
+
+
+def _is_plain(about: RecordedObject, verb: str, path: str, query: str) -> bool:
+    """Whether the request line says what the reference says and nothing else, so that it need not be parsed.
+
+    Most lines of a log are so. A namespace, which lies in itself, and a selector are not plain.
+    """
+    if about.resource == "namespaces" or verb not in (_OF_ONE if about.name else _OF_MANY):
+        return False
+    if not about.name and "elector" in query:
+        return False
+    version = f"/apis/{about.api_group}/{about.api_version}" if about.api_group else f"/api/{about.api_version}"
+    place = (
+        f"{version}/namespaces/{about.namespace}/{about.resource}" if about.namespace else f"{version}/{about.resource}"
+    )
+    if about.name:
+        place = f"{place}/{about.name}/{about.subresource}" if about.subresource else f"{place}/{about.name}"
+    elif about.subresource:
+        return False
+    return path == place and "%" not in path
+
+
+def _as_mapped(about: RecordedObject, line: RequestLine, verb: str) -> RequestInfo | None:
+    """The request as it was read from its first line, selectors and all, if that line gives the same."""
+    try:
+        mapped = request_info(line)
+    except ValueError:
+        return None
+    # kube-apiserver fills the name of a new object in after it has decided, when it knows the object.
+    is_new = verb == "create" and not mapped.name
+    is_same = (
+        mapped.verb == verb
+        and mapped.resource == about.resource
+        and (mapped.name == about.name or is_new)
+        and mapped.namespace == about.namespace
+        and mapped.subresource == about.subresource
+        and mapped.api_group == about.api_group
+    )
+    return mapped if is_same else None

@@ -1,0 +1,78 @@
+"""How programs that ask the gateway on behalf of others prove who they are: a token of a file, a client certificate.
+
+Used by the webhooks and by the doors of other proxies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from ostiary.core.bounded_cache import Bounded
+from ostiary.core.clock import Clock
+from ostiary_gateway.http1.headers import NO_DIGEST
+from ostiary_gateway.sessions import digest
+
+# How long the token of the file is used before the file is read again.
+CALLERS_SECONDS = 1.0
+MOST_CERTIFICATES = 64
+
+
+class CallerToken:
+    """The token that a file holds. Only its digest is kept."""
+
+    def __init__(self, file: Path, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._digest = NO_DIGEST
+        self._until = float("-inf")
+
+    def digest(self, at: float | None = None) -> bytes:
+        """The digest of the token in the file; raises `OSError` if the file cannot be read or is empty.
+
+        *at* is the time by the monotonic clock, if the caller knows it.
+        """
+        now = self._clock.monotonic() if at is None else at
+        if now >= self._until:
+            token = self._file.read_bytes().strip()
+            if not token:
+                raise OSError(0, "the file holds no token")
+            self._digest = digest(token)
+            self._until = now + CALLERS_SECONDS
+        return self._digest
+
+
+class CertificateNames:
+    """Common names of client certificates. Those of the last certificates are kept, so that each is parsed once."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+        self._known: Bounded[bytes, str] = Bounded(MOST_CERTIFICATES)
+
+    def include(self, certificate: bytes | None) -> bool:
+        """Whether the peer's *certificate*, in DER, has one of the names."""
+        if certificate is None or not self._names:
+            return False
+        if certificate not in self._known:
+            self._known.keep(certificate, common_name(certificate))
+        return self._known[certificate] in self._names
+
+
+def common_name(der: bytes) -> str:
+    """The one common name of a certificate that the listener has verified; empty if it has none, or several.
+
+    Empty, too, for a certificate that is not for clients.
+    """
+    # Imported where it is needed: most gateways ask for no certificates.
+    from cryptography import x509
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    certificate = x509.load_der_x509_certificate(der)
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return ""
+    if not {ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
+        return ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""

@@ -1,0 +1,60 @@
+"""Whether a token may be used for what is asked, before the policy says whether its owner may do it. Pure.
+
+Called by the engine (`request.judge`) and by the self reviews, for tokens that are less than their owner. Such a token
+is checked in addition to the policy: it takes both to let a request pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ostiary.core.scopes import BEYOND_SCOPE, Delegation, explain_miss, parse_scope, rule_for
+from ostiary.errors import ScopeError
+from ostiary.model import Decision, RequestInfo, Verdict
+from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.chain import ChainExplanation, Step
+from ostiary_gateway.authorization.denials import Refusal
+from ostiary_gateway.interfaces.authorization import Explanation
+
+STEP = "token scope"
+
+
+def refusal_by_scope(
+    delegation: Delegation | None, required: Sequence[RequestInfo], *, generation: int
+) -> BeyondScope | None:
+    """The refusal of the first of *required* that is beyond *delegation*; None if the token may be used for all.
+
+    It holds as long as the token does. *generation* is that of the policy in force.
+    """
+    if delegation is None:
+        return None
+    for request in required:
+        layer = delegation.layer_that_refuses(request)
+        if layer is not None:
+            scope = str(layer)
+            reason = f"{BEYOND_SCOPE}: {scope or 'nothing'}"
+            if request is not required[0]:
+                reason += f" (the request needs this as well: {rule_for(request)})"
+            return BeyondScope(Verdict.DENY, reason, False, float("inf"), generation, scope)
+    return None
+
+
+def explain_with_scope(now: ChainExplanation, refusal: Refusal) -> ChainExplanation:
+    """*now*, which is what the policy says, and before it what the scope of the token said, if that refused it."""
+    if not refusal.decision.reason.startswith(BEYOND_SCOPE):
+        return now
+    return explain_refusal_by_scope(now, refusal.decision, refusal.scope, refusal.attributes.request)
+
+
+def explain_refusal_by_scope(
+    now: ChainExplanation, refused: Decision, scope: str, request: RequestInfo
+) -> ChainExplanation:
+    """*now* after the step of the scope that refused *request*."""
+    decision = Decision(Verdict.DENY, refused.reason)
+    try:
+        miss = explain_miss(parse_scope(scope), request)
+    except ScopeError:
+        explanation = Explanation(decision)
+    else:
+        explanation = Explanation(decision, miss.closest, miss.failed, miss.remedy)
+    return ChainExplanation(decision, (Step(STEP, explanation), *now.steps))

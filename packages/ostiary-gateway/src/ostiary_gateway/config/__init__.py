@@ -1,0 +1,7 @@
+"""``gateway.yaml``, read and checked. `load` is where it begins; the result is `config.settings`."""
+
+from ostiary_gateway.config.checks import warnings
+from ostiary_gateway.config.gateway_file import API_VERSION, KIND
+from ostiary_gateway.config.loading import default_config, load, loads
+
+__all__ = ["API_VERSION", "KIND", "default_config", "load", "loads", "warnings"]

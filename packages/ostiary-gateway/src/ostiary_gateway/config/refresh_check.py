@@ -1,0 +1,38 @@
+"""Who is asked about a user when a session of an identity provider is renewed. Pure.
+
+Called by the checks of the configuration, and by `gateway.login` for the length of sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ostiary_gateway.capabilities import ability
+from ostiary_gateway.config.provider import Groups, Identity
+from ostiary_gateway.interfaces.group import ChecksUsers
+from ostiary_gateway.interfaces.identity import RenewalCheck, Revalidates, TellsRenewalCheck
+
+
+def renewal_check(identity: Identity, groups: Iterable[Groups] = ()) -> RenewalCheck:
+    """Who is asked: the identity provider as it says, or a group provider that checks its users, too."""
+    check = _own_check(identity.instance)
+    if check is RenewalCheck.SIGN_IN or not any(_checks_users_of(each, identity.name) for each in groups):
+        return check
+    return RenewalCheck.ASKED
+
+
+def serves(provider: Groups, identity: str) -> bool:
+    """Whether a group provider is asked about the users of an identity provider."""
+    return not provider.identities or identity in provider.identities
+
+
+def _checks_users_of(provider: Groups, identity: str) -> bool:
+    return serves(provider, identity) and ability(provider.instance, ChecksUsers) is not None
+
+
+def _own_check(instance: object) -> RenewalCheck:
+    """What the provider says, or what follows from what it can do."""
+    telling = ability(instance, TellsRenewalCheck)
+    if telling is not None and isinstance(telling.renewal_check, RenewalCheck):
+        return telling.renewal_check
+    return RenewalCheck.NOBODY if ability(instance, Revalidates) is None else RenewalCheck.ASKED

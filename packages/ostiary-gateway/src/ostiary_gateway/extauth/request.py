@@ -1,0 +1,108 @@
+"""The request that a proxy will forward, read from its question. Pure.
+
+Called by the handler for a question whose sender has proved to be the proxy. Each kind of proxy has its fixed sources
+(`dialects`); what else the client may have sent about its request is not looked at. A source that is missing, or there
+twice, is a mistake in the proxy's configuration. A value that no request of ours could have is the client's mistake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from ostiary_gateway.extauth.dialects import FORWARDED_FOR, ProxyDialect
+from ostiary_gateway.http1.headers import Headers
+from ostiary_gateway.http1.request_head import NOT_SERVED, UPGRADES, RequestHead, RequestRefused
+
+# The methods that our own listener reads, which are those of httptools.
+METHODS = frozenset(
+    b"DELETE GET HEAD POST PUT CONNECT OPTIONS TRACE COPY LOCK MKCOL MOVE PROPFIND PROPPATCH SEARCH UNLOCK BIND REBIND"
+    b" UNBIND ACL REPORT MKACTIVITY CHECKOUT MERGE M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE PATCH PURGE MKCALENDAR LINK"
+    b" UNLINK SOURCE QUERY".split()
+)
+# What the printed configuration says of a body without an announced length.
+UNKNOWN_LENGTH = b"unknown"
+# About the question's own connection, and not about the request that it is about.
+_OWN = frozenset((b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"expect"))
+
+
+class BadQuestion(Exception):
+    """The proxy does not say what its kind must say. The message is for the operator, and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRequest:
+    """What the proxy was asked for. `address` is who is connected to it; empty if it does not tell."""
+
+    head: RequestHead
+    address: str
+
+
+def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: bytes) -> CarriedRequest:
+    """The request that *question* is about; *behind_door* is its target from the end of the door's own path on.
+
+    Raises `BadQuestion`, and `RequestRefused` for what would be refused by our own listener, too.
+    """
+    values, others = _split(dialect, question.headers)
+    head = RequestHead()
+    head.headers = others
+    head.method = values[dialect.method] if dialect.method else question.method
+    head.target = values[dialect.uri] if dialect.uri else behind_door
+    head.host = values.get(dialect.host, b"") if dialect.host else question.host
+    head.upgrade = values.get(dialect.upgrade, b"").lower()
+    length = values.get(dialect.length, b"")
+    # Where nobody says how long the body is, it may have any length, as if it came in chunks.
+    head.chunked = not dialect.length or length == UNKNOWN_LENGTH
+    head.content_length = int(length) if length.isdigit() and len(length) < 19 else None
+    address, claimed = _addresses(values[dialect.address], dialect.address) if dialect.address else ("", b"")
+    if claimed:
+        head.headers.append((FORWARDED_FOR, claimed))
+    check_carried(head, length)
+    if dialect.joins_lines:
+        _refuse_joined(head.headers)
+    return CarriedRequest(head, address)
+
+
+def _split(dialect: ProxyDialect, headers: Headers) -> tuple[dict[bytes, bytes], Headers]:
+    """What the proxy says, by name, and the client's own headers."""
+    sources = dialect.sources
+    values: dict[bytes, bytes] = {}
+    others: Headers = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower in sources:
+            if lower in values:
+                raise BadQuestion(f"the header {lower.decode()} is there twice")
+            values[lower] = value.strip(b" \t")
+        elif lower not in _OWN:
+            others.append((name, value))
+    for required in (dialect.method, dialect.uri, dialect.address):
+        if required and not values.get(required):
+            raise BadQuestion(f"the header {required.decode()} is missing")
+    return values, others
+
+
+def _addresses(value: bytes, name: bytes) -> tuple[str, bytes]:
+    """Who is connected to the proxy, which it writes last; and what stands before that, which others have said."""
+    before, _, last = value.rpartition(b",")
+    try:
+        return str(ip_address(last.strip(b" \t").decode("latin-1"))), before.strip(b" \t")
+    except ValueError:
+        raise BadQuestion(f"the header {name.decode()} does not end with an address") from None
+
+
+def check_carried(head: RequestHead, length: bytes) -> None:
+    """Raise `RequestRefused` for what our own listener would refuse; *length* is that of the body, as it was said."""
+    is_no_length = bool(length) and not head.chunked and head.content_length is None
+    if head.method not in METHODS or not head.host or is_no_length:
+        raise RequestRefused(400, "the request cannot be understood")
+    if head.method in NOT_SERVED:
+        raise RequestRefused(405, "this method is not served")
+    if head.upgrade and head.upgrade not in UPGRADES:
+        raise RequestRefused(400, "the connection cannot switch to this protocol")
+
+
+def _refuse_joined(headers: Headers) -> None:
+    """Two users to be would be one with a comma in the name, and two groups one: nobody may decide on those."""
+    if any(name.lower().startswith(b"impersonate") and b"," in value for name, value in headers):
+        raise RequestRefused(400, "through this proxy an Impersonate header comes once, and without a comma")

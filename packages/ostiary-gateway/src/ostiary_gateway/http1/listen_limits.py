@@ -1,0 +1,43 @@
+"""The settings ``listen.limits`` and ``listen.timeouts``: what a client may send, and how long it may take.
+
+Declared here, next to the server that keeps them; read by `gateway.config` and given to `http1.server` by the worker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from ostiary_gateway.settings.kinds import Duration, Integer
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """What a client may send."""
+
+    header_bytes: Annotated[int, Integer("all headers of one request", least=1024, unit="bytes")] = 64 * 1024
+    headers: Annotated[int, Integer("headers of one request", least=10)] = 100
+    body_bytes: Annotated[int | None, Integer("the body of one request", unit="bytes", unset="no limit")] = None
+    connections: Annotated[int, Integer("connections at a time, per worker")] = 10_000
+    body_rate: Annotated[
+        int,
+        Integer(
+            "at which a body must come, on average, once `timeouts.body` has passed. While the gateway does not read,"
+            " because the upstream does not, no time passes. `0`: any rate",
+            least=0,
+            unit="bytes a second",
+        ),
+    ] = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ListenTimeouts:
+    """How long a client may take."""
+
+    header: Annotated[timedelta, Duration("until all headers have come")] = timedelta(seconds=10)
+    body: Annotated[timedelta, Duration("between two pieces of a body; then 408")] = timedelta(seconds=60)
+    upload: Annotated[timedelta, Duration("for a whole body, however quickly it comes; `0s`: any time", zero=True)] = (
+        timedelta(hours=1)
+    )
+    idle: Annotated[timedelta, Duration("between two requests of a connection")] = timedelta(seconds=120)

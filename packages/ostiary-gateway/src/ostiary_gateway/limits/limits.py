@@ -1,0 +1,370 @@
+"""All limits together: they keep one user from using up what all share.
+
+    rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
+
+Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together,
+and nearly so by all replicas (`core.counting`); seats and streams by each worker. Each user has a `UserShare`, which
+counts what they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import TooManyRequests
+from ostiary.model import UserInfo
+from ostiary_gateway.http1.exchange import ClientConnection
+from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
+from ostiary_gateway.limits.rates import Buckets, FailedAttempts
+from ostiary_gateway.limits.settings import LimitSettings
+from ostiary_gateway.limits.user_usage import Leave, UserShare, no_place
+
+# Seats: how many requests are served at once, and in which order those are served that wait for a seat.
+#
+# Called by `admit.limits` around every request that is not a stream. With all seats taken, everybody else waits for one
+# request of a greedy user at most per seat.
+
+
+class _Waiter:
+    __slots__ = ("deadline", "share", "turn")
+
+    def __init__(self, share: UserShare, turn: asyncio.Future[Leave], deadline: float) -> None:
+        self.share, self.turn, self.deadline = share, turn, deadline
+
+
+class FairSeats:
+    """Bounds the requests that are served at once, in all and for one user. Each user has a queue of their own.
+
+    The queues are served in turn. A user who holds their share is passed over: while a seat is free, nobody waits but
+    such users.
+    """
+
+    def __init__(
+        self,
+        seats: int,
+        *,
+        per_user: int,
+        queue_length: int,
+        queued_in_all: int,
+        wait_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._seats = seats or 2**62
+        self._per_user = per_user or 2**62
+        self._queue_length, self._queued_in_all, self._wait_seconds = queue_length, queued_in_all, wait_seconds
+        self._clock = clock
+        # In the order in which they are served: a user who has been served goes to the end.
+        self._queues: dict[UserShare, deque[_Waiter]] = {}
+        # All that wait, the longest first. All may wait equally long, so this is also the order of deadlines.
+        self.waiters: dict[_Waiter, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.in_flight = 0
+
+    @property
+    def queued(self) -> int:
+        return len(self.waiters)
+
+    def try_enter(self, share: UserShare) -> Leave | None:
+        """A seat, if there is one right now."""
+        # A user who waits although a seat is free holds their whole share, so nobody is overtaken.
+        if self.in_flight >= self._seats or share.seats >= self._per_user:
+            return None
+        self.in_flight += 1
+        share.seats += 1
+        return share.leave_seat
+
+    def is_free_for(self, share: UserShare) -> bool:
+        """Whether `try_enter` would give a seat."""
+        return self.in_flight < self._seats and share.seats < self._per_user
+
+    async def wait(self, share: UserShare) -> Leave:
+        """A seat, when it is this user's turn; raises `TooManyRequests` if the queue is full or the wait too long."""
+        leave = self.try_enter(share)
+        if leave is not None:
+            return leave
+        waiter = self._enqueue(share)
+        try:
+            return await waiter.turn
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+
+    def expire(self) -> None:
+        """Refuse all that have waited too long. A timer calls it while any request waits."""
+        now = self._clock.monotonic()
+        overdue = []
+        for waiter in self.waiters:
+            if waiter.deadline > now:
+                break
+            overdue.append(waiter)
+        for waiter in overdue:
+            self._remove(waiter)
+            if not waiter.turn.done():
+                waiter.turn.set_exception(self._refusal("the request waited too long in the queue"))
+
+    def _enqueue(self, share: UserShare) -> _Waiter:
+        if len(self._queues.get(share, ())) >= self._queue_length:
+            raise self._refusal("too many requests of this user are queued")
+        if len(self.waiters) >= self._queued_in_all:
+            raise self._refusal("too many requests are queued")
+        loop = asyncio.get_running_loop()
+        waiter = _Waiter(share, loop.create_future(), self._clock.monotonic() + self._wait_seconds)
+        self._queues.setdefault(share, deque()).append(waiter)
+        self.waiters[waiter] = None
+        if self._timer is None:
+            self._timer = loop.call_later(self._wait_seconds, self._on_time)
+        return waiter
+
+    def serve_waiting(self) -> None:
+        """A seat has become free: give it to the user whose turn it is."""
+        while self.in_flight < self._seats:
+            share = next((share for share in self._queues if share.seats < self._per_user), None)
+            if share is None:
+                return
+            waiter = self._queues[share][0]
+            self._remove(waiter)
+            self._to_the_end(share)
+            if not waiter.turn.done():
+                self.in_flight += 1
+                share.seats += 1
+                waiter.turn.set_result(share.leave_seat)
+
+    def _to_the_end(self, share: UserShare) -> None:
+        queue = self._queues.pop(share, None)
+        if queue is not None:
+            self._queues[share] = queue
+
+    def _remove(self, waiter: _Waiter) -> None:
+        self.waiters.pop(waiter, None)
+        queue = self._queues.get(waiter.share)
+        if queue is None:
+            return
+        if queue[0] is waiter:
+            queue.popleft()
+        elif waiter in queue:
+            queue.remove(waiter)
+        if not queue:
+            del self._queues[waiter.share]
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        """A client that waited has gone. If it was given a seat in the same moment, that is free again."""
+        self._remove(waiter)
+        turn = waiter.turn
+        if turn.done() and not turn.cancelled() and turn.exception() is None:
+            turn.result()()
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.expire()
+        first = next(iter(self.waiters), None)
+        if first is not None:
+            delay = max(first.deadline - self._clock.monotonic(), 0.01)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_time)
+
+    def _refusal(self, cause: str) -> TooManyRequests:
+        return TooManyRequests("too many requests at once", cause=cause, retry_after=1.0)
+
+
+# Bounds how many streams are open: watches, logs, terminals, and whatever else takes long.
+#
+# Called by `admit.limits` for a request that is known to take long, and by `request.streams` for one that turns out to.
+
+
+class StreamLimit:
+    """How many streams may be open: of one user, and of all."""
+
+    def __init__(self, per_user: int, in_all: int) -> None:
+        self._per_user, self._in_all = per_user, in_all
+        self.open_in_all = 0
+
+    def try_open(self, share: UserShare) -> Leave | None:
+        """A place, if one is free."""
+        if not share.exempt and (self._has_most(share) or self._is_full):
+            return None
+        share.streams += 1
+        self.open_in_all += 1
+        return share.close_stream
+
+    def open(self, share: UserShare) -> Leave:
+        """A place; raises `TooManyRequests` if none is free."""
+        leave = self.try_open(share)
+        if leave is None:
+            cause = "too many streams of all users are open"
+            if self._has_most(share):
+                cause = f"the user has {share.streams} watches, logs, terminals or other streams open"
+            raise TooManyRequests("too many open streams", cause=cause, retry_after=1.0)
+        return leave
+
+    def close(self, share: UserShare) -> None:
+        share.streams -= 1
+        self.open_in_all -= 1
+
+    def _has_most(self, share: UserShare) -> bool:
+        return bool(self._per_user) and share.streams >= self._per_user
+
+    @property
+    def _is_full(self) -> bool:
+        return bool(self._in_all) and self.open_in_all >= self._in_all
+
+
+# Bounds the bytes that wait for slow clients and upstreams, and thereby the memory that they take.
+#
+# Called by a user's connections, through the user's share.
+
+
+class UnreadLimit:
+    """How many bytes may wait: for one user, and for all. Nobody is exempt from using memory."""
+
+    def __init__(self, per_user: int, in_all: int) -> None:
+        self._per_user, self._in_all = per_user, in_all
+        self.held_in_all = 0
+
+    def hold(self, share: UserShare, size: int) -> bool:
+        """Count *size* more bytes, or fewer if it is negative; False if they are too many."""
+        share.unread += size
+        self.held_in_all += size
+        return not (
+            (self._per_user and share.unread > self._per_user) or (self._in_all and self.held_in_all > self._in_all)
+        )
+
+
+# So many lookups at a time for addresses with too many invalid tokens. A connection has one, so they take turns.
+SUSPECT_LOOKUPS = 8
+
+
+class Limits:
+    """As the engine uses them::
+
+        leave = limits.try_enter(share) or await limits.wait(share)
+        try: ...
+        finally: leave()
+
+    Both raise `TooManyRequests`. A long-running request has `open_stream` instead of a seat.
+    """
+
+    def __init__(
+        self,
+        settings: LimitSettings | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        counts: ImmediateCounts | None = None,
+    ) -> None:
+        self.settings = settings = settings or LimitSettings()
+        self.seats = FairSeats(
+            settings.concurrency,
+            per_user=settings.seats_per_user,
+            queue_length=settings.queue_length,
+            queued_in_all=settings.queued_in_all,
+            wait_seconds=settings.queue_wait,
+            clock=clock,
+        )
+        self.streams = StreamLimit(settings.streams, settings.streams_in_all)
+        self.failures = FailedAttempts(settings.failures_per_minute, clock=clock, counts=counts)
+        self._suspect_lookups = asyncio.Semaphore(SUSPECT_LOOKUPS)
+        self._unread = UnreadLimit(settings.unread_per_user, settings.unread_in_all)
+        rate, burst = settings.requests_per_second, settings.burst
+        self._rate = Buckets(rate, burst, clock=clock, counts=counts, name="requests")
+        self._has_rate = rate > 0
+        self._shares: WeakValueDictionary[tuple[str, bool], UserShare] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def lookup(self, address: str) -> AsyncIterator[None]:
+        """Held while a token is looked up that is not in memory, which a client at *address* has presented.
+
+        Addresses with too many invalid tokens share a few lookups at a time: a valid token from there waits, but is
+        not rejected.
+        """
+        if self.failures.seconds_blocked(address):
+            async with self._suspect_lookups:
+                yield
+        else:
+            yield
+
+    @property
+    def unread(self) -> int:
+        """How many bytes wait for clients and upstreams that do not read them."""
+        return self._unread.held_in_all
+
+    def share(self, user: UserInfo) -> UserShare:
+        """The share that a user's requests count for. It lives as long as a plan, a request or a connection has it."""
+        settings = self.settings
+        exempt = user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups)
+        share = self._shares.get((user.username, exempt))
+        if share is None:
+            share = self._shares[user.username, exempt] = UserShare(
+                user.username,
+                seats=self.seats,
+                streams=self.streams,
+                unread=self._unread,
+                most_connections=0 if exempt else settings.connections_per_user,
+                exempt=exempt,
+            )
+        return share
+
+    def try_enter(self, share: UserShare) -> Leave | None:
+        """A seat, if there is one right now; None if the caller must `wait` for it."""
+        if share.exempt:
+            return no_place
+        if self._has_rate:
+            self.check_rate(share.name)
+        return self.seats.try_enter(share)
+
+    def pass_through(self, share: UserShare) -> bool:
+        """Count a request that is over as soon as it is let in, and needs a seat for no time.
+
+        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        """
+        if share.exempt:
+            return True
+        # The rate comes last: what takes from it is let in.
+        return self.seats.is_free_for(share) and not (self._has_rate and self._rate.take(share.name))
+
+    def take_seat(self, share: UserShare) -> bool:
+        """Count a request and take a seat, which `UserShare.leave` gives back, if there is one right now.
+
+        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        """
+        if share.exempt:
+            return True
+        seats = self.seats
+        if not seats.is_free_for(share) or (self._has_rate and self._rate.take(share.name)):
+            return False
+        seats.in_flight += 1
+        share.seats += 1
+        return True
+
+    async def wait(self, share: UserShare) -> Leave:
+        return await self.seats.wait(share)
+
+    def open_stream(self, share: UserShare) -> Leave:
+        if self._has_rate and not share.exempt:
+            self.check_rate(share.name)
+        return self.streams.open(share)
+
+    def check_rate(self, key: str) -> None:
+        retry_after = self._rate.take(key)
+        if retry_after:
+            raise TooManyRequests(
+                "too many requests", cause="the user's rate limit is exceeded", retry_after=retry_after
+            )
+
+
+# Counts the connections of each user. Called by the engine when a connection carries another user's request.
+
+
+def charge_connection(connection: ClientConnection, share: UserShare) -> bool:
+    """Count *connection* for the user of *share*, and no longer for its last one; False if that user has too many."""
+    account = connection.account
+    if account is None:
+        connection.charge(share)
+    else:
+        # Written out here: on a connection that many users share, every request does it.
+        account.connections -= 1
+        share.connections += 1
+        connection.account = share
+    return share.connections <= share.most_connections

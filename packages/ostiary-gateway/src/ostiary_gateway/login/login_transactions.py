@@ -1,0 +1,239 @@
+"""Logins that are under way: somebody was sent to another page, or has a form to fill in, and is expected back.
+
+Called by the sign-in routes. A flow is found by a random text in a cookie, so that only the browser that began it can
+finish it. It is good for one return and ends after ten minutes. Where the person goes in the end is stored in the flow,
+on the server; no address is ever taken from a request.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypeAlias
+from urllib.parse import parse_qs, urlsplit
+
+from ostiary.core.clock import Clock
+from ostiary.model import Secret, UserInfo
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import LoginRequest, RequiredAuthentication
+from ostiary_gateway.interfaces.token_store import RecordStore
+from ostiary_gateway.login.cookies import Cookie
+from ostiary_gateway.login.records import Records, Value
+from ostiary_gateway.login.required import required_from_json, required_json
+
+LIFETIME = timedelta(minutes=10)
+# A browser follows the redirect at once.
+PARKED_LIFETIME = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class CliGoal:
+    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it.
+
+    `step_up` is the ticket of a step-up (`login.step_up`): the person has a session, which must prove more.
+    """
+
+    challenge: str
+    port: int
+    state: str
+    client: str
+    step_up: str = field(default="", repr=False)
+    required: RequiredAuthentication | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGoal:
+    """The person came to approve a device, and signs in first."""
+
+    user_code: str
+    required: RequiredAuthentication | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationGoal:
+    """The person opened a web application. `request` is the id of what it was for: see `login.applications`."""
+
+    request: str
+    application: str
+    origin: str
+    required: RequiredAuthentication | None = None
+
+
+Goal = CliGoal | DeviceGoal | ApplicationGoal | None
+"""What a login is for; None: a token, or the page where there is one. `required` is what the sign-in must prove."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Where a login stands.
+
+    `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
+    `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
+    somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
+    known once groups are being asked for: by then the group providers before `position` have answered with
+    `memberships`, and `kept`, `origins`, `sign_out_hint` and `until` are what the identity provider gave for the
+    session. `sequence` is the number of the last revocation when the login began.
+    """
+
+    identity: str = ""
+    state: str | None = None
+    remember: tuple[tuple[str, str], ...] = ()
+    user: UserInfo | None = None
+    position: int = 0
+    memberships: tuple[Membership, ...] = ()
+    goal: Goal = None
+    kept: Secret | None = None
+    state_name: str = "state"
+    origins: tuple[str, ...] = ()
+    sign_out_hint: Secret | None = None
+    sequence: int | None = None
+    until: datetime | None = None
+
+
+class Flows:
+    def __init__(self, store: RecordStore, *, secure: bool, clock: Clock) -> None:
+        self._records = Records(store, "flow", LIFETIME, clock=clock)
+        self._cookie = Cookie("login", secure=secure)
+
+    async def begin(self, flow: Flow) -> tuple[str, str]:
+        """Remember *flow*; returns the header that makes the browser remember it too."""
+        key = secrets.token_urlsafe(32)
+        await self._records.put(key, _to_json(flow))
+        return self._cookie.set(key, seconds=LIFETIME.total_seconds())
+
+    async def finish(self, request: LoginRequest) -> Flow | None:
+        """The flow that this browser began, and its end. None if there is none, or if another state comes back."""
+        flow = await self._take(request)
+        if flow is None or not flow.identity:
+            return None
+        returned = [value for name, value in (*request.query, *request.form) if name == flow.state_name]
+        return flow if flow.state is None or returned == [flow.state] else None
+
+    async def goal(self, request: LoginRequest) -> Goal:
+        """What this browser wants to sign in for, while the person is still choosing a provider."""
+        key = self._cookie.of(request)
+        value = await self._records.find(key) if key else None
+        flow = None if value is None else _from_json(value)
+        return flow.goal if flow is not None and not flow.identity else None
+
+    async def take_goal(self, request: LoginRequest) -> Goal:
+        """The same, and the flow ends."""
+        flow = await self._take(request)
+        return flow.goal if flow is not None and not flow.identity else None
+
+    async def _take(self, request: LoginRequest) -> Flow | None:
+        key = self._cookie.of(request)
+        value = await self._records.take(key) if key else None
+        return None if value is None else _from_json(value)
+
+    def forget(self) -> tuple[str, str]:
+        return self._cookie.forget()
+
+
+class ParkedReturns:
+    """Forms with which an identity system sends a browser back, until the browser comes again with its own cookies.
+
+    A form of another site comes without them (SameSite=Lax), so nobody can tell yet whose login it is. The browser is
+    sent on to the same path with a ticket, which is good once. A ticket is no proof of anything: whoever follows a link
+    with somebody else's has a form there that does not fit the login of their own browser.
+    """
+
+    TICKET = "ostiary_return"
+
+    def __init__(self, store: RecordStore, *, clock: Clock) -> None:
+        self._records = Records(store, "parked return", PARKED_LIFETIME, clock=clock)
+
+    async def park(self, request: LoginRequest) -> str:
+        """Keep the form of *request*; returns where the browser has to go."""
+        ticket = secrets.token_urlsafe(32)
+        await self._records.put(ticket, {"path": request.path, "query": request.query, "form": request.form})
+        return f"{request.path}?{self.TICKET}={ticket}"
+
+    async def claim(self, request: LoginRequest) -> LoginRequest:
+        """*request* as the identity system sent it, if it has a good ticket; else as it is."""
+        tickets = [value for name, value in request.query if name == self.TICKET]
+        value = await self._records.take(tickets[0]) if len(tickets) == 1 else None
+        if value is None or value["path"] != request.path:
+            return request
+        return replace(request, method="POST", query=pairs(value["query"]), form=pairs(value["form"]))
+
+
+def state_of(url: str, name: str = "state") -> str | None:
+    """The parameter of a redirect that must come back, if it has one."""
+    values = parse_qs(urlsplit(url).query, keep_blank_values=True).get(name)
+    return values[0] if values else None
+
+
+# --- as records ---
+
+
+UserJson: TypeAlias = tuple[str, str, Sequence[str], Sequence[tuple[str, Sequence[str]]]]
+
+
+def user_json(user: UserInfo) -> list[object]:
+    return [user.username, user.uid, user.groups, user.extra]
+
+
+def user_from_json(value: UserJson) -> UserInfo:
+    username, uid, groups, extra = value
+    return UserInfo(username, uid, tuple(groups), tuple((key, tuple(values)) for key, values in extra))
+
+
+def pairs(value: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((first, second) for first, second in value)
+
+
+def _to_json(flow: Flow) -> Value:
+    goal = flow.goal
+    value: dict[str, object] = {"identity": flow.identity, "state": flow.state, "remember": flow.remember}
+    value["state_name"] = flow.state_name
+    if flow.user is not None:
+        value |= {"user": user_json(flow.user), "position": flow.position}
+        value["memberships"] = [(member.group, member.source) for member in flow.memberships]
+    if flow.kept is not None:
+        value["kept"] = flow.kept.reveal()
+    if flow.origins:
+        value["origins"] = flow.origins
+    if flow.sign_out_hint is not None:
+        value["sign_out_hint"] = flow.sign_out_hint.reveal()
+    if flow.sequence is not None:
+        value["sequence"] = flow.sequence
+    if flow.until is not None:
+        value["until"] = flow.until.isoformat()
+    if goal is not None and goal.required is not None:
+        value["required"] = required_json(goal.required)
+    if isinstance(goal, CliGoal):
+        value["cli"] = [goal.challenge, goal.port, goal.state, goal.client, goal.step_up]
+    elif isinstance(goal, DeviceGoal):
+        value["device"] = goal.user_code
+    elif isinstance(goal, ApplicationGoal):
+        value["application"] = [goal.request, goal.application, goal.origin]
+    return value
+
+
+def _from_json(value: Value) -> Flow:
+    goal: Goal = None
+    required = required_from_json(value["required"]) if "required" in value else None
+    if "cli" in value:
+        goal = replace(CliGoal(*value["cli"]), required=required)
+    elif "device" in value:
+        goal = DeviceGoal(value["device"], required)
+    elif "application" in value:
+        goal = replace(ApplicationGoal(*value["application"]), required=required)
+    return Flow(
+        identity=value["identity"],
+        state=value["state"],
+        remember=pairs(value["remember"]),
+        user=user_from_json(value["user"]) if "user" in value else None,
+        position=value.get("position", 0),
+        memberships=tuple(Membership(*member) for member in value.get("memberships", ())),
+        goal=goal,
+        kept=Secret(value["kept"]) if "kept" in value else None,
+        state_name=value.get("state_name", "state"),
+        origins=tuple(value.get("origins", ())),
+        sign_out_hint=Secret(value["sign_out_hint"]) if "sign_out_hint" in value else None,
+        sequence=value.get("sequence"),
+        until=datetime.fromisoformat(value["until"]) if "until" in value else None,
+    )

@@ -1,0 +1,66 @@
+"""What a person has granted to a program, as a record, until it is fetched: a session of its own, or a step-up.
+
+Called by the command line's codes and the device codes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from ostiary.errors import LoginRefused
+from ostiary.model import Secret
+from ostiary_gateway.interfaces.token_store import Session
+from ostiary_gateway.login.challenges import Ticket
+from ostiary_gateway.login.identity_service import SignedIn
+from ostiary_gateway.login.login_transactions import pairs, user_from_json, user_json
+from ostiary_gateway.login.records import Value
+from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.step_up import StepUps
+from ostiary_gateway.sessions import Attested, Issued, Tokens
+
+
+class Grants:
+    def __init__(self, tokens: Tokens, lengths: SessionLengths, step_ups: StepUps) -> None:
+        self._tokens = tokens
+        self._lengths = lengths
+        self._step_ups = step_ups
+
+    async def make(self, signed: SignedIn, *, client: str, at: datetime, step_up: str = "") -> dict[str, object]:
+        """What *signed* grants. With the ticket *step_up* it is for that session only, and begins none."""
+        attested = signed.attested
+        granted = {"user": user_json(attested.user), "sources": attested.sources, "provider": signed.provider}
+        if step_up:
+            await self._step_ups.check(step_up, attested.user, signed.provider)
+            return {**granted, "step_up": step_up}
+        secret = {} if attested.kept is None else {"kept": attested.kept.reveal()}
+        sequence = await self._tokens.sequence() if signed.sequence is None else signed.sequence
+        began = {"client": client, "at": at.isoformat(), "sequence": sequence}
+        ends = {} if attested.until is None else {"until": attested.until.isoformat()}
+        return {**granted, **secret, **began, **ends, "origins": attested.origins}
+
+    async def ticket(self, step_up: str) -> Ticket | None:
+        """What the person reads before they grant a step-up; None if it has expired."""
+        return await self._step_ups.tickets.find(step_up)
+
+    async def redeem(self, grant: Value) -> Issued | Session | None:
+        """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
+        secret = Secret(grant["kept"]) if "kept" in grant else None
+        user, sources = user_from_json(grant["user"]), pairs(grant["sources"])
+        attested = Attested(user, sources, secret, tuple(grant.get("origins", ())))
+        try:
+            if "step_up" in grant:
+                return await self._step_ups.apply(grant["step_up"], attested.user, grant["provider"])
+            return await self._tokens.issue(
+                attested.user,
+                provider=grant["provider"],
+                sources=attested.sources,
+                client=grant["client"],
+                at=datetime.fromisoformat(grant["at"]),
+                sequence=grant["sequence"],
+                origins=attested.origins,
+                kept=secret,
+                session_lifetime=self._lengths.of(grant["provider"], kept=secret is not None),
+                until=datetime.fromisoformat(grant["until"]) if "until" in grant else None,
+            )
+        except LoginRefused:
+            return None

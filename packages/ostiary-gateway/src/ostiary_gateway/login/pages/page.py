@@ -1,0 +1,158 @@
+"""A whole page: what is around the content, and the headers that go with it.
+
+Called by the views and the pages. For whom a page is (the language, and where the same page is in others) is said once
+for a request, with `reading`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.login.pages.markup import NOTHING, Markup, join
+from ostiary_gateway.login.pages.messages import catalogue, say, speaking, spoken
+from ostiary_gateway.login.pages.templates import asset, fill
+from ostiary_gateway.login.responses import LoginAnswer
+
+# The HTML around the content of a page: style, title, icon, header. Pure.
+#
+# Called by `page`, and by the command line for the page at which a sign-in ends in the browser; so this module and what
+# it imports need nothing of the gateway.
+
+
+def document(
+    look: Look = DEFAULT_LOOK,
+    *,
+    title: str,
+    body: Markup,
+    nonce: str,
+    navigation: Markup = NOTHING,
+    footer: Markup = NOTHING,
+    style: Markup = NOTHING,
+    script: Markup = NOTHING,
+) -> Markup:
+    """A whole page. The policy that goes with it must allow style and script with *nonce*, and ``data:`` images.
+
+    *style* is what a page has besides the style of all.
+    """
+    return fill(
+        "layout.html",
+        language=spoken(),
+        title=say("common.page_title", title=title, site=look.name),
+        site=look.name,
+        logo=fill("logo.html", url=look.logo) if look.logo else fill("door.html"),
+        favicon=look.favicon or _favicon(look),
+        body=body,
+        navigation=navigation,
+        footer=footer,
+        nonce=nonce,
+        style=Markup(fill("style.css", **look.colours) + style),
+        script=fill("script.html", nonce=nonce, script=script) if script else NOTHING,
+    )
+
+
+def _favicon(look: Look) -> str:
+    icon = asset("favicon.svg").strip().replace("currentColor", look.accent)
+    return "data:image/svg+xml," + quote(icon, safe=" ='/:")
+
+
+@dataclass(frozen=True, slots=True)
+class _PageReader:
+    """`addresses` are those of this page in each language; none where there is no choice."""
+
+    look: Look = DEFAULT_LOOK
+    addresses: tuple[tuple[str, str], ...] = ()
+
+
+_ANYBODY = _PageReader()
+_reader: ContextVar[_PageReader] = ContextVar("reader", default=_ANYBODY)
+
+
+@contextmanager
+def reading(look: Look, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
+    """Pages look like *look* and are in *language* until the block ends; *addresses* lead to the other languages."""
+    token = _reader.set(_PageReader(look, tuple(addresses.items())))
+    try:
+        with speaking(language):
+            yield
+    finally:
+        _reader.reset(token)
+
+
+def page(
+    title: str,
+    body: Markup,
+    *,
+    status: int = 200,
+    navigation: Markup = NOTHING,
+    headers: Iterable[tuple[str, str]] = (),
+    forms_lead_to: str = "",
+    private: bool = False,
+    style: str = "",
+    script: str = "",
+    connects: bool = False,
+) -> LoginAnswer:
+    """A whole page. *forms_lead_to* is an address besides ours that its forms may end at.
+
+    *style* and *script* are assets besides those of all pages. With *connects*, a script may ask us for more.
+
+    A *private* page tells nobody where its links come from. The others tell ourselves: a form must be able to say so.
+    It shows what is shown once, so it leads to no other language of itself.
+    """
+    reader, nonce = _reader.get(), secrets.token_urlsafe(16)
+    whole = document(
+        reader.look,
+        title=title,
+        body=body,
+        navigation=navigation,
+        footer=_footer(reader, private=private),
+        nonce=nonce,
+        style=Markup(asset(style) if style else ""),
+        script=Markup(asset("page.js") + (asset(script) if script else "")),
+    )
+    connections = "; connect-src 'self'" if connects else ""
+    policy = (
+        f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
+        f"form-action 'self'{' ' + forms_lead_to if forms_lead_to else ''}; frame-ancestors 'none'{connections}"
+    )
+    fixed = (
+        ("Content-Type", "text/html; charset=utf-8"),
+        ("Content-Language", spoken()),
+        ("Vary", "Accept, Accept-Language, Cookie"),
+        ("Cache-Control", "no-store"),
+        ("Pragma", "no-cache"),
+        ("Referrer-Policy", "no-referrer" if private else "same-origin"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Frame-Options", "DENY"),
+        ("Cross-Origin-Opener-Policy", "same-origin"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+        ("Content-Security-Policy", policy),
+    )
+    return LoginAnswer(status, (*fixed, *headers), whole.encode("utf-8", "replace"))
+
+
+def _footer(reader: _PageReader, *, private: bool) -> Markup:
+    look, choice = reader.look, len(reader.addresses) > 1 and not private
+    if not look.support and not look.help and not choice:
+        return NOTHING
+    return fill(
+        "footer.html",
+        support=fill("footer_support.html", text=look.support) if look.support else NOTHING,
+        help=fill("footer_help.html", url=look.help) if look.help else NOTHING,
+        languages=fill("footer_languages.html", links=_languages(reader)) if choice else NOTHING,
+    )
+
+
+def _languages(reader: _PageReader) -> Markup:
+    def link(language: str, url: str) -> Markup:
+        name = catalogue(language)["language"]
+        if language == spoken():
+            return fill("language_here.html", language=language, name=name)
+        return fill("language_link.html", language=language, name=name, url=url)
+
+    return join(link(language, url) for language, url in reader.addresses)

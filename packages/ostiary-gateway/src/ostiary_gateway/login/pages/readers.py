@@ -1,0 +1,69 @@
+"""For whom pages are: the operator's look, and the language that a person reads.
+
+The language is what they have chosen, what their browser asks for, or the first that is offered.
+
+Called by the routes for every request of a browser. A link of a page, ``?language=de``, sets a cookie and leads back to
+the same address without it; nothing else depends on the cookie, so it may come from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote, urlencode
+
+from ostiary.core.languages import preferred
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.login import responses as answers
+from ostiary_gateway.login.cookies import Cookie
+from ostiary_gateway.login.pages.page import reading
+from ostiary_gateway.login.responses import LoginAnswer
+from ostiary_gateway.login.visit import Visit, only
+
+PARAMETER = "language"
+KEPT_SECONDS = 365 * 24 * 3600
+
+
+class Readers:
+    def __init__(self, look: Look = DEFAULT_LOOK, *, secure: bool) -> None:
+        self._look = look
+        self._offered = look.languages
+        self._cookie = Cookie("language", secure=secure)
+
+    def language(self, request: LoginRequest) -> str:
+        chosen = self._cookie.of(request)
+        return chosen if chosen in self._offered else preferred(request.header("accept-language") or "", self._offered)
+
+    @contextmanager
+    def reading(self, request: LoginRequest, *, linked: bool = True) -> Iterator[None]:
+        """Pages until the block ends are in the language of who sent *request*; *linked* if they offer others."""
+        addresses = {language: _address(request, language) for language in self._offered} if linked else {}
+        with reading(self._look, self.language(request), addresses):
+            yield
+
+    def choice(self, visit: Visit) -> LoginAnswer | None:
+        """The answer to a person who has chosen a language: the same address again; None if nobody has."""
+        request = visit.request
+        chosen = only(request.query, PARAMETER)
+        if chosen not in self._offered or not visit.html or request.method != "GET" or _is_return(request.path):
+            return None
+        cookie = self._cookie.set(chosen, seconds=KEPT_SECONDS)
+        return answers.redirect(_address(request, None), 303).with_headers(cookie)
+
+
+def _is_return(path: str) -> bool:
+    """Whether an identity system sends people here, with parameters of its own."""
+    return path.endswith("/provider") or (path.endswith("/logout") and path != "/auth/logout")
+
+
+def _address(request: LoginRequest, language: str | None) -> str:
+    """The page of *request*, in *language*. What a form or an identity system has sent is not sent again."""
+    path, query = request.path, list(request.query)
+    if _is_return(path):
+        path, query = "/auth", []
+    if request.method not in ("GET", "HEAD"):
+        query = []
+    query = [(name, value) for name, value in query if name != PARAMETER]
+    query += [] if language is None else [(PARAMETER, language)]
+    return quote(path) + (f"?{urlencode(query)}" if query else "")

@@ -1,0 +1,46 @@
+"""Fills the HTML templates of ``assets/``. Pure.
+
+Called by the views and the pages. In a template ``{{name}}`` is a value and ``[[home.title]]`` a text of the catalogue
+(`ostiary_gateway.login.pages.messages`) in the language of the request, with the values of the template. Every value is
+escaped unless it is a `Markup`, which only this package makes. There are no loops: a row is a template of its own, and
+`join` puts rows together.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from ostiary.core.languages import LANGUAGES
+from ostiary_gateway.login.pages.markup import Markup, escape
+from ostiary_gateway.login.pages.messages import catalogue, fill_values, spoken, values_in
+
+_NAME = re.compile(r"\{\{([a-z_]+)\}\}")
+_MESSAGE = re.compile(r"\[\[([a-z0-9_.]+)\]\]")
+_PLACE = re.compile(f"{_NAME.pattern}|{_MESSAGE.pattern}")
+
+
+def fill(template: str, **values: str) -> Markup:
+    """The template with its values. Each name in it must be given, and each that is given must be in it."""
+    names = _names(template)
+    assert names == set(values), f"{template}: {sorted(names ^ set(values))}"
+    texts = catalogue(spoken())
+
+    def put(place: re.Match[str]) -> str:
+        return escape(values[place[1]]) if place[1] else fill_values(texts[place[2]], values)
+
+    # In one pass: what is put in is never looked at again.
+    return Markup(_PLACE.sub(put, asset(template)))
+
+
+@cache
+def _names(template: str) -> set[str]:
+    """The values that *template* needs, for itself and for its texts."""
+    text, texts = asset(template), catalogue(LANGUAGES[0])
+    return set(_NAME.findall(text)).union(*(values_in(texts[message]) for message in _MESSAGE.findall(text)))
+
+
+@cache
+def asset(name: str) -> str:
+    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")

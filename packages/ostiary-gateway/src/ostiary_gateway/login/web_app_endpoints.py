@@ -1,0 +1,216 @@
+"""Between the engine and the sign-in for web applications: leads a browser to the sign-in page, and shows refusals.
+
+Called by the engine for a browser that opens a page of an application and has no session there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ostiary.core.cache import Cache
+from ostiary.core.clock import Clock
+from ostiary.errors import LoginRefused, OstiaryError, ProviderError
+from ostiary.model import Secret
+from ostiary_gateway.audit.source_ips import Network, source_ips
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.interfaces.identity import LoginRequest, RequiredAuthentication
+from ostiary_gateway.interfaces.token_store import Found, RevocationKind, Session
+from ostiary_gateway.limits.rates import Buckets
+from ostiary_gateway.login import responses as answers
+from ostiary_gateway.login.pages import views
+from ostiary_gateway.login.pages.readers import Readers
+from ostiary_gateway.login.responses import LoginAnswer
+from ostiary_gateway.login.visit import AddressLimit
+from ostiary_gateway.login.web_apps import LONGEST_TARGET, ApplicationSignIns
+from ostiary_gateway.proxy.applications import Applications
+from ostiary_gateway.proxy.browsers import PageAnswer
+from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.upstreams import Upstream
+from ostiary_gateway.sessions import Attested, Tokens, unseal_kept
+
+# Pages that one address opens without a session. Each is a record in the store for ten minutes.
+STARTS_PER_MINUTE = 120.0
+
+
+class ApplicationPages:
+    """Implements `ostiary_gateway.proxy.browsers.BrowserPages`."""
+
+    def __init__(
+        self,
+        applications: Applications,
+        sign_ins: ApplicationSignIns,
+        starts: Buckets,
+        trusted_proxies: Sequence[Network] = (),
+        *,
+        look: Look = DEFAULT_LOOK,
+    ) -> None:
+        self._applications = applications
+        self._sign_ins = sign_ins
+        self._starts = AddressLimit(starts)
+        self._readers = Readers(look.for_other_proxies(), secure=applications.secure)
+        self._trusted = trusted_proxies
+
+    async def begin_sign_in(
+        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+    ) -> PageAnswer:
+        host = passage.exchange.request.host.decode("latin-1")
+        request = self._request(passage)
+        if wait := self._starts.wait(request):
+            return self._page(request, passage, answers.too_many(wait), upstream.settings.prefix)
+        if len(target) > LONGEST_TARGET:
+            target = upstream.settings.prefix
+        try:
+            request_id, cookie = await self._sign_ins.begin(
+                request,
+                application=upstream.name,
+                origin=self._applications.origin(host),
+                target=target,
+                required=required,
+            )
+        except OstiaryError:
+            return self._page(request, passage, answers.outage(503), upstream.settings.prefix)
+        url = f"{self._applications.external_url}/auth/application?request={request_id}"
+        return _encode(answers.redirect(url, 303).with_headers(cookie, ("Vary", "Accept, Cookie, Sec-Fetch-Mode")))
+
+    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
+        return self._page(self._request(passage), passage, answers.error(code, message), front, advice)
+
+    def _page(
+        self, request: LoginRequest, passage: Passage, answer: LoginAnswer, front: str, advice: str = ""
+    ) -> PageAnswer:
+        # The address is the application's own: a parameter for the language would go to it.
+        with self._readers.reading(request, linked=False):
+            return _encode(views.application_error(answer, passage.audit_id, front=front, advice=advice))
+
+    def _request(self, passage: Passage) -> LoginRequest:
+        headers = tuple(
+            (name.decode("latin-1").lower(), value.decode("latin-1"))
+            for name, value in passage.exchange.request.headers
+        )
+        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
+        remote = passage.exchange.connection.remote_address
+        address = source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
+        return LoginRequest("GET", "/auth/application", headers=headers, remote_address=address)
+
+
+def _encode(answer: LoginAnswer) -> PageAnswer:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+    return PageAnswer(answer.status, headers, answer.body)
+
+
+# Whether the user of a web application's session is still somebody, and in which groups: as at a renewal.
+#
+# Called by the authenticator when it reads the token of an application's cookie from the store, never for one that it
+# has in memory. It is kept there for as long as an access token lives, and then checked again, so a running application
+# sees nothing of it: no redirect, and no other cookie. A "no" of the identity provider ends the session everywhere; if
+# nobody can be asked, nothing is let through.
+
+# Sessions whose last check is remembered.
+MOST_CHECKS = 10_000
+# Another worker may be asking about the same session, with a refresh token that is good once.
+MOST_TRIES = 20
+PAUSE_SECONDS = 0.25
+
+Recheck = Callable[[Session, LoginRequest, Secret | None], Awaitable[Attested]]
+Pause = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _VisitorCheck:
+    """`attested` is None where the answer was no."""
+
+    at: datetime
+    attested: Attested | None
+
+
+class ApplicationChecks:
+    def __init__(
+        self, tokens: Tokens, recheck: Recheck, *, interval: timedelta, clock: Clock, pause: Pause = asyncio.sleep
+    ) -> None:
+        self._tokens = tokens
+        self._recheck = recheck
+        self._interval = interval
+        self._clock = clock
+        self._pause = pause
+        self._checks: Cache[str, _VisitorCheck] = Cache(
+            seconds=interval.total_seconds(), clock=clock, entries=MOST_CHECKS, share=MOST_CHECKS
+        )
+
+    async def check(self, stored: Found, keeping: Secret | None) -> Found | None:
+        """*stored* as it may be used, and until when; None if its user is nobody any more.
+
+        Raises `ProviderError` if that cannot be found out.
+        """
+        session = stored.session
+        if self._clock.now() - session.created_at < self._interval:
+            return _until(stored, session.created_at + self._interval)
+        check = await self._checks.fill(session.id, lambda: self._ask(session, keeping))
+        if check.attested is None:
+            return None
+        current = replace(session, user=check.attested.user, sources=check.attested.sources)
+        return _until(replace(stored, session=current), check.at + self._interval)
+
+    async def _ask(self, session: Session, keeping: Secret | None) -> _VisitorCheck:
+        now = self._clock.now()
+        for _ in range(MOST_TRIES):
+            # First, so that what is revoked from here on ends what is written below.
+            sequence = await self._tokens.sequence()
+            try:
+                attested = await self._attest(session, keeping)
+            except LoginRefused as refusal:
+                if refusal.retry_after is None:
+                    by = "ostiary: refused by the identity provider at refresh"
+                    await self._tokens.revoke(RevocationKind.SESSION, session.id, by=by)
+                    return _VisitorCheck(now, None)
+            else:
+                current = replace(session, user=attested.user, sources=attested.sources, sequence=sequence)
+                is_alive = await self._write(current, session, attested.kept, keeping)
+                return _VisitorCheck(now, attested if is_alive else None)
+            await self._pause(PAUSE_SECONDS)
+            again = await self._tokens.store.session(session.id)
+            if again is None:
+                return _VisitorCheck(now, None)
+            # What is kept for it may be another refresh token by now.
+            session = again
+        raise _could_not_ask(session, "another worker is asking about the same session")
+
+    async def _attest(self, session: Session, keeping: Secret | None) -> Attested:
+        kept = None if keeping is None else unseal_kept(session, keeping.reveal())
+        try:
+            attested = await self._recheck(session, LoginRequest("POST", "/auth/renew"), kept)
+        except (LoginRefused, asyncio.CancelledError):
+            raise
+        except OstiaryError as error:
+            raise _could_not_ask(session, error.cause or error.summary) from None
+        except Exception as error:
+            raise _could_not_ask(session, type(error).__name__) from None
+        if attested.user.username != session.user.username:
+            raise LoginRefused("this session has expired: sign in again", cause="the user name has changed")
+        return attested
+
+    async def _write(self, current: Session, before: Session, kept: Secret | None, keeping: Secret | None) -> bool:
+        """Write down who the user is, and what is kept now; False if the session has ended meanwhile."""
+        try:
+            if kept is not None and keeping is not None:
+                await self._tokens.keep(current, keeping.reveal(), kept, expires_at=current.expires_at)
+            elif current.user != before.user:
+                if await self._tokens.store.session(current.id) is None:
+                    return False
+                await self._tokens.store.add(current, [])
+        except LoginRefused:
+            # Revoked at this very moment.
+            return False
+        return True
+
+
+def _until(stored: Found, moment: datetime) -> Found:
+    return replace(stored, token=replace(stored.token, expires_at=min(stored.token.expires_at, moment)))
+
+
+def _could_not_ask(session: Session, cause: str) -> ProviderError:
+    error = ProviderError("the user of a session cannot be checked", cause=cause, code="provider-failed")
+    error.username = session.user.username
+    return error

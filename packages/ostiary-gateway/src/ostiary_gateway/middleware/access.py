@@ -1,0 +1,270 @@
+"""What a view is given of the request that it answers: who asks, and the ways to ask whether they may do more.
+
+Made by the gatekeeper for a request that it lets through. `Access` is for event loops, `SyncAccess` for threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from ostiary.core.bounded_cache import BoundedByOwner
+from ostiary.errors import AccessRefused
+from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
+from ostiary.wire import status
+from ostiary_gateway.audit.auditor import Prepared
+from ostiary_gateway.authorization.cached_decision import FIXED_BYTES, BeyondScope, Ruling
+from ostiary_gateway.middleware.bearer import Bearer, RememberedToken
+from ostiary_gateway.middleware.request import BackendRequest
+from ostiary_gateway.wire.request_info import first_values
+from ostiary_gateway.wire.selectors import LabelsOf, select
+
+# What was decided on a request, kept for equal requests with the same token. Bounded in bytes, one user's part too.
+
+SIZE = 32 * 1024 * 1024
+SIZE_PER_USER = 2 * 1024 * 1024
+# A longer one is decided on each time.
+LONGEST_TARGET = 4096
+
+_Key = tuple[RememberedToken, str, bytes, str]
+
+
+class BackendPlan:
+    """The ruling on all of `required`, and what its audit events share. Without `required` nothing was decided."""
+
+    __slots__ = ("audit", "info", "required", "ruling")
+
+    def __init__(self, required: Sequence[RequestInfo], ruling: Ruling, audit: Prepared | None) -> None:
+        self.required = tuple(required)
+        self.info = self.required[0]
+        self.ruling = ruling
+        self.audit = audit
+
+
+class BackendPlans:
+    """A plan is found by the very token, so it is gone with it; whether it still holds, the caller asks."""
+
+    def __init__(self) -> None:
+        self._plans: BoundedByOwner[_Key, BackendPlan] = BoundedByOwner(SIZE, SIZE_PER_USER)
+
+    def find(self, token: RememberedToken, request: BackendRequest) -> BackendPlan | None:
+        return self._plans.get((token, request.method, request.target, request.upgrade))
+
+    def keep(self, token: RememberedToken, request: BackendRequest, plan: BackendPlan) -> None:
+        if len(request.target) <= LONGEST_TARGET:
+            key = (token, request.method, request.target, request.upgrade)
+            # Once in the key, and about three times in what was read from it.
+            size = FIXED_BYTES + 4 * len(request.target)
+            self._plans.keep(key, plan, owner=token.bearer.user.username, size=size)
+
+
+# The answers to requests that do not reach the application: the same status, body and headers as the gateway's.
+#
+# Called by the gatekeeper. What is wrong is told to the operator alone: it is the `cause` of the exception.
+
+_UNAVAILABLE = status.failure(
+    503, "ServiceUnavailable", "the server that knows this token is unreachable; your own sign-in is not affected"
+)
+
+
+def unauthorized(request_id: str, *, attempted: bool) -> AccessRefused:
+    """401, the same for a token that is unknown, expired or revoked."""
+    challenge = ("WWW-Authenticate", status.www_authenticate(attempted))
+    cause = "the token is unknown, expired or revoked" if attempted else "it presents no token"
+    return _refusal("the request is not authenticated", request_id, status.unauthorized(), cause, challenge)
+
+
+def forbidden(request_id: str, attributes: Attributes, decision: Decision) -> AccessRefused:
+    """403; 404 if the decision hides what is there, and nothing else tells the two apart."""
+    # Who holds a token may know what it is for.
+    reason = decision.reason if isinstance(decision, BeyondScope) else ""
+    answer = status.not_found(attributes.request) if decision.hidden else status.forbidden(attributes, reason)
+    return _refusal("permission denied", request_id, answer, decision.reason or "no policy allows it")
+
+
+def missing(request_id: str, info: RequestInfo) -> AccessRefused:
+    """404 for an object that does not exist: the bytes that a hidden refusal has."""
+    return _refusal("there is no such object", request_id, status.not_found(info), "the application did not find it")
+
+
+def bad_request(request_id: str, message: str) -> AccessRefused:
+    return _refusal("the request cannot be understood", request_id, status.bad_request(message), message)
+
+
+def unavailable(request_id: str, cause: str) -> AccessRefused:
+    """503: nobody could say whose the token is."""
+    return _refusal("the token could not be checked", request_id, _UNAVAILABLE, cause)
+
+
+def undecided(request_id: str, cause: str) -> AccessRefused:
+    """500: nobody could say whether the request is allowed, or its record cannot be kept."""
+    return _refusal("the request could not be decided", request_id, status.internal(), cause)
+
+
+def _refusal(summary: str, request_id: str, answer: status.Answer, cause: str, *more: tuple[str, str]) -> AccessRefused:
+    code, body = answer
+    headers = [
+        ("Audit-Id", request_id),
+        ("Cache-Control", "no-cache, private"),
+        ("Content-Type", "application/json"),
+        *more,
+    ]
+    if code != 404:
+        # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
+        headers.append(("X-Content-Type-Options", "nosniff"))
+    return AccessRefused(summary, status=code, headers=headers, body=body, cause=cause)
+
+
+T = TypeVar("T")
+
+# Decides on one more question about the request of an access; raises `AccessRefused`.
+Require = Callable[["Admitted", RequestInfo], Awaitable[None]]
+RequireNow = Callable[["Admitted", RequestInfo], None]
+
+
+class Admitted:
+    """A request that was let through. `request_id` is the ``Audit-Id`` of its answer."""
+
+    __slots__ = ("bearer", "plan", "received_at", "request", "request_id", "token", "upstream")
+
+    def __init__(
+        self,
+        request: BackendRequest,
+        request_id: str,
+        received_at: float,
+        token: RememberedToken,
+        plan: BackendPlan,
+        upstream: str,
+    ) -> None:
+        self.request = request
+        self.request_id = request_id
+        self.received_at = received_at
+        self.token = token
+        self.bearer: Bearer = token.bearer
+        self.plan = plan
+        self.upstream = upstream
+
+    @property
+    def user(self) -> UserInfo:
+        return self.bearer.user
+
+    @property
+    def info(self) -> RequestInfo:
+        """What the request asks for, as the policy saw it."""
+        return self.plan.info
+
+    def missing(self) -> AccessRefused:
+        """To be raised for an object that does not exist: the answer is the one that a hidden refusal has."""
+        return missing(self.request_id, self.info)
+
+    def select(
+        self, objects: Iterable[T], *, labels: LabelsOf[T] | None = None, fields: LabelsOf[T] | None = None
+    ) -> list[T]:
+        """Those of *objects* that the ``labelSelector`` and ``fieldSelector`` of this request select.
+
+        What *labels* and *fields* are: `ostiary_gateway.wire.selectors.select`. Raises `SelectorError`.
+        """
+        values = first_values(self.request.target.partition(b"?")[2].decode("latin-1"))
+        label_selector, field_selector = (values.get(name, "") for name in ("labelSelector", "fieldSelector"))
+        return select(
+            objects, label_selector=label_selector, field_selector=field_selector, labels=labels, fields=fields
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.user.username!r}, {self.info.verb!r})"
+
+
+class Access(Admitted):
+    """For views that are coroutines."""
+
+    __slots__ = ("_require",)
+
+    def bind(self, require: Require) -> Access:
+        self._require = require
+        return self
+
+    async def require(
+        self,
+        verb: str,
+        *,
+        resource: str = "",
+        subresource: str = "",
+        api_group: str = "",
+        namespace: str = "",
+        name: str = "",
+        path: str = "",
+    ) -> None:
+        """Raise `AccessRefused` unless the sender may do this as well. Without a *resource* it is about *path*."""
+        question = question_about(
+            self.upstream,
+            verb,
+            resource=resource,
+            subresource=subresource,
+            api_group=api_group,
+            namespace=namespace,
+            name=name,
+            path=path,
+        )
+        await self._require(self, question)
+
+
+class SyncAccess(Admitted):
+    """For views that are functions, in threads."""
+
+    __slots__ = ("_require",)
+
+    def bind(self, require: RequireNow) -> SyncAccess:
+        self._require = require
+        return self
+
+    def require(
+        self,
+        verb: str,
+        *,
+        resource: str = "",
+        subresource: str = "",
+        api_group: str = "",
+        namespace: str = "",
+        name: str = "",
+        path: str = "",
+    ) -> None:
+        """Raise `AccessRefused` unless the sender may do this as well. Without a *resource* it is about *path*."""
+        question = question_about(
+            self.upstream,
+            verb,
+            resource=resource,
+            subresource=subresource,
+            api_group=api_group,
+            namespace=namespace,
+            name=name,
+            path=path,
+        )
+        self._require(self, question)
+
+
+def question_about(
+    upstream: str,
+    verb: str,
+    *,
+    resource: str = "",
+    subresource: str = "",
+    api_group: str = "",
+    namespace: str = "",
+    name: str = "",
+    path: str = "",
+) -> RequestInfo:
+    """What a view asks about besides the request itself; raises `ValueError` if it says neither what nor where."""
+    if bool(resource) == bool(path):
+        raise ValueError("say either which resource it is about, or which path")
+    return RequestInfo(
+        verb,
+        "",
+        path,
+        is_resource=bool(resource),
+        api_group=api_group,
+        namespace=namespace,
+        resource=resource,
+        subresource=subresource,
+        name=name,
+        upstream=upstream,
+    )

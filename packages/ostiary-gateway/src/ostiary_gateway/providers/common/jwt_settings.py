@@ -1,0 +1,65 @@
+"""The settings that every reader of signed tokens has: which signatures are believed, how far clocks may differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ostiary.core.yaml import Fields, Json
+from ostiary_gateway.settings.kinds import Duration, SettingKind
+
+# The signatures that are believed. Pure; the settings name them, and `keys` finds the keys that go with them.
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """What a key must be to go with it, and the hash that ``at_hash`` is made with."""
+
+    kind: str
+    curve: str | None
+    hash: str
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    **{f"{family}{bits}": Algorithm("RSA", None, f"sha{bits}") for family in ("RS", "PS") for bits in (256, 384, 512)},
+    "ES256": Algorithm("EC", "P-256", "sha256"),
+    "ES384": Algorithm("EC", "P-384", "sha384"),
+    "ES512": Algorithm("EC", "P-521", "sha512"),
+    "EdDSA": Algorithm("OKP", "Ed25519", "sha512"),
+    "Ed25519": Algorithm("OKP", "Ed25519", "sha512"),
+}
+
+CLOCK_SKEW = timedelta(seconds=30)
+MOST_SKEW = timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Algorithms(SettingKind[frozenset[str]]):
+    among: tuple[str, ...] = tuple(ALGORITHMS)
+
+    @property
+    def label(self) -> str:
+        return "list"
+
+    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+        names = fields.strings(key)
+        for name in names:
+            if name not in self.among:
+                fields.problem("unknown or unsafe algorithm", key, f"there are: {', '.join(self.among)}")
+        return frozenset(names) & frozenset(self.among) or None
+
+    def schema(self) -> dict[str, Json]:
+        return {"type": "array", "items": {"enum": list(self.among)}}
+
+    def blank(self) -> frozenset[str]:
+        return frozenset(self.among)
+
+
+@dataclass(frozen=True)
+class ClockSkew(Duration):
+    def read(self, fields: Fields, key: str, directory: Path) -> timedelta | None:
+        skew = fields.optional_duration(key)
+        if skew is not None and not timedelta(0) <= skew <= MOST_SKEW:
+            fields.problem("it must be between 0s and 5m", key)
+        return skew

@@ -1,0 +1,264 @@
+"""Calls to an identity system's HTTP API, for the providers that need one.
+
+    SecretFile -> headers -> Outbound.ask -> HttpAnswer (status, headers, JSON) -> the provider's own reading of it
+
+Every call is bounded in time and size, over TLS (plain HTTP to this machine alone), follows no redirect, keeps no
+cookie and reads no proxy from the environment. Whatever prevents an answer is a `ProviderError`; what an answer means,
+a refusal too, only the provider knows. One event loop uses an instance; `core.net.outgoing` is for threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.loopback import is_loopback
+from ostiary.core.text import fits_token_header
+from ostiary.core.tls import TlsSettings, build_context
+from ostiary.core.yaml import Fields
+from ostiary.errors import ConfigurationError, ProviderError, TransportError
+from ostiary.model import Secret
+
+# A login makes a few calls one after the other, and the gateway gives a provider half a minute for all of them.
+SECONDS = 8.0
+MAX_BYTES = 1024 * 1024
+# Identity systems take more at once than this for an attack.
+CONCURRENCY = 8
+MAX_SECRET_BYTES = 64 * 1024
+MAX_REST_SECONDS = 3600.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What the identity system said. `body` is its JSON, or None; it may hold a token, and so is not shown."""
+
+    status: int
+    headers: Mapping[str, str] = field(repr=False)
+    body: object = field(default=None, repr=False)
+
+    def text(self, name: str) -> str:
+        """The field *name* of the body, if that is an object and the field a text; else nothing."""
+        value = self.body.get(name) if isinstance(self.body, dict) else None
+        return value if isinstance(value, str) else ""
+
+
+class Outbound:
+    """Asks *system*, as errors call it. Raises `ConfigurationError` if *ca* cannot be used.
+
+    *context* takes the place of *ca* for those who present a client certificate.
+    """
+
+    def __init__(
+        self,
+        system: str,
+        *,
+        ca: str | os.PathLike[str] | None = None,
+        context: ssl.SSLContext | None = None,
+        seconds: float = SECONDS,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        self._system = system
+        # The system's authorities cannot be a mistake in a setting, and take a while to load: at the first call.
+        self._context = context if ca is None else _context(ca)
+        self._seconds = seconds
+        self._turn = asyncio.Semaphore(concurrency)
+        self._client: httpx2.AsyncClient | None = None
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+        json_body: object = None,
+    ) -> HttpAnswer:
+        status, received, content = await self._bounded(method, url, headers or {}, form, json_body)
+        cause = ""
+        try:
+            return HttpAnswer(status, received, _json(content, status))
+        except ValueError as error:
+            cause = str(error)
+        raise self.failure(url, cause)
+
+    async def fetch(self, url: str, *, accept: str) -> bytes:
+        """A document that is not JSON, as it is; raises `ProviderError` unless it is there."""
+        status, _, content = await self._bounded("GET", url, {"Accept": accept}, None, None)
+        if status != 200:
+            raise self.failure(url, f"it answered with status {status}")
+        return content
+
+    async def visit(self, url: str) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers and content of a page for people, without what a redirect of it leads to."""
+        return await self._bounded("GET", url, {"Accept": "text/html"}, None, None)
+
+    async def _bounded(
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        if not is_safe(url):
+            raise self.failure(url, "it is neither https nor on this machine")
+        # No compression: a small text can unpack into a huge one.
+        all_headers = {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": "ostiary",
+            **headers,
+        }
+        cause = ""
+        try:
+            async with self._turn, asyncio.timeout(self._seconds):
+                return await self._answer(method, url, all_headers, form, json_body)
+        except TimeoutError:
+            cause = f"it did not answer within {self._seconds:g} seconds"
+        except (httpx2.HTTPError, OSError, ValueError) as error:
+            cause = _cause(error)
+        # Raised outside of the handler: the library's exceptions hold the request, and so its secrets.
+        raise self.failure(url, cause)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def failure(self, url: str, cause: str, hint: str | None = None, *, reported: str = "") -> ProviderError:
+        """The error to raise when *url* gave no usable answer. It names only the host of the URL."""
+        host = urlsplit(url).netloc
+        return ProviderError(f"{self._system} is unavailable", cause=f"{host}: {cause}", hint=hint, reported=reported)
+
+    async def _answer(
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None, json_body: object
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        if self._client is None:
+            self._client = _client(self._context or build_context(TlsSettings()))
+        async with self._client.stream(method, url, headers=headers, data=form, json=json_body) as response:
+            received = bytearray()
+            async for chunk in response.aiter_raw():
+                received += chunk
+                if len(received) > MAX_BYTES:
+                    raise ValueError("its answer is too large")
+            lowered = {name.lower(): value for name, value in response.headers.items()}
+            return response.status_code, lowered, bytes(received)
+
+
+class Rest:
+    """How long an identity system wants to be left alone. Asking on would make it shut us out for good."""
+
+    def __init__(self, system: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._system = system
+        self._clock = clock
+        self._until = float("-inf")
+
+    def check(self) -> None:
+        """Raises `ProviderError` while the time is not over."""
+        remaining = self._until - self._clock.monotonic()
+        if remaining > 0:
+            cause = f"rate limit exceeded; retry in {remaining:.0f} seconds"
+            raise ProviderError(f"{self._system} is unavailable", cause=cause)
+
+    def begin(self, seconds: float) -> None:
+        self._until = self._clock.monotonic() + min(max(seconds, 1.0), MAX_REST_SECONDS)
+
+
+class SecretFile:
+    """A secret in a file. Read at every use: it is replaced in place, and reading costs little beside a call."""
+
+    def __init__(self, path: str | os.PathLike[str], what: str) -> None:
+        self.path = Path(path)
+        self._what = what
+
+    def current(self) -> Secret:
+        try:
+            with open(self.path, "rb") as file:
+                text = file.read(MAX_SECRET_BYTES).decode("ascii").strip()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it is not ASCII text"
+        else:
+            if fits_token_header(text):
+                return Secret(text)
+            why = "it is empty, or holds more than one word"
+        # Raised outside of the handler: the decoder's exception carries the text along.
+        summary = f"{self._what} cannot be read"
+        raise ProviderError(summary, cause=why, where=str(self.path), code="token-file-unreadable")
+
+    def check(self, fields: Fields, key: str) -> None:
+        """Read it once, and note what is wrong where the setting *key* names the file."""
+        try:
+            self.current()
+        except ProviderError as error:
+            fields.problem(f"{error.summary}: {error.cause}", key)
+
+
+async def all_of(askings: Iterable[Awaitable[T]]) -> list[T]:
+    """The answers to all, asked side by side. The first error ends the other questions too, and is raised."""
+    tasks = [asyncio.ensure_future(asking) for asking in askings]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def is_safe(url: str) -> bool:
+    """Whether secrets may travel there: over TLS, or without leaving this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return host != "" and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
+
+
+def _client(context: ssl.SSLContext) -> httpx2.AsyncClient:
+    # One person's cookie must not go with the next person's request.
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    return httpx2.AsyncClient(
+        verify=context, trust_env=False, follow_redirects=False, timeout=None, cookies=no_cookies
+    )  # fmt: skip
+
+
+def _context(ca: str | os.PathLike[str]) -> ssl.SSLContext:
+    try:
+        return build_context(TlsSettings(Path(ca).read_text()))
+    except TransportError as error:
+        cause = error.cause or error.summary
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or "the file is not text"
+    raise ConfigurationError("the certificate authority cannot be used", cause=cause, where="ca")
+
+
+def _json(received: bytes, status: int) -> object:
+    if not received.strip():
+        return None
+    try:
+        return json.loads(received)
+    except (ValueError, RecursionError):
+        # Proxies and load balancers put pages into their errors; the status says enough then.
+        if status >= 300:
+            return None
+    raise ValueError("its answer is not JSON")
+
+
+def _cause(error: Exception) -> str:
+    """Why there is no answer. A library's own text is not repeated, since it may quote what was sent or received."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, ssl.SSLCertVerificationError):
+            return "its certificate is not trusted"
+        chain = chain.__cause__ or chain.__context__
+    if type(error) is ValueError:
+        return str(error)
+    return f"the connection failed ({type(error).__name__})"

@@ -1,0 +1,360 @@
+"""GitHub's REST API, as far as signing in and groups need it: accounts, organisations, teams.
+
+Called by the identity and the group provider called ``github``. As whom GitHub is asked is a `Caller`: the person who
+signs in, with the token of this login, or the operator, with a token or the application's own secret.
+
+A 404 about a membership is GitHub's "no". Anything unclear (a rate limit, an organisation that shuts the application
+out, a name that has moved on) raises, so that nobody is let in, and no group left out, for want of an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
+from ostiary.model import Secret
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.providers.common.outbound import SECONDS, HttpAnswer, Outbound, Rest, all_of
+from ostiary_gateway.settings.kinds import AnyText, FilePath, Holds, Text, Texts
+
+GITHUB = "github.com"
+EMPTY_LIST = "an empty list restricts nothing: remove it if that is intended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """Where GitHub is."""
+
+    hostname: Annotated[str, Text("the host of an Enterprise server", empty="")] = GITHUB
+    ca: Annotated[
+        Path | None,
+        FilePath(
+            "authorities (PEM) of that server", holds=Holds.CERTIFICATES, checked=False, empty="", unset="the system's"
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitHubIdentitySettings(HostSettings):
+    client_id: Annotated[
+        str,
+        Text(
+            "of the application that is registered at GitHub",
+            name="clientID",
+            empty="",
+            missing="it is missing: GitHub gives it to a registered application",
+        ),
+    ]
+    client_secret_file: Annotated[
+        Path,
+        FilePath(
+            "the file with the application's secret",
+            holds=Holds.SECRET,
+            checked=False,
+            empty="",
+            missing="it is missing: the file with the application's secret",
+        ),
+    ]
+    allowed_organizations: Annotated[
+        tuple[str, ...] | None,
+        Texts("only members of one of these organisations are let in", empty_list=EMPTY_LIST, unset="everybody"),
+    ] = None
+    groups_from: Annotated[
+        tuple[str, ...] | None,
+        Texts("the organisations whose members and teams are groups", empty_list=EMPTY_LIST, unset="none"),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        FilePath(
+            "a token that may read memberships",
+            holds=Holds.SECRET,
+            checked=False,
+            empty="",
+            unset="the person's own",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitHubGroupSettings(HostSettings):
+    groups_from: Annotated[
+        tuple[str, ...],
+        Texts(
+            "the organisations whose members and teams are groups",
+            empty_list=EMPTY_LIST,
+            missing="it is missing: the organisations whose members and teams are groups",
+        ),
+    ]
+    token_file: Annotated[
+        Path,
+        FilePath(
+            "a token that may read the organisations",
+            holds=Holds.SECRET,
+            checked=False,
+            empty="",
+            missing="it is missing: the file with a token that may read the organisations",
+        ),
+    ]
+    user_prefix: Annotated[
+        str, AnyText("what the usernames begin with that are GitHub's; without it they are theirs", unset="none")
+    ] = ""
+
+
+API_VERSION = "2022-11-28"
+# One question each; so many at once would use up a tenth of what GitHub answers in an hour.
+MAX_CHECKS = 500
+# What GitHub asks for where it does not say how long to wait.
+REST_SECONDS = 60.0
+
+_HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(?::[0-9]{1,5})?")
+# Logins of people and organisations; the underscore is in those of managed users.
+_LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_TEAM = re.compile(r"[A-Za-z0-9_-]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class GitHubAccount:
+    """A person at GitHub. The login can change hands; the id cannot."""
+
+    id: int
+    login: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The identity of a request to GitHub: its header, and whether it is the person who is signing in."""
+
+    authorization: Secret
+    is_person: bool
+
+    @classmethod
+    def person(cls, token: Secret) -> Caller:
+        return cls(Secret(f"Bearer {token.reveal()}"), True)
+
+    @classmethod
+    def operator(cls, token: Secret) -> Caller:
+        return cls(Secret(f"Bearer {token.reveal()}"), False)
+
+    @classmethod
+    def application(cls, client_id: str, client_secret: Secret) -> Caller:
+        """GitHub shows an application what is public about an account, and nothing else."""
+        pair = b64encode(f"{client_id}:{client_secret.reveal()}".encode()).decode()
+        return cls(Secret(f"Basic {pair}"), False)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An organisation, or one of its teams: ``acme`` and ``acme:platform``, as policies spell them."""
+
+    name: str
+    organization: str
+    team: str = ""
+
+
+class GitHubApi:
+    """GitHub at *hostname*. Raises `ConfigurationError` if the settings cannot be used."""
+
+    def __init__(
+        self,
+        hostname: str = GITHUB,
+        *,
+        ca: str | os.PathLike[str] | None = None,
+        seconds: float = SECONDS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.web, self.api = addresses(hostname)
+        self._clock = clock
+        self._outbound = Outbound("GitHub", ca=ca, seconds=seconds)
+        self._rest = Rest("GitHub", clock)
+
+    async def close(self) -> None:
+        await self._outbound.close()
+
+    # --- signing in ---
+
+    async def exchange(self, form: dict[str, str]) -> HttpAnswer:
+        """What GitHub gives for a code. It says 200 with an error in it, too."""
+        url = f"{self.web}/login/oauth/access_token"
+        answer = await self._outbound.ask("POST", url, form=form)
+        if answer.status != 200:
+            raise self._outbound.failure(url, f"it answered the exchange of a code with status {answer.status}")
+        return answer
+
+    async def own_account(self, caller: Caller) -> GitHubAccount:
+        answer = await self._get(caller, "/user")
+        account = _account(answer) if answer.status == 200 else None
+        if account is None:
+            raise self._outbound.failure(self.api, "its response does not name the user of the token")
+        return account
+
+    async def account(self, caller: Caller, account_id: int) -> GitHubAccount | None:
+        """The account with this id, whatever its login is today; None if it is gone or suspended."""
+        answer = await self._get(caller, f"/user/{account_id}")
+        account = _account(answer) if answer.status == 200 else None
+        return account if account is not None and account.id == account_id else None
+
+    # --- membership ---
+
+    async def is_in_organization(self, caller: Caller, login: str, organization: str) -> bool:
+        """Whether *login*, who is the caller if that is a person, is an active member of *organization*."""
+        # An operator who is no member there gets a 403; the endpoint without a body would say 404, a "no".
+        path = f"/user/memberships/orgs/{organization}" if caller.is_person else _of(organization, "memberships", login)
+        return _is_active(await self._get(caller, path))
+
+    async def is_in_team(self, caller: Caller, login: str, organization: str, team: str) -> bool:
+        return _is_active(await self._get(caller, _of(organization, "teams", team, "memberships", login)))
+
+    async def memberships(self, caller: Caller, login: str, groups: Iterable[Group]) -> tuple[Membership, ...]:
+        """Those of *groups* that *login* is in. Asks once per organisation, then once per team of those that fit."""
+        ordered = sorted(groups, key=lambda group: group.name)
+        if len(ordered) > MAX_CHECKS:
+            hint = "use fewer groups in policies, or name fewer organisations in groupsFrom"
+            raise ProviderError("GitHub is not asked", cause=f"policies name more than {MAX_CHECKS} groups", hint=hint)
+        if not is_login(login):
+            return ()
+        organizations = sorted({group.organization.lower() for group in ordered})
+        members = await all_of(self.is_in_organization(caller, login, name) for name in organizations)
+        entered = {name for name, member in zip(organizations, members, strict=True) if member}
+        inside = [group for group in ordered if group.organization.lower() in entered]
+        memberships = await all_of(self._is_in(caller, login, group) for group in inside)
+        return tuple(
+            Membership(group.name, _source(group)) for group, member in zip(inside, memberships, strict=True) if member
+        )
+
+    async def _is_in(self, caller: Caller, login: str, group: Group) -> bool:
+        return not group.team or await self.is_in_team(caller, login, group.organization, group.team)
+
+    # --- asking ---
+
+    async def _get(self, caller: Caller, path: str) -> HttpAnswer:
+        """The answer, which is a 200, 204 or 404: everything else raises."""
+        if not caller.is_person:
+            self._rest.check()
+        headers = {
+            "Accept": "application/vnd.github+json",
+            "X-GitHub-Api-Version": API_VERSION,
+            "Authorization": caller.authorization.reveal(),
+        }
+        answer = await self._outbound.ask("GET", self.api + path, headers=headers)
+        if answer.status in (200, 204, 404):
+            return answer
+        if answer.status == 401 and caller.is_person:
+            raise LoginRefused("the GitHub sign-in has expired: start again", cause="the user's token is rejected")
+        if answer.status in (403, 429) and (wait := self._wait(answer)) is not None:
+            if not caller.is_person:
+                self._rest.begin(wait)
+            raise self._outbound.failure(self.api, f"rate limit exceeded; retry in {wait:.0f} seconds")
+        raise self._outbound.failure(self.api, *_unclear(answer))
+
+    def _wait(self, answer: HttpAnswer) -> float | None:
+        """How many seconds to leave GitHub alone; None if this is no rate limit."""
+        after, reset = (_number(answer.headers.get(name, "")) for name in ("retry-after", "x-ratelimit-reset"))
+        if after is not None:
+            return float(after)
+        if answer.headers.get("x-ratelimit-remaining") == "0":
+            return max(reset - self._clock.now().timestamp(), 1.0) if reset is not None else REST_SECONDS
+        is_limit = answer.status == 429 or "rate limit" in answer.text("message").lower()
+        return REST_SECONDS if is_limit else None
+
+
+# --- settings and names ---
+
+
+def addresses(hostname: str) -> tuple[str, str]:
+    """Where people sign in, and where the API is; raises `ConfigurationError`."""
+    if not _HOSTNAME.fullmatch(hostname) or ".." in hostname:
+        cause = "it must be a host name, perhaps with a port, and nothing else"
+        raise ConfigurationError("GitHub's host cannot be used", cause=cause, where="hostname")
+    host = hostname.lower()
+    if host == GITHUB or host.endswith(".ghe.com"):
+        return f"https://{host}", f"https://api.{host}"
+    return f"https://{host}", f"https://{host}/api/v3"
+
+
+def organizations(names: Iterable[str] | None, setting: str) -> tuple[str, ...]:
+    """The organisations that *setting* names; raises `ConfigurationError` for one that would restrict nothing."""
+    if names is None:
+        return ()
+    chosen_names = tuple(names)
+    cause = None
+    if not chosen_names:
+        cause = EMPTY_LIST
+    elif not all(is_login(name) for name in chosen_names):
+        cause = "it must list names of organisations, as they stand in GitHub's URLs"
+    if cause is not None:
+        raise ConfigurationError("the organisations cannot be used", cause=cause, where=setting)
+    return chosen_names
+
+
+def is_login(text: str) -> bool:
+    return _LOGIN.fullmatch(text) is not None
+
+
+def parse_groups(relevant: AbstractSet[str], sources: Iterable[str]) -> tuple[Group, ...]:
+    """Those of the *relevant* groups that are an organisation of *sources*, or a team of one."""
+    source_names = {name.lower() for name in sources}
+    groups = []
+    for name in relevant:
+        organization, colon, team = name.partition(":")
+        if (
+            organization.lower() in source_names
+            and organization.isascii()
+            and bool(colon) == bool(_TEAM.fullmatch(team))
+        ):
+            groups.append(Group(name, organization, team))
+    return tuple(groups)
+
+
+# --- reading answers ---
+
+
+def _of(organization: str, *steps: str) -> str:
+    # Each of them is letters, digits, hyphens and underscores, so none can lead elsewhere.
+    return "/".join(("/orgs", organization, *steps))
+
+
+def _account(answer: HttpAnswer) -> GitHubAccount | None:
+    body = answer.body if isinstance(answer.body, dict) else {}
+    account_id, login = body.get("id"), answer.text("login")
+    # An organisation and a bot have accounts too, and the suspended are still shown.
+    if type(account_id) is not int or account_id < 1 or not is_login(login):
+        return None
+    return GitHubAccount(account_id, login) if body.get("type") == "User" and not body.get("suspended_at") else None
+
+
+def _is_active(answer: HttpAnswer) -> bool:
+    """An invitation that nobody has accepted yet is ``pending``, and no membership."""
+    return answer.status == 200 and answer.text("state") == "active"
+
+
+def _source(group: Group) -> str:
+    return f"GitHub team {group.name}" if group.team else f"GitHub organisation {group.name}"
+
+
+def _unclear(answer: HttpAnswer) -> tuple[str, str | None]:
+    """Why there is no answer, and what to do."""
+    if answer.status == 401:
+        return "it does not accept the operator's token", "renew the file that tokenFile or clientSecretFile names"
+    if answer.status == 403 and "x-github-sso" in answer.headers:
+        return "an organisation asks for single sign-on first", "authorize the token or the application for it"
+    if answer.status == 403:
+        hint = "an owner of the organisation must approve the application; a token needs to read its members"
+        return "it denies access to this resource", hint
+    if 300 <= answer.status < 400:
+        return (
+            "a name was redirected",
+            "was an organisation or a team renamed? Policies and settings need the new name",
+        )
+    return f"it answered with status {answer.status}", None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 12 else None

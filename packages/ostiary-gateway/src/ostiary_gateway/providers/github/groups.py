@@ -1,0 +1,94 @@
+"""Organisations and teams at GitHub as groups: ``acme`` and ``acme:platform``.
+
+    groups: [{name: teams, type: github, groupsFrom: [acme], tokenFile: github-token}]
+
+One question per relevant group: is this login an active member? They are asked with the operator's token, at login and
+at each renewal. Users are those of any identity provider whose names are GitHub logins; where these have a prefix,
+`userPrefix` says which, and only users who have it are asked about.
+
+The identity provider called ``github`` is a group provider of its own, and needs this one only without that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from typing import Self
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.yaml import Fields
+from ostiary.errors import ConfigurationError, LoginRefused
+from ostiary.model import UserInfo
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.common.outbound import SECONDS, SecretFile
+from ostiary_gateway.providers.github.api import (
+    GITHUB,
+    Caller,
+    GitHubApi,
+    GitHubGroupSettings,
+    organizations,
+    parse_groups,
+)
+from ostiary_gateway.settings.declare import read_settings
+
+
+class GitHubGroups:
+    """Raises `ConfigurationError` if a setting is wrong."""
+
+    def __init__(
+        self,
+        *,
+        groups_from: Iterable[str],
+        token_file: str | os.PathLike[str],
+        user_prefix: str = "",
+        hostname: str = GITHUB,
+        ca: str | os.PathLike[str] | None = None,
+        seconds: float = SECONDS,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._api = GitHubApi(hostname, ca=ca, seconds=seconds, clock=clock)
+        self._groups_from = organizations(groups_from, "groupsFrom")
+        self._token = SecretFile(token_file, "the token for GitHub")
+        self._user_prefix = user_prefix
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        settings = read_settings(GitHubGroupSettings, fields, context.directory)
+        try:
+            provider = cls(
+                groups_from=settings.groups_from or ("missing",),
+                token_file=settings.token_file,
+                user_prefix=settings.user_prefix,
+                hostname=settings.hostname,
+                ca=settings.ca,
+                clock=context.clock,
+            )
+        except ConfigurationError as error:
+            fields.problem(error.cause or error.summary, str(error.where), error.hint)
+            # Never asked: with a problem noted, the gateway does not start.
+            return cls(groups_from=("missing",), token_file="")
+        if fields.is_right("tokenFile"):
+            provider._token.check(fields, "tokenFile")
+        return provider
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def groups_of(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        groups = parse_groups(relevant, self._groups_from)
+        if not groups or not user.username.startswith(self._user_prefix):
+            return ()
+        login = user.username[len(self._user_prefix) :]
+        return await self._api.memberships(Caller.operator(self._token.current()), login, groups)
+
+    async def groups_from_provider(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        raise LoginRefused(
+            "there is no sign-in to continue: start again", cause="GitHub is asked for groups without a redirect"
+        )

@@ -1,0 +1,100 @@
+"""Groups of a directory, for users whom another identity provider lets in under the names that the directory has.
+
+    groups:
+    - name: teams
+      type: ldap
+      url: ldaps://ldap.example.com
+      bindDN: cn=gateway,dc=example,dc=com
+      bindPasswordFile: ldap-password
+      userSearch: {baseDN: "ou=people,dc=example,dc=com"}
+      groupSearch: {baseDN: "ou=groups,dc=example,dc=com", nested: recursive}
+
+Where names have a prefix, `userPrefix` says which, and only users who have it are asked about. With `requireUser` a
+user whom the directory does not know, or has disabled, is refused: Kerberos, a proxy or a certificate does not tell
+that at renewals. The identity provider
+called ``ldap`` is a group provider of its own, and needs this one only without that. L8: names are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from typing import Self
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.yaml import Fields
+from ostiary.errors import LoginRefused
+from ostiary.model import UserInfo
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.interfaces.group import Membership
+from ostiary_gateway.interfaces.identity import LoginRequest
+from ostiary_gateway.providers.ldap.directory import LdapDirectory, why_unusable
+from ostiary_gateway.providers.ldap.settings import (
+    LdapGroupSettings,
+    LdapSettings,
+    directory_settings,
+    placeholder_settings,
+)
+from ostiary_gateway.settings.declare import read_settings
+
+
+class LdapGroups:
+    """Asks about relevant groups only, at login and at each renewal."""
+
+    def __init__(
+        self,
+        settings: LdapSettings,
+        *,
+        user_prefix: str = "",
+        require_user: bool = False,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._directory = LdapDirectory(settings)
+        self._user_prefix = user_prefix
+        self._clock = clock
+        if require_user:
+            self.check_user = self._check_user
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        settings = read_settings(LdapGroupSettings, fields, context.directory)
+        return cls(
+            directory_settings(settings, fields) or placeholder_settings(),
+            user_prefix=settings.user_prefix,
+            require_user=settings.require_user,
+            clock=context.clock,
+        )
+
+    async def close(self) -> None:
+        await self._directory.close()
+
+    async def probe(self) -> str:
+        return await self._directory.probe()
+
+    async def groups_of(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        if not user.username.startswith(self._user_prefix):
+            return ()
+        return await self._directory.groups(self._own(user), relevant)
+
+    async def _check_user(self, user: UserInfo) -> None:
+        account = None
+        if user.username.startswith(self._user_prefix):
+            account = await self._directory.find(self._own(user))
+        if account is None:
+            raise LoginRefused(
+                "the directory does not know this user: ask the administrator of this gateway",
+                cause="no entry has this name, or several have, and requireUser is set",
+            )
+        if (why := why_unusable(account.entry, self._clock.now())) is not None:
+            raise LoginRefused("this account is disabled or has expired", cause=why)
+
+    def _own(self, user: UserInfo) -> UserInfo:
+        """As the directory calls the user. The uid is another identity system's, and would be compared with its own."""
+        return replace(user, username=user.username[len(self._user_prefix) :], uid="")
+
+    async def groups_from_provider(
+        self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
+    ) -> tuple[Membership, ...]:
+        raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")

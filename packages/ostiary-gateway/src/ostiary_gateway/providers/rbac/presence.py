@@ -1,0 +1,85 @@
+"""Which rules show that a user may know a namespace, so that a refusal there is a 403 and not a 404. Pure.
+
+Called by `ostiary_gateway.providers.rbac.index`. A user without any permission in a namespace is answered as if nothing
+were there (404). What counts is a rule that could allow some request inside the namespace, wherever it was granted:
+
+- rules for resources that live in namespaces, and every rule with a star for the resource;
+- rules for resources we do not know: they may live in a namespace, and then the user does know it;
+- rules for `namespaces` themselves, but for creating them: who may read or list namespaces knows that they exist.
+  With resourceNames they count for the namespaces that are named.
+
+Rules for paths do not count, nor those for what Kubernetes keeps outside of namespaces: nodes, persistent volumes, and
+the reviews that everybody may ask for about themselves (``system:basic-user``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ostiary.core.policy_rules import ANY, PolicyRule
+from ostiary.model import RequestInfo
+from ostiary_gateway.wire.rbac import GROUP
+
+NAMESPACES, CREATE = "namespaces", "create"
+
+_CLUSTER_SCOPED: dict[str, frozenset[str]] = {
+    "": frozenset(("componentstatuses", "groups", "nodes", "persistentvolumes", "users")),
+    "admissionregistration.k8s.io": frozenset(
+        (
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+            "mutatingwebhookconfigurations",
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+            "validatingwebhookconfigurations",
+        )
+    ),
+    "apiextensions.k8s.io": frozenset(("customresourcedefinitions",)),
+    "apiregistration.k8s.io": frozenset(("apiservices",)),
+    "authentication.k8s.io": frozenset(("selfsubjectreviews", "tokenreviews", "uids", "userextras")),
+    "authorization.k8s.io": frozenset(("selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews")),
+    "certificates.k8s.io": frozenset(("certificatesigningrequests", "clustertrustbundles", "signers")),
+    "flowcontrol.apiserver.k8s.io": frozenset(("flowschemas", "prioritylevelconfigurations")),
+    "metrics.k8s.io": frozenset(("nodes",)),
+    "networking.k8s.io": frozenset(("ingressclasses", "ipaddresses", "servicecidrs")),
+    "node.k8s.io": frozenset(("runtimeclasses",)),
+    "ostiary.dev": frozenset(("decisions", "revocations", "sessions", "subjectsearches")),
+    "policy": frozenset(("podsecuritypolicies",)),
+    GROUP: frozenset(("clusterrolebindings", "clusterroles")),
+    "resource.k8s.io": frozenset(("deviceclasses", "devicetaintrules", "resourceslices")),
+    "scheduling.k8s.io": frozenset(("priorityclasses",)),
+    "storage.k8s.io": frozenset(("csidrivers", "csinodes", "storageclasses", "volumeattachments")),
+}
+_CLUSTER_SCOPED_ANYWHERE = frozenset().union(*_CLUSTER_SCOPED.values())
+
+
+def namespace_of(request: RequestInfo) -> str:
+    """The namespace that a request names, if any; that of a namespace is the namespace itself."""
+    if not request.is_resource:
+        return ""
+    if request.namespace or request.resource != NAMESPACES or request.api_group:
+        return request.namespace
+    return request.name
+
+
+def presence(rules: Iterable[PolicyRule]) -> frozenset[str]:
+    """The namespaces in which *rules* make somebody known; one that is called ``*`` stands for all of them."""
+    return frozenset().union(*(_presence_of(rule) for rule in rules))
+
+
+def _presence_of(rule: PolicyRule) -> frozenset[str]:
+    namespaces: set[str] = set()
+    for resource in rule.resources:
+        name, slash, subresource = resource.partition("/")
+        if name == NAMESPACES and ("" in rule.api_groups or ANY in rule.api_groups):
+            if slash or any(verb != CREATE for verb in rule.verbs):
+                namespaces.update(rule.resource_names or (ANY,))
+        elif not (slash and subresource == ANY) and any(_may_be_namespaced(group, name) for group in rule.api_groups):
+            namespaces.add(ANY)
+    return frozenset(namespaces)
+
+
+def _may_be_namespaced(group: str, resource: str) -> bool:
+    if group == ANY:
+        return resource not in _CLUSTER_SCOPED_ANYWHERE
+    return resource not in _CLUSTER_SCOPED.get(group, ())

@@ -1,0 +1,57 @@
+"""Reads the body of a request that must be looked into before it is forwarded. It goes on exactly as it came.
+
+Called by `object_admission` and `capabilities`. The bytes are counted with the others that the user makes us keep,
+until the caller is done with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ostiary.errors import TooManyRequests
+from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
+from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.responses import Answers
+
+
+class Bodies:
+    """For the requests of one engine."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    async def read(self, passage: Passage, limit: int) -> bytes | None:
+        """The body, to be given to `release`. None if there is none to go on with: the client is answered then."""
+        exchange, share = passage.exchange, passage.plan.share
+        try:
+            body = await read_body(exchange, limit)
+        except BodyTooLarge:
+            passage.release()
+            self._answers.send_too_large(passage)
+            return None
+        except ClientGone:
+            passage.release()
+            return None
+        exchange.return_body(body)
+        if share.hold_unread(len(body)):
+            return body
+        share.release_unread(len(body))
+        passage.release()
+        error = TooManyRequests("too many bodies of this user wait", retry_after=1.0)
+        self._answers.send_too_many(passage, error, "unread", passage.plan)
+        return None
+
+    def release(self, passage: Passage, body: bytes) -> None:
+        """The caller has looked at *body*; it is forwarded, or not."""
+        passage.plan.share.release_unread(len(body))
+
+
+def sent_headers(passage: Passage, *names: bytes) -> Iterator[tuple[str, str]]:
+    """The headers with these *names*, which are in small letters.
+
+    Of the lines that go on to the upstream: a head that came before has nothing else.
+    """
+    for line in passage.scanned.lines.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() in names:
+            yield name.decode("latin-1"), value.strip().decode("latin-1")

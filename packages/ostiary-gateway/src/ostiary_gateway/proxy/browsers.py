@@ -1,0 +1,292 @@
+"""The first step of a request to a web application: is it public, a program's, or a browser's, and whose?
+
+    public path              forwarded without a user                         request.browsers.anonymous
+    Authorization            a program: goes on as everywhere
+    no cookie                a page load is led to the sign-in page, everything else gets a 401
+    cookie                   a request of another site gets a 403; else the token is found, and the request goes on
+
+Called by the engine for a head that it has not seen before, and only where an upstream has ``auth: browser`` or
+``public``. It only says who sends a request: what they may do is decided as for programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+from ostiary.core.cache import Cache
+from ostiary.core.clock import Clock
+from ostiary.errors import ProviderError, TooManyRequests
+from ostiary.model import UserInfo
+from ostiary_gateway.audit.source_ips import Network, source_ips
+from ostiary_gateway.authentication.authenticator import TokenAuthenticator
+from ostiary_gateway.authentication.cookies import BrowserRequest, PresentedCookie, browser_request, presented_cookie
+from ostiary_gateway.authentication.token_cache import KnownUser, TokenInUse
+from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED
+from ostiary_gateway.config.values import is_listed
+from ostiary_gateway.http1.headers import WEBSOCKET_BEARER, Headers, Scanned
+from ostiary_gateway.http1.request_head import RequestHead
+from ostiary_gateway.interfaces.identity import RequiredAuthentication
+from ostiary_gateway.interfaces.token_store import Found, Session, TokenRecord
+from ostiary_gateway.limits.limits import Limits
+from ostiary_gateway.networks import network
+from ostiary_gateway.proxy.applications import Applications
+from ostiary_gateway.proxy.context import OwnApi, Passage, RequestPlan
+from ostiary_gateway.proxy.plan_cache import Planner
+from ostiary_gateway.proxy.request_tasks import RequestTasks
+from ostiary_gateway.proxy.resolver import NoRoute, Questions
+from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.routes import Routes
+from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
+from ostiary_gateway.proxy.upstreams import Upstream
+from ostiary_gateway.sessions import well_formed
+
+# Forwards an application's own ``Authorization`` header, where its upstream has ``passAuthorization``.
+#
+# Called for requests whose sender is known by a cookie, or need not be known. Everywhere else the header is for us.
+
+
+def forward_authorization(scanned: Scanned) -> None:
+    """Let the header go on to the upstream, unless it holds a token of ours, which never does."""
+    authorization, scanned.authorization = scanned.authorization, None
+    if authorization is None:
+        return
+    # Wherever it stands: upstreams differ in how many spaces and which schemes they take.
+    if not any(well_formed(part) for part in authorization.split()):
+        scanned.lines += b"Authorization: " + authorization + b"\r\n"
+
+
+# Requests to public paths: forwarded without a user, whoever sends them, and without asking the policy.
+#
+# Called by the gate of web applications. To the audit record the user is Kubernetes' anonymous one. Limits count for
+# each network address apart, so that one visitor of public pages does not use up the share of all.
+
+ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_ALWAYS = datetime.min.replace(tzinfo=UTC)
+_NOBODY = Found(TokenRecord(b"", "", _ALWAYS, _NEVER), Session("", ANONYMOUS, "", _ALWAYS, _NEVER))
+
+Admit = Callable[[Passage, TokenInUse, RequestPlan], None]
+
+
+class AnonymousRequests:
+    """For the public paths of one engine. *admit* goes on with a request that is decided on."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        planner: Planner,
+        limits: Limits,
+        answers: Answers,
+        admit: Admit,
+        *,
+        trusted_proxies: Sequence[Network] = (),
+    ) -> None:
+        self._trusted_proxies = trusted_proxies
+        self._questions = questions
+        self._planner = planner
+        self._limits = limits
+        self._answers = answers
+        self._admit = admit
+        self._known_user = KnownUser(ANONYMOUS)
+
+    def serve(self, passage: Passage) -> None:
+        request = passage.exchange.request
+        try:
+            question = self._questions.of(request)
+        except (AmbiguousRequest, ValueError) as error:
+            self._answers.send_bad_request(passage, str(error))
+            return
+        except NoRoute:
+            self._answers.send_no_route(passage)
+            return
+        assert question.public, "the gate has looked at the same path"
+        if question.upstream is not None and question.upstream.settings.pass_authorization:
+            forward_authorization(passage.scanned)
+        plan = self._planner.make(request, question, NOTHING_ASKED, ANONYMOUS)
+        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
+        remote = passage.exchange.connection.remote_address
+        address = network(source_ips(remote, forwarded_for=forwarded, trusted=self._trusted_proxies)[0])
+        plan.share = self._limits.share(UserInfo(f"{ANONYMOUS.username} {address}", groups=ANONYMOUS.groups))
+        # One of its own for each: a revocation ends what is open, and not what comes later.
+        self._admit(passage, TokenInUse(_NOBODY, self._known_user), plan)
+
+
+# What the engine needs of the sign-in for browsers: a way to the sign-in page, and pages for refusals.
+#
+# `gateway.login.applications` implements it; the engine is given it.
+
+
+class PageAnswer(NamedTuple):
+    """A page, or a redirect to one."""
+
+    code: int
+    headers: Headers
+    body: bytes
+
+
+class BrowserPages(Protocol):
+    async def begin_sign_in(
+        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+    ) -> PageAnswer:
+        """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host.
+
+        *required* is what the person must prove there, though they are signed in.
+        """
+
+    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
+        """A page that says why there is nothing to see, and leads to *front*, where the application begins.
+
+        *advice* says what to do about it, where the permissions of the person are not the reason.
+        """
+
+
+# A page that stays open asks again and again with a token that has ended.
+MOST_ENDED = 4096
+ENDED_SECONDS = 10.0
+_CROSS_SITE = "the request was sent by a page of another site"
+_DO_IT_THERE = "Nothing was changed. If you meant to do this, open the application and do it there."
+_NO_WORKER = "applications on the gateway's own host cannot install service workers"
+
+Ask = Callable[[Passage, TokenInUse], None]
+
+
+class BrowserGate:
+    """For the requests of one engine. *ask* goes on with a request whose token is known."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        applications: Applications,
+        pages: BrowserPages,
+        own_apis: Sequence[OwnApi],
+        *,
+        authenticator: TokenAuthenticator,
+        limits: Limits,
+        answers: Answers,
+        tasks: RequestTasks,
+        anonymous: AnonymousRequests,
+        ask: Ask,
+        clock: Clock,
+    ) -> None:
+        self._routes = routes
+        self._applications = applications
+        self._pages = pages
+        self._own_prefixes = tuple(own.prefix for own in own_apis)
+        self._authenticator = authenticator
+        self._limits = limits
+        self._answers = answers
+        self._tasks = tasks
+        self._anonymous = anonymous
+        self._ask = ask
+        self._ended: Cache[bytes, bool] = Cache(
+            seconds=ENDED_SECONDS, clock=clock, entries=MOST_ENDED, share=MOST_ENDED
+        )
+
+    def take(self, passage: Passage) -> bool:
+        """Handle a request that is public, or comes from a browser; False for all others."""
+        request = passage.exchange.request
+        host = request.host.decode("latin-1")
+        try:
+            path, query = split_target(request.target, host=request.host, any_name=True)
+        except AmbiguousRequest:
+            return False
+        if path.startswith(self._own_prefixes):
+            return False
+        upstream = self._routes.find(host, path)
+        if upstream is None:
+            return False
+        if upstream.settings.public and is_listed(path, upstream.settings.public):
+            self._anonymous.serve(passage)
+            return True
+        if not upstream.settings.is_application or not self._applications.origin(host):
+            return False
+        target = f"{path}?{query}" if query else path
+        return self._take_browser(passage, upstream, host=host, target=target)
+
+    def _take_browser(self, passage: Passage, upstream: Upstream, *, host: str, target: str) -> bool:
+        request, scanned = passage.exchange.request, passage.scanned
+        cookie = presented_cookie(request.headers, upstream.name, secure=self._applications.secure)
+        passes_authorization = upstream.settings.pass_authorization and cookie is not None
+        if _has_websocket_token(request) or (scanned.authorization is not None and not passes_authorization):
+            return False
+        browser = browser_request(request.method, request.headers, upgrade=request.upgrade)
+        if browser.starts_worker and self._applications.is_gateways_own(host):
+            # It would see whatever is sent to the sign-in pages, passwords included.
+            self._refuse(passage, upstream, browser, _NO_WORKER)
+        elif cookie is None:
+            self._require_sign_in(passage, upstream, browser, target, attempted=False)
+        elif not browser.is_from(self._applications.origin(host)):
+            self._refuse(passage, upstream, browser, _CROSS_SITE)
+        else:
+            forward_authorization(scanned)
+            self._identify(passage, upstream, browser, cookie, target)
+        return True
+
+    # --- who is it ---
+
+    def _identify(
+        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
+    ) -> None:
+        token = self._authenticator.recall(cookie.digest)
+        if token is not None:
+            self._ask(passage, token)
+        elif self._ended.get(cookie.digest):
+            self._require_sign_in(passage, upstream, browser, target, attempted=True)
+        else:
+            self._tasks.start_for(passage, self._look_up(passage, upstream, browser, cookie, target))
+
+    async def _look_up(
+        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
+    ) -> None:
+        address = passage.exchange.connection.remote_address
+        try:
+            async with self._limits.lookup(address):
+                token = await self._authenticator.find_application(cookie)
+            if passage.exchange.gone:
+                return
+            if token is None:
+                # Not looked up again, so the next request with it is not charged.
+                self._ended.put(cookie.digest, True)
+                self._limits.failures.charge(address)
+        except TooManyRequests as error:
+            self._answers.send_too_many(passage, error, "failures")
+        except ProviderError as error:
+            self._answers.send_store_unavailable(passage, error, upstream)
+        else:
+            if token is not None:
+                self._ask(passage, token)
+            else:
+                self._require_sign_in(passage, upstream, browser, target, attempted=True)
+
+    # --- answers ---
+
+    def _require_sign_in(
+        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, target: str, *, attempted: bool
+    ) -> None:
+        if browser.is_navigation:
+            self._tasks.start_for(passage, self._begin_sign_in(passage, upstream, target))
+        elif browser.shows_page:
+            message = "you are not signed in any more, and what you sent was not forwarded"
+            page = self._pages.refusal(passage, 401, message, upstream.settings.prefix)
+            self._answers.send_page(passage, page.code, page.headers, page.body, reason="a form without a session")
+        else:
+            self._answers.send_sign_in_required(passage, attempted=attempted)
+
+    async def _begin_sign_in(self, passage: Passage, upstream: Upstream, target: str) -> None:
+        page = await self._pages.begin_sign_in(passage, upstream, target=target)
+        self._answers.send_page(passage, page.code, page.headers, page.body, reason="not signed in: led to sign-in")
+
+    def _refuse(self, passage: Passage, upstream: Upstream, browser: BrowserRequest, reason: str) -> None:
+        if browser.shows_page:
+            page = self._pages.refusal(passage, 403, reason, upstream.settings.prefix, _DO_IT_THERE)
+            self._answers.send_page(passage, page.code, page.headers, page.body, reason=reason)
+        else:
+            self._answers.send_cross_site(passage, reason)
+
+
+def _has_websocket_token(request: RequestHead) -> bool:
+    return bool(request.upgrade) and any(
+        WEBSOCKET_BEARER in value for name, value in request.headers if name.lower() == b"sec-websocket-protocol"
+    )

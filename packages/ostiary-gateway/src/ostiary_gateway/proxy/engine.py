@@ -1,0 +1,677 @@
+"""The order of the steps of a request. One engine serves the requests of one configuration in a worker.
+
+    identify   who sends it                  authenticate.authenticator, authenticate.presented_token; of a browser
+                                             at a web application: request.browsers.gate
+    question   what is asked, and of whom    request.questions
+    decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
+                                             what its object asks for, too: request.objects
+    step up    has the sender proved enough  request.step_up, where a rule says so
+    admit      is there room for it          admit.limits, admit.admission_chain
+    forward    send it to its upstream       request.forwarder -> upstream.proxied, or request.own
+    conclude   count and record it           request.records -> audit.auditor
+
+Called by a client's connection for every request. Most requests are like an earlier one of the same user. If the very
+bytes of the head came before, all that follows from them is a `RememberedHead`; else the plan is found by the request
+line. In both cases nothing has to be waited for. What must be waited for (a token that is not in memory, a provider
+that asks others, a seat) goes on in a task and comes back to the same steps. A request that is refused at a step is
+answered there (`request.answers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from ostiary.core.clock import Clock
+from ostiary.core.scopes import Delegation
+from ostiary.errors import AuditUnavailable, ProviderError, TooManyRequests
+from ostiary.model import Attributes, RequestInfo
+from ostiary_gateway.audit.auditor import Auditor
+from ostiary_gateway.audit.ended_requests import EndedRequests
+from ostiary_gateway.audit.source_ips import Network
+from ostiary_gateway.authentication.authenticator import TokenAuthenticator
+from ostiary_gateway.authentication.bearer_token import presented_token
+from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authorization.chain import Authorizer
+from ostiary_gateway.authorization.impersonation import requested_user
+from ostiary_gateway.authorization.recent_decisions import RecentDecisions
+from ostiary_gateway.capabilities import ability
+from ostiary_gateway.http1.exchange import ClientConnection, Exchange, PassOn
+from ostiary_gateway.http1.headers import NO_DIGEST, BadHeader, HeaderFilter
+from ostiary_gateway.http1.request_head import RequestRefused
+from ostiary_gateway.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
+from ostiary_gateway.limits.admission_chain import AdmissionChain
+from ostiary_gateway.limits.limits import Limits, charge_connection
+from ostiary_gateway.limits.user_usage import UserShare
+from ostiary_gateway.observability.metrics import Metrics
+from ostiary_gateway.proxy.active_requests import OpenExchanges
+from ostiary_gateway.proxy.applications import Applications
+from ostiary_gateway.proxy.authorizer import Judge
+from ostiary_gateway.proxy.body_buffer import Bodies
+from ostiary_gateway.proxy.browsers import AnonymousRequests, BrowserGate, BrowserPages
+from ostiary_gateway.proxy.builtin_endpoints import OpenPaths, OwnApis
+from ostiary_gateway.proxy.capability_gate import CapabilityCheck
+from ostiary_gateway.proxy.context import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
+from ostiary_gateway.proxy.fast_path import AllowAgain, AllowedAgain, Transits, never_again
+from ostiary_gateway.proxy.forwarder import Forwarder
+from ostiary_gateway.proxy.head_cache import RememberedHead, RememberedHeaders, RememberedHeads
+from ostiary_gateway.proxy.plan_cache import Planner, Plans
+from ostiary_gateway.proxy.plan_templates import AlikeTargets, ObjectPlans
+from ostiary_gateway.proxy.quota_gate import ObjectAdmission
+from ostiary_gateway.proxy.reauthorize_streams import Rejudge
+from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.request_tasks import RequestTasks
+from ostiary_gateway.proxy.resolver import Location, NoRoute, Questions
+from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.revalidation import RecheckAfterWait
+from ostiary_gateway.proxy.routes import Routes
+from ostiary_gateway.proxy.shadow_sampling import ShadowSampler
+from ostiary_gateway.proxy.step_up_gate import StepUpGate, StepUpParts
+from ostiary_gateway.proxy.target import AmbiguousRequest, path_of
+from ostiary_gateway.proxy.token_review import OwnTokenReviews
+from ostiary_gateway.proxy.upstreams import Upstream
+from ostiary_gateway.sessions import digest, well_formed
+
+log = logging.getLogger("ostiary.gateway")
+
+AnswerAllowed = Callable[[RequestRecords, Answers, Passage], None]
+
+
+@dataclass(slots=True)
+class EngineParts:
+    """What an engine is made of."""
+
+    authenticator: TokenAuthenticator
+    authorizer: Authorizer
+    routes: Routes
+    auditor: Auditor
+    limits: Limits
+    metrics: Metrics
+    clock: Clock
+    headers: HeaderFilter
+    admission: Sequence[AdmissionProvider]
+    # For admission providers that ask upstreams themselves.
+    upstream_api: UpstreamApi
+    own_apis: Sequence[OwnApi]
+    self_reviews: Handler | None
+    api_groups: ApiGroups | None
+    open_paths: dict[bytes, OpenPath]
+    trusted_proxies: Sequence[Network]
+    ended: EndedRequests
+    # What is decided, for those who watch.
+    recent: RecentDecisions
+    # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
+    unconfirmed: float
+    # Where an upstream is a web application, or has public paths.
+    applications: Applications | None = None
+    pages: BrowserPages | None = None
+    # The rules about how people must have signed in; None where there are none.
+    step_up: StepUpParts | None = None
+    # Done with an allowed request in the place of forwarding it, where another proxy carries it (`doors.forward`).
+    answer_allowed: AnswerAllowed | None = None
+    # Whether that answer is the `identity` of the plan and nothing else.
+    answers_identity: bool = False
+    # Compares decisions with those of the clusters; None where no upstream has `shadow`.
+    shadow: ShadowSampler | None = None
+    # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
+    leads_to_sign_in: bool = True
+    # Without them nothing is remembered between requests but tokens and decisions: each is planned in full.
+    shortcuts: bool = True
+
+
+class Engine:
+    """Serves requests with one configuration. A reload makes another engine; this one ends with its last request."""
+
+    # The parts that the traced engine (`request.traced`) has others of.
+    records_type: ClassVar[type[RequestRecords]] = RequestRecords
+    tasks_type: ClassVar[type[RequestTasks]] = RequestTasks
+    open_paths_type: ClassVar[type[OpenPaths]] = OpenPaths
+    own_apis_type: ClassVar[type[OwnApis]] = OwnApis
+
+    def __init__(self, parts: EngineParts, loop: asyncio.AbstractEventLoop) -> None:
+        self._headers = parts.headers
+        self._authenticator = parts.authenticator
+        self._limits = parts.limits
+        self._admission = AdmissionChain(parts.admission) if parts.admission else None
+        self._monotonic = parts.clock.monotonic
+        self._audit_id = parts.auditor.audit_id
+        self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews, parts.api_groups)
+        self._judge = Judge(parts.authorizer, self._questions)
+        self._records = self.records_type(
+            parts.auditor,
+            parts.metrics,
+            parts.clock,
+            admission=self._admission,
+            trusted_proxies=parts.trusted_proxies,
+            ended=parts.ended,
+            recent=parts.recent,
+            shadow=parts.shadow,
+        )
+        self._answers = Answers(
+            parts.authorizer,
+            self._records,
+            parts.metrics,
+            refusal_page=None if parts.pages is None else parts.pages.refusal,
+            leads_to_sign_in=parts.leads_to_sign_in,
+        )
+        self._plans = Plans() if parts.shortcuts else Plans(0, 0)
+        self._planner = Planner(
+            self._judge,
+            parts.limits,
+            parts.auditor,
+            parts.metrics,
+            has_admission=self._admission is not None,
+            step_up=None if parts.step_up is None else parts.step_up.rules,
+        )
+        alike = AlikeTargets(self._go_alike)
+        self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, alike, shortcuts=parts.shortcuts)
+        self._heads = RememberedHeads(passes_traces=parts.headers.passes_traces)
+        # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
+        self.allow_again: AllowAgain = (
+            AllowedAgain(
+                self._heads, parts.authenticator, self._planner, parts.limits, self._records, parts.recent
+            ).identity_of
+            if parts.answers_identity
+            else never_again
+        )
+        self._tasks = self.tasks_type(loop, self._answers, self._records)
+        self._recheck = RecheckAfterWait(self._judge, self._planner, self._answers)
+        self._open_paths = self.open_paths_type(parts.open_paths, self._heads, self._tasks, self._records)
+        self._own_apis = self.own_apis_type(self._recheck, self._answers, self._records)
+        self._token_reviews = OwnTokenReviews(self._recheck, self._answers, self._records)
+        self._open = OpenExchanges(parts.limits)
+        # API plugins that are no longer served, while requests to them are open.
+        self._withdrawn: list[Upstream] = []
+        self._rejudge = Rejudge(
+            self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
+        )
+        bodies = Bodies(self._answers)
+        self._capabilities = CapabilityCheck(
+            self._judge,
+            self._planner,
+            self._answers,
+            bodies,
+            self._recheck,
+            shows_bodies=parts.answer_allowed is None,
+        )
+        counting = [each for each in (ability(admission, CountsObjects) for admission in parts.admission) if each]
+        self._objects = (
+            ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck, bodies)
+            if counting
+            else None
+        )
+        forwarder = Forwarder(
+            parts.authenticator.in_use,
+            self._open,
+            parts.auditor,
+            parts.metrics,
+            self._answers,
+            self._records,
+            self._objects,
+        )
+        self._shadow = parts.shadow
+        self._forward = (
+            forwarder.forward
+            if parts.answer_allowed is None
+            else partial(parts.answer_allowed, self._records, self._answers)
+        )
+
+        self._transits = Transits(
+            self._heads,
+            self._object_plans,
+            self._planner,
+            parts.authenticator,
+            parts.limits,
+            self._records,
+            forwarder,
+            self._open_paths,
+            self._questions,
+            parts.recent,
+            monotonic=self._monotonic,
+            audit_id=self._audit_id,
+        )
+        is_plain = parts.shortcuts and parts.answer_allowed is None and parts.shadow is None
+        # Called with a request of which something came before, in the place of `handle`; None where each is handled.
+        self.pass_on: PassOn | None = self._transits.pass_on if is_plain else None
+        self._browsers = self._browser_gate(parts)
+        self._step_up = self._step_up_gate(parts)
+
+    def _step_up_gate(self, parts: EngineParts) -> StepUpGate | None:
+        if parts.step_up is None:
+            return None
+        return StepUpGate(
+            parts.step_up,
+            authenticator=parts.authenticator,
+            answers=self._answers,
+            pages=parts.pages,
+            metrics=parts.metrics,
+            clock=parts.clock,
+            ask=self._ask,
+            # Another proxy does not wait for minutes.
+            holds=parts.answer_allowed is None,
+            trusted_proxies=parts.trusted_proxies,
+        )
+
+    def _browser_gate(self, parts: EngineParts) -> BrowserGate | None:
+        if parts.applications is None or parts.pages is None:
+            return None
+        anonymous = AnonymousRequests(
+            self._questions,
+            self._planner,
+            parts.limits,
+            self._answers,
+            self._admit,
+            trusted_proxies=parts.trusted_proxies,
+        )
+        return BrowserGate(
+            parts.routes,
+            parts.applications,
+            parts.pages,
+            parts.own_apis,
+            authenticator=parts.authenticator,
+            limits=parts.limits,
+            answers=self._answers,
+            tasks=self._tasks,
+            anonymous=anonymous,
+            ask=self._ask,
+            clock=parts.clock,
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request that it let through has not ended yet."""
+        return bool(self._open) or bool(self._transits) or bool(self._tasks)
+
+    @property
+    def open_exchanges(self) -> OpenExchanges:
+        self._transits.list_all()
+        return self._open
+
+    def tick(self) -> None:
+        """About once a second: what takes long counts as a stream, and what is no longer allowed is cut."""
+        self._transits.list_all()
+        self._open.tick(self._monotonic())
+        if self._withdrawn:
+            self._cut_withdrawn()
+        self._rejudge.tick()
+
+    def hand_over(self, successor: Engine) -> None:
+        """Another configuration has taken over: what is still open here goes on only if that one allows it, too."""
+        self._transits.list_all()
+        self.forget_plans()
+        self._judge.follow(successor._judge)
+        self._planner.read_generation_again()
+        self._rejudge.judge_all_anew()
+
+    def _go_alike(self, above: str) -> bool:
+        """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
+        return self._questions.go_alike(above) and not self._open_paths.begin_with(above)
+
+    def forget_plans(self) -> None:
+        self._plans.clear()
+        self._object_plans.clear()
+
+    def decide_again(
+        self, token: TokenInUse, required: tuple[RequestInfo, ...], delegation: Delegation | None
+    ) -> Ruling | None:
+        """What the policy says now; None if something would have to be waited for."""
+        return self._judge.decide(token.user, required, delegation) if required else None
+
+    def forget_routes(self) -> None:
+        """Who serves what has changed: the next request of each kind is looked at anew."""
+        self._questions.routing += 1
+        self._planner.use_routing(self._questions.routing)
+
+    def withdraw(self, upstream: Upstream) -> None:
+        """It is not to be asked any more: streams to it end, and a short request that is under way may finish."""
+        self._withdrawn.append(upstream)
+        self._transits.list_all()
+        self._cut_withdrawn()
+
+    def _cut_withdrawn(self) -> None:
+        for proxied in [each for each in self._open.streams if each.upstream in self._withdrawn]:
+            proxied.cut()
+        # A short request that takes long becomes a stream, and ends then.
+        self._withdrawn = [each for each in self._withdrawn if any(open.upstream is each for open in self._open)]
+
+    def record_unreadable(
+        self, connection: ClientConnection, exchange: Exchange | None, refusal: RequestRefused
+    ) -> bytes:
+        """Record a request that the connection could not read to its end; returns the header line with its id."""
+        audit_id = (exchange.audit_id if exchange is not None else "") or self._audit_id()
+        request = None if exchange is None else exchange.request
+        self._records.record_unreadable(audit_id, connection.remote_address, request, refusal)
+        return b"Audit-Id: %s\r\n" % audit_id.encode()
+
+    # --- begin ---
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
+        passage = Passage(exchange, self._monotonic(), self._audit_id())
+        exchange.audit_id = passage.audit_id
+        try:
+            request = exchange.request
+            head = request.known
+            if type(head) is RememberedHead and head.made_by is self._heads:
+                self._begin_again(passage, head)
+            elif request.raw:
+                self._begin_with_known_headers(passage)
+            else:
+                self._begin(passage)
+        except Exception as error:
+            self._tasks.fail(passage, error)
+
+    def _begin_again(self, passage: Passage, head: RememberedHead) -> None:
+        """The bytes of this head came before: what they ask is known. Check that the answer to it still holds."""
+        passage.scanned = head.scanned
+        plan = head.plan
+        if plan is None:
+            assert head.open_path is not None
+            self._open_paths.serve(head.open_path, passage)
+            return
+        token = self._authenticator.recall(head.scanned.digest)
+        if token is None:
+            # What was worked out for a token is dropped with it, and not with the last head that came with it.
+            head.token = None
+            self._tasks.start_for(passage, self._look_up_token(passage))
+        elif token is not head.token or not self._planner.is_current(plan, token.user, passage.received_at):
+            self._ask(passage, token)
+        else:
+            self._admit(passage, token, plan)
+
+    def _begin_with_known_headers(self, passage: Passage) -> None:
+        """These header lines came before, with another request line. If that leads to no plan, they are read anew."""
+        request = passage.exchange.request
+        headers = None if request.block is None else request.block.known
+        if type(headers) is RememberedHeaders and headers.made_by is self._heads:
+            token = self._authenticator.recall(headers.scanned.digest)
+            if token is not None and token is headers.token and self._open_paths.find(request.target) is None:
+                passage.scanned = headers.scanned
+                plan = self._plan_at_once(passage, token)
+                if plan is not None:
+                    self._admit(passage, token, plan)
+                    return
+        self._begin(passage)
+
+    def _plan_at_once(self, passage: Passage, token: TokenInUse) -> RequestPlan | None:
+        """A plan that holds, and by which the request is forwarded at once; None if there is none."""
+        request = passage.exchange.request
+        plan = self._plans.find(token.known_user, request)
+        if plan is not None:
+            if not plan.at_once or not self._planner.is_current(plan, token.user, passage.received_at):
+                return None
+            self._heads.remember_plan(passage, token, plan)
+            return plan
+        try:
+            return self._plan_like_another(passage, token, self._questions.locate(request))
+        except (NoRoute, ValueError):
+            return None
+
+    def _begin(self, passage: Passage) -> None:
+        exchange, request = passage.exchange, passage.exchange.request
+        if exchange.own_lines:
+            # They are among the headers, too.
+            request.traces, exchange.own_lines = exchange.own_lines, b""
+        try:
+            passage.scanned = self._headers.scan(request.headers)
+        except BadHeader as error:
+            self._answers.send_bad_request(passage, str(error))
+            return
+        open_path = self._open_paths.find(path_of(request.target, request.host))
+        if open_path is not None:
+            self._open_paths.serve(open_path, passage)
+        elif self._browsers is None or not self._browsers.take(passage):
+            self._identify(passage)
+
+    # --- identify ---
+
+    def _identify(self, passage: Passage) -> None:
+        scanned = passage.scanned
+        try:
+            presented = presented_token(scanned, passage.exchange.request)
+        except BadHeader as error:
+            self._answers.send_bad_request(passage, str(error))
+            return
+        if presented is None:
+            self._answers.send_unauthorized(passage, attempted=False)
+            return
+        scanned.digest = digest(presented)
+        token = self._authenticator.recall(scanned.digest)
+        if token is not None:
+            self._ask(passage, token)
+            return
+        if not well_formed(presented):
+            # No token of ours has this form: the store need not be asked.
+            scanned.digest = NO_DIGEST
+        self._tasks.start_for(passage, self._look_up_token(passage))
+
+    async def _look_up_token(self, passage: Passage) -> None:
+        address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
+        token = None
+        try:
+            if token_digest is not NO_DIGEST:
+                self._limits.failures.check_credential(token_digest)
+                async with self._limits.lookup(address):
+                    if passage.exchange.gone:
+                        return
+                    token = await self._authenticator.find(token_digest)
+            if passage.exchange.gone:
+                return
+            if token is None:
+                self._limits.failures.charge(address, token_digest)
+        except TooManyRequests as error:
+            self._answers.send_too_many(passage, error, "failures")
+        except ProviderError as error:
+            self._answers.send_store_unavailable(passage, error)
+        else:
+            if token is None:
+                self._answers.send_unauthorized(passage, attempted=True)
+            else:
+                self._ask(passage, token)
+
+    # --- question ---
+
+    def _ask(self, passage: Passage, token: TokenInUse) -> None:
+        request, impersonates = passage.exchange.request, bool(passage.scanned.impersonate)
+        if not impersonates and self._browsers is None:
+            self._heads.remember_headers(passage, token)
+        plan = self._plans.find(token.known_user, request)
+        if plan is not None and not impersonates and self._planner.is_current(plan, token.user, passage.received_at):
+            self._heads.remember_plan(passage, token, plan)
+            self._admit(passage, token, plan)
+            return
+        try:
+            location = self._questions.locate(request)
+            plan = self._plan_like_another(passage, token, location)
+            question = None if plan is not None else self._questions.at(location, request)
+        except (AmbiguousRequest, ValueError) as error:
+            self._answers.send_bad_request(passage, str(error))
+            return
+        except NoRoute:
+            self._answers.send_no_route(passage)
+            return
+        if question is None:
+            assert plan is not None
+            self._admit(passage, token, plan)
+        elif impersonates:
+            self._tasks.start_for(passage, self._decide_as_another(passage, token, question))
+        else:
+            self._decide(passage, token, question, location)
+
+    def _plan_like_another(self, passage: Passage, token: TokenInUse, location: Location) -> RequestPlan | None:
+        """The plan of a request that differs from an earlier one in the name of an object which does not matter."""
+        if passage.scanned.impersonate:
+            return None
+        return self._object_plans.find(token.known_user, passage.exchange.request, location, passage.received_at)
+
+    # --- decide ---
+
+    def _decide(self, passage: Passage, token: TokenInUse, question: Question, location: Location) -> None:
+        ruling = self._judge.decide(token.user, question.required, token.known_user.delegation)
+        if ruling is None:
+            self._tasks.start_for(passage, self._wait_for_decision(passage, token, question))
+            return
+        plan = self._keep_plan(passage, token, question, ruling)
+        if plan.at_once:
+            self._object_plans.keep(token.known_user, passage.exchange.request, location, plan)
+        self._admit(passage, token, plan)
+
+    async def _wait_for_decision(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+        try:
+            ruling = await self._judge.authorize(token.user, question.required, token.known_user.delegation)
+        except ProviderError as error:
+            self._answers.send_undecided(passage, token.user, question.info, error, token.known_user.delegation)
+            return
+        if not passage.exchange.gone:
+            self._admit(passage, token, self._keep_plan(passage, token, question, ruling))
+
+    def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> RequestPlan:
+        request = passage.exchange.request
+        plan = self._planner.make(request, question, ruling, token.user, delegation=token.known_user.delegation)
+        self._plans.keep(token.known_user, request, plan)
+        return plan
+
+    async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+        """``kubectl --as``: such requests are rare, so they have no kept plan."""
+        try:
+            user = requested_user(list(passage.scanned.impersonate))
+        except (BadHeader, UnicodeDecodeError) as error:
+            self._answers.send_bad_request(passage, str(error))
+            return
+        actor, request, delegation = token.user, passage.exchange.request, token.known_user.delegation
+        try:
+            result = await self._judge.authorize_impersonation(actor, user, question, delegation)
+        except ProviderError as error:
+            self._answers.send_undecided(passage, actor, question.info, error, delegation)
+            return
+        if not passage.exchange.gone:
+            plan = self._planner.make(
+                request,
+                result.question,
+                result.ruling,
+                result.user,
+                actor=actor,
+                impersonation=result.permissions,
+                delegation=delegation,
+            )
+            self._admit(passage, token, plan)
+
+    # --- admit ---
+
+    def _admit(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
+        passage.token, passage.plan = token, plan
+        if token.revoked:
+            # It was revoked while the request was being decided on.
+            self._answers.send_unauthorized(passage, attempted=True)
+            return
+        if self._shadow is not None:
+            self._shadow.consider(passage.audit_id, plan)
+        if not plan.at_once:
+            if not plan.ruling.allowed and not plan.reviews_token:
+                self._answers.send_refusal(passage, plan)
+                return
+            if plan.step_up is not None and self._step_up is not None:
+                rule = self._step_up.unmet_rule(passage)
+                if rule is not None:
+                    self._tasks.start_for(passage, self._step_up.handle_unmet(passage, rule))
+                    return
+        share = plan.share
+        connection = passage.exchange.connection
+        if connection.account is not share and not charge_connection(connection, share):
+            self._answers.send_too_many_connections(passage)
+            return
+        try:
+            leave = self._limits.open_stream(share) if plan.stream else self._limits.try_enter(share)
+        except TooManyRequests as error:
+            self._answers.send_too_many(passage, error, "streams" if plan.stream else "rate", plan)
+            return
+        if leave is None:
+            self._tasks.start_for(passage, self._wait_for_seat(passage, share))
+            return
+        passage.leave = leave
+        if plan.at_once:
+            self._forward(passage)
+        else:
+            self._prepare(passage)
+
+    async def _wait_for_seat(self, passage: Passage, share: UserShare) -> None:
+        try:
+            passage.leave = await self._limits.wait(share)
+        except TooManyRequests as error:
+            self._answers.send_too_many(passage, error, "concurrency", passage.plan)
+            return
+        if passage.exchange.gone:
+            passage.release()
+        elif await self._recheck.is_still_allowed(passage):
+            self._prepare(passage)
+
+    def _prepare(self, passage: Passage) -> None:
+        """What some requests need before they are forwarded or served: see `RequestPlan.at_once`."""
+        plan = passage.plan
+        if plan.reviews_token and not passage.body_was_read:
+            self._tasks.start_for(passage, self._review_token(passage))
+            return
+        if plan.reads_capabilities:
+            self._tasks.start_for(passage, self._check_capabilities(passage))
+            return
+        if self._admission is not None and not self._is_admitted(passage, self._admission):
+            passage.release()
+            return
+        if self._objects is not None and (counting := self._objects.covering(passage)):
+            self._tasks.start_for(passage, self._hold_objects(passage, self._objects, counting))
+            return
+        self._begin_forwarding(passage)
+
+    async def _check_capabilities(self, passage: Passage) -> None:
+        if not await self._capabilities.is_allowed(passage):
+            return
+        rule = None if self._step_up is None else self._step_up.unmet_rule(passage)
+        if rule is None or self._step_up is None:
+            self._prepare(passage)
+            return
+        # A rule about a capability: what the object asks for was not known before.
+        passage.release()
+        await self._step_up.handle_unmet(passage, rule)
+
+    async def _hold_objects(
+        self, passage: Passage, objects: ObjectAdmission, counting: Sequence[CountsObjects]
+    ) -> None:
+        if await objects.hold(passage, counting):
+            self._begin_forwarding(passage)
+
+    def _begin_forwarding(self, passage: Passage) -> None:
+        plan = passage.plan
+        try:
+            self._records.record_receipt(passage)
+        except AuditUnavailable as error:
+            passage.release()
+            if self._objects is not None:
+                self._objects.settle(passage, WriteOutcome.NOT_DONE, 0, None)
+            log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
+            self._answers.send_internal_error(passage)
+            return
+        if plan.handler is not None:
+            self._tasks.start_for(passage, self._own_apis.serve(plan.handler, passage))
+        else:
+            self._forward(passage)
+
+    async def _review_token(self, passage: Passage) -> None:
+        if await self._token_reviews.answer_or_pass(passage):
+            self._prepare(passage)
+
+    def _is_admitted(self, passage: Passage, admission: AdmissionChain) -> bool:
+        plan, request = passage.plan, passage.exchange.request
+        size = None if request.chunked else request.content_length or 0
+        try:
+            refusal = admission.refusal_of(Attributes(plan.user, plan.info), size=size)
+        except ProviderError:
+            self._answers.send_internal_error(passage, plan)
+            return False
+        if refusal is not None:
+            self._answers.send_not_admitted(passage, refusal)
+        return refusal is None

@@ -1,0 +1,192 @@
+"""Plans: what is known of all requests of one user with the same request line, kept while their decision holds.
+
+The engine has the `Planner` make a plan after the decision, keeps it in `Plans`, and asks `is_current` before it uses
+the plan for another request. `Plans` is bounded in bytes, for each user and in all: one user's plans evict only that
+user's plans. Sizes are estimates on the high side, made from what is large in a plan: its target and its user.
+"""
+
+from __future__ import annotations
+
+from ostiary.core.bounded_cache import BoundedByOwner
+from ostiary.core.scopes import Delegation
+from ostiary.model import RequestInfo, UserInfo
+from ostiary_gateway.audit.auditor import Auditor, Prepared
+from ostiary_gateway.authentication.token_cache import KnownUser
+from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authorization.step_up import StepUpRules
+from ostiary_gateway.http1.request_head import RequestHead
+from ostiary_gateway.limits.limits import Limits
+from ostiary_gateway.observability.metrics import Metrics
+from ostiary_gateway.proxy.authorizer import Judge
+from ostiary_gateway.proxy.context import Question, RequestPlan
+from ostiary_gateway.proxy.reviews import is_token_review
+
+PLAN_BYTES = 32 * 1024 * 1024
+PLAN_BYTES_PER_USER = 4 * 1024 * 1024
+LONGEST_PLANNED_TARGET = 2048
+# A plan keeps its target about this often: to be sent on, in what was asked, and once in each stage's audit event.
+_COPIES = 8
+_FIXED_BYTES = 4000
+# For how long the policy's generation is not read again. Providers notice a change of their files much later.
+POLICY_SECONDS = 0.001
+
+_Key = tuple[KnownUser, bytes, bytes, bytes, bytes]
+
+
+class Plans:
+    """The plans of one engine."""
+
+    def __init__(self, size: float = PLAN_BYTES, per_user: float = PLAN_BYTES_PER_USER) -> None:
+        self._kept: BoundedByOwner[_Key, RequestPlan] = BoundedByOwner(size, per_user)
+
+    def find(self, user: KnownUser, request: RequestHead) -> RequestPlan | None:
+        return self._kept.get((user, request.method, request.target, request.host, request.upgrade))
+
+    def keep(self, user: KnownUser, request: RequestHead, plan: RequestPlan) -> None:
+        plan.size = _FIXED_BYTES + _COPIES * (len(request.target) + user.size)
+        if request.digest:
+            plan.latest_heads.add(request.digest)
+        if len(request.target) <= LONGEST_PLANNED_TARGET:
+            key = (user, request.method, request.target, request.host, request.upgrade)
+            self._kept.keep(key, plan, owner=user.info.username, size=plan.size)
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class Planner:
+    """Makes the plans of one engine, and says whether one may be used again."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        limits: Limits,
+        auditor: Auditor,
+        metrics: Metrics,
+        *,
+        has_admission: bool,
+        step_up: StepUpRules | None = None,
+    ) -> None:
+        self._judge = judge
+        self._limits = limits
+        self._auditor = auditor
+        self._metrics = metrics
+        self._has_admission = has_admission
+        self._step_up = step_up
+        self._generation = judge.generation
+        self._read_generation_at = float("-inf")
+        self._routing = 0
+
+    def make(
+        self,
+        request: RequestHead,
+        question: Question,
+        ruling: Ruling,
+        user: UserInfo,
+        *,
+        actor: UserInfo | None = None,
+        impersonation: tuple[RequestInfo, ...] = (),
+        delegation: Delegation | None = None,
+    ) -> RequestPlan:
+        """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
+        step_up = None
+        if self._step_up is not None and ruling.allowed and not question.public:
+            step_up = self._step_up.applying((*question.required, *impersonation), actor or user)
+        audit = self._auditor.prepare(
+            question.info,
+            actor or user,
+            request_uri=question.target.decode("latin-1"),
+            decision=ruling,
+            long_running=question.stream,
+            impersonated=user if actor is not None and user != actor else None,
+            delegation=delegation,
+            step_up="" if step_up is None else step_up.names,
+        )
+        self._metrics.decisions.inc(ruling.verdict.value)
+        upstream = question.upstream
+        plan = RequestPlan(
+            ruling,
+            question.info,
+            user,
+            self._limits.share(actor or user),
+            upstream,
+            question.handler,
+            audit,
+            question.required,
+            long_running=question.long_running,
+            stream=question.stream,
+            reviews_token=upstream is not None and upstream.is_kubernetes and is_token_review(question.info),
+            actor=actor,
+            impersonation=impersonation,
+            delegation=delegation,
+            public=question.public,
+            # Of the question, and not of now: who serves what may have changed while the decision was waited for.
+            routing=question.routing,
+            step_up=step_up,
+        )
+        if upstream is not None and ruling.allowed:
+            # A plan with capabilities is made when its body has been read.
+            reader = None if question.info.capabilities else upstream.capabilities
+            plan.reads_capabilities = reader is not None and reader.in_body_of(question.info)
+            plan.at_once = not (
+                question.stream
+                or self._has_admission
+                or _begins_record(audit)
+                or plan.reviews_token
+                or plan.reads_capabilities
+                or step_up is not None
+            )
+            target = upstream.forwarded_target(question.target)
+            # Who asks in another's name is in no proof: the backend could not follow the revocations of both.
+            if question.redirected and actor is None:
+                plan.redirected, plan.target = True, target
+            plan.passes_on = (
+                plan.at_once and not plan.redirected and upstream.assertions is None and request.method != b"HEAD"
+            )
+            line = request.method + b" " + target + b" HTTP/1.1\r\n"
+            plan.head = line + upstream.host_line + (b"" if question.public else upstream.identity(user))
+        return plan
+
+    @property
+    def names_matter(self) -> bool:
+        """Whether more than the ruling may depend on the name of an object: what is recorded, and step-up rules."""
+        return self._step_up is not None or self._auditor.policy.has_names
+
+    def still_holds(self, plan: RequestPlan, now: float) -> bool:
+        """Whether *plan* may be used again as it is."""
+        if now >= self._read_generation_at:
+            self._generation = self._judge.generation
+            self._read_generation_at = now + POLICY_SECONDS
+        ruling = plan.ruling
+        return plan.routing == self._routing and ruling.generation == self._generation and now < ruling.until
+
+    def is_current(self, plan: RequestPlan, user: UserInfo, now: float) -> bool:
+        """Whether *plan* may be used again by *user*. If only its time is up, the policy is asked once more."""
+        if self.still_holds(plan, now):
+            return True
+        if plan.routing != self._routing:
+            return False
+        ruling = plan.ruling
+        renewed = self._judge.decide(user, plan.required, plan.delegation) if plan.required else None
+        if renewed is None or renewed != ruling:
+            # Another decision changes what follows from it, so the plan is made anew.
+            return False
+        plan.ruling = renewed
+        plan.heads = 0
+        return True
+
+    def use_routing(self, routing: int) -> None:
+        """Who serves what has changed: plans with another number are made anew."""
+        self._routing = routing
+
+    def read_generation_again(self) -> None:
+        """Another policy is in force."""
+        self._read_generation_at = float("-inf")
+
+
+def _begins_record(audit: Prepared | None) -> bool:
+    """Whether something must be recorded before the request is forwarded."""
+    return audit is not None and (audit.wants_received or audit.wants_request_body)

@@ -1,0 +1,364 @@
+"""Plans for objects whose names do not matter: what was planned for one object is used for another of its kind.
+
+    GET /api/v1/namespaces/shop/pods/web-1   planned in full, and kept with a gap in the place of the name
+    GET /api/v1/namespaces/shop/pods/web-2   the same plan with the other name: as its target, in its audit events
+
+Asked by the engine for a request line that has no plan yet, after its target was checked and its upstream was found. A
+mapper must know which part of the line is the name (`SplitsNames`), and every provider that the ruling depends on must
+say that names do not matter to it (`TellsWhereNamesMatter`), nor may they to the token, to a step-up rule or to the
+audit policy. The ruling is the one that was made, with its time and its generation. When its time is up, the policy is
+asked the same question again; if anything differs, the next request is planned in full.
+
+Bounded in bytes, for each user and in all, as the plans themselves are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from ostiary.core.bounded_cache import BoundedByOwner, came_before
+from ostiary.model import RequestInfo
+from ostiary_gateway.audit.auditor import PreparedForObjects
+from ostiary_gateway.authentication.token_cache import KnownUser
+from ostiary_gateway.http1.request_head import RequestHead
+from ostiary_gateway.proxy.authorizer import Judge
+from ostiary_gateway.proxy.context import RequestPlan
+from ostiary_gateway.proxy.plan_cache import Planner, Plans
+from ostiary_gateway.proxy.resolver import Location
+from ostiary_gateway.proxy.upstreams import Upstream
+
+# Remembers which targets differ only in what no decision depends on, so that another one like them is not read again.
+#
+#     GET /api/v1/namespaces/shop/pods/web-1              read in full: its path, its upstream, the name in it
+#     GET /api/v1/namespaces/shop/pods/web-2              the same with another last segment, which is the name
+#     GET /api/v1/namespaces/shop/pods?resourceVersion=7  the same as an earlier one with another number
+#
+# Asked by `object_plans` for a request line that came with known header lines. What is remembered says where such
+# targets go and what their mapper takes for the name; it says nothing about rights. A target is remembered only if
+# every other one of its shape goes to the same place, and if its mapper has promised to read it in the same way
+# (`SplitsNames`).
+#
+# Bounded in bytes, for each user and in all.
+
+ALIKE_BYTES = 4 * 1024 * 1024
+ALIKE_BYTES_PER_USER = 512 * 1024
+_FIXED_BYTES = 600
+
+# What stands before the name, the name, and what stands after it, as `SplitsNames` says it.
+Parts = tuple[str, str, str]
+
+# The form that `SplitsNames` allows for names, without what a path could be cut at or changed by.
+_NAME = re.compile(rb"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?").fullmatch
+# The whole value of a parameter.
+_NUMBER = re.compile(rb"(?<==)[0-9]{1,18}(?![^&])")
+# Stands for a number. No target has it: it would begin a fragment.
+_ANY_NUMBER = b"#"
+
+
+class AlikeTarget(NamedTuple):
+    """What all targets of one shape have in common. `path` and `name` are empty where the name is what differs."""
+
+    upstream: Upstream
+    before: str
+    after: str
+    path: str
+    name: str
+
+
+class AlikeTargets:
+    """Those of one engine. *go_alike* says whether all paths that are one segment longer go to the same place."""
+
+    def __init__(self, go_alike: Callable[[str], bool]) -> None:
+        self._go_alike = go_alike
+        # None: targets of this shape are not alike.
+        self._kept: BoundedByOwner[tuple[bytes, bytes], AlikeTarget | None] = BoundedByOwner(
+            ALIKE_BYTES, ALIKE_BYTES_PER_USER
+        )
+
+    def find(self, request: RequestHead) -> tuple[AlikeTarget, str] | None:
+        """What the target has in common with an earlier one, and the name in it; None if it must be read."""
+        shape, name = _shape(request.target)
+        alike = self._kept.get((request.host, shape))
+        return None if alike is None else (alike, name.decode("ascii") or alike.name)
+
+    def keep(self, request: RequestHead, location: Location, parts: Parts, *, owner: str) -> None:
+        """Remember the shape of a target that was read, and whose mapper has said *parts* of it."""
+        upstream = location.upstream
+        # A whole URL is another text than what is forwarded.
+        if upstream is None or location.target is not request.target:
+            return
+        shape, name = _shape(request.target)
+        key = request.host, shape
+        if not shape or key in self._kept:
+            return
+        alike = None
+        if self._are_alike(upstream, location, parts, name):
+            before, its_name, after = parts
+            path = upstream.mapped_path(location.path)
+            alike = AlikeTarget(upstream, before, after, *(("", "") if name else (path, its_name)))
+        self._kept.keep(key, alike, owner=owner, size=_FIXED_BYTES + 4 * len(shape))
+
+    def _are_alike(self, upstream: Upstream, location: Location, parts: Parts, name: bytes) -> bool:
+        if name:
+            # The mapper's name is the last segment, and nothing but that differs.
+            its_name = name.decode("ascii")
+            is_last = parts[1:] == (its_name, "")
+            return is_last and self._go_alike(location.path.removesuffix(its_name))
+        split_name = upstream.split_name
+        query = _NUMBER.sub(_another_number, location.query.encode("ascii")).decode("ascii")
+        return split_name is not None and split_name(upstream.mapped_path(location.path), query) == parts
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _shape(target: bytes) -> tuple[bytes, bytes]:
+    """*target* without what may differ, and the name; empty if nothing may. A shape with a query has no name.
+
+    Where there is a query, only its numbers may differ.
+    """
+    path, mark, query = target.partition(b"?")
+    if mark:
+        shape = _NUMBER.sub(_ANY_NUMBER, query)
+        return (b"", b"") if shape == query else (b"%b?%b" % (path, shape), b"")
+    before, _, name = path.rpartition(b"/")
+    return (before, name) if _NAME(name) else (b"", b"")
+
+
+def _another_number(number: re.Match[bytes]) -> bytes:
+    return b"8" if number[0] == b"9" else b"9"
+
+
+OBJECT_PLAN_BYTES = 16 * 1024 * 1024
+OBJECT_PLAN_BYTES_PER_USER = 2 * 1024 * 1024
+# The latest targets of a kind. One that comes again has a plan of its own from then on.
+MOST_TARGETS = 64
+_TARGET_BYTES = 100
+
+_Key = tuple[KnownUser, Upstream, bytes, str, str]
+
+
+class ObjectPlans:
+    """Those of one engine. Without *shortcuts* there are none."""
+
+    def __init__(
+        self, planner: Planner, plans: Plans, judge: Judge, alike: AlikeTargets, *, shortcuts: bool = True
+    ) -> None:
+        self._planner, self._plans, self._judge, self._alike = planner, plans, judge, alike
+        self._shortcuts = shortcuts
+        self._kept: BoundedByOwner[_Key, _PlanWithGaps] = BoundedByOwner(OBJECT_PLAN_BYTES, OBJECT_PLAN_BYTES_PER_USER)
+
+    def find(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> RequestPlan | None:
+        """The plan for a request of *user*, if one for an object of the same kind holds this moment, which is *now*."""
+        filled = self._fill(user, request, location, now)
+        if filled is None:
+            return None
+        plan = filled.whole_plan()
+        if filled.came_before():
+            self._plans.keep(user, request, plan)
+        return plan
+
+    def fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
+        """The same without a plan of its own; None also for a target that came lately, which shall have one."""
+        filled = self._fill(user, request, location, now)
+        return None if filled is None or filled.came_before() else filled
+
+    def fill_alike(self, user: KnownUser, request: RequestHead, now: float) -> FilledGaps | None:
+        """The same for a target that is like an earlier one, so that nobody needs to find out where it goes."""
+        match = self._alike.find(request)
+        if match is None:
+            return None
+        alike, name = match
+        key = (user, alike.upstream, request.method, alike.before, alike.after)
+        filled = self._filled(key, request.target, alike.path or alike.before + name, name, now)
+        return None if filled is None or filled.came_before() else filled
+
+    def _fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
+        upstream = location.upstream
+        if upstream is None or upstream.split_name is None or request.upgrade:
+            return None
+        path = upstream.mapped_path(location.path)
+        parts = upstream.split_name(path, location.query)
+        if parts is None:
+            return None
+        before, name, after = parts
+        key = (user, upstream, request.method, before, after)
+        filled = self._filled(key, location.target, path, name, now)
+        if filled is not None:
+            self._alike.keep(request, location, parts, owner=user.info.username)
+        return filled
+
+    def _filled(self, key: _Key, target: bytes, path: str, name: str, now: float) -> FilledGaps | None:
+        with_gaps = self._kept.get(key)
+        if with_gaps is None:
+            return None
+        plan = with_gaps.plan
+        if not self._planner.still_holds(plan, now) and not self._renew(plan, key[0], now):
+            self._kept.forget(key)
+            return None
+        if bool(name) is not bool(plan.info.name):
+            # The mapper takes one object and all of them for alike, which it must not.
+            return None
+        return FilledGaps(with_gaps, target, path, name)
+
+    def _renew(self, plan: RequestPlan, user: KnownUser, now: float) -> bool:
+        """Ask the policy again about a plan whose time is up: whether it says the same, and still of all names.
+
+        To make the plan anew takes ten times as long, and all that were made together end together.
+        """
+        return self._planner.is_current(plan, user.info, now) and not self._names_matter(plan)
+
+    def _names_matter(self, plan: RequestPlan) -> bool:
+        """Whether the ruling of *plan*, just decided, or what follows from it, could be another for another name."""
+        return self._planner.names_matter or self._judge.name_matters(plan.user, plan.required, plan.delegation)
+
+    def keep(self, user: KnownUser, request: RequestHead, location: Location, plan: RequestPlan) -> None:
+        """Keep *plan*, which was just made for *request*, for other objects, if their names do not matter."""
+        upstream = location.upstream
+        if not self._shortcuts or upstream is None or upstream.split_name is None or request.upgrade:
+            return
+        path = upstream.mapped_path(location.path)
+        parts = upstream.split_name(path, location.query)
+        if parts is None or not self._is_for_all_names(plan, upstream, path, parts):
+            return
+        with_gaps = _PlanWithGaps.of(plan, request.method, location.target, parts[1])
+        if with_gaps is not None:
+            before, _, after = parts
+            key = (user, upstream, request.method, before, after)
+            size = plan.size + MOST_TARGETS * _TARGET_BYTES
+            self._kept.keep(key, with_gaps, owner=user.info.username, size=size)
+
+    def _is_for_all_names(self, plan: RequestPlan, upstream: Upstream, path: str, parts: Parts) -> bool:
+        info = plan.info
+        # What the mapper has read must be what it has split.
+        if (info.name, info.path) != (parts[1], path) or plan.required != (info,):
+            return False
+        if (
+            not plan.at_once
+            or plan.upstream is not upstream
+            or plan.redirected
+            or plan.public
+            or plan.actor is not None
+        ):
+            return False
+        if upstream.settings.public or upstream.settings.redirect is not None:
+            # Which paths these are for may be a matter of one object.
+            return False
+        return not self._names_matter(plan)
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._alike.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+class _PlanWithGaps:
+    """`plan`, and what of it is filled in for another object."""
+
+    __slots__ = ("_audit", "_line", "_rest", "_targets", "plan")
+
+    def __init__(self, plan: RequestPlan, method: bytes, audit: PreparedForObjects | None) -> None:
+        # A copy: the plan itself is renewed for its own name, also by a policy to which the others matter.
+        self.plan, self._audit = replace(plan), audit
+        self._line = method + b" "
+        # All that follows the request line.
+        self._rest = b" HTTP/1.1\r\n" + plan.head.partition(b"\r\n")[2]
+        self._targets: set[int] = set()
+
+    @classmethod
+    def of(cls, plan: RequestPlan, method: bytes, target: bytes, name: str) -> _PlanWithGaps | None:
+        """None if the name cannot be replaced in its audit events."""
+        if plan.audit is None:
+            return cls(plan, method, None)
+        audit = plan.audit.for_objects(target.decode("ascii"), name)
+        return None if audit is None else cls(plan, method, audit)
+
+    def head_for(self, target: bytes) -> bytes:
+        assert self.plan.upstream is not None, "it was forwarded there"
+        return b"".join((self._line, self.plan.upstream.forwarded_target(target), self._rest))
+
+    def audit_middle(self, target: bytes, name: str) -> str:
+        return "" if self._audit is None else self._audit.middle(target.decode("ascii"), name)
+
+    def plan_for(self, target: bytes, path: str, name: str) -> RequestPlan:
+        model, audit = self.plan, self._audit
+        info = model.info if name == model.info.name else named(model.info, name, path)
+        return RequestPlan(
+            model.ruling,
+            info,
+            model.user,
+            model.share,
+            model.upstream,
+            None,
+            None if audit is None else audit.of(target.decode("ascii"), name),
+            (info,),
+            long_running=model.long_running,
+            stream=False,
+            reviews_token=False,
+            delegation=model.delegation,
+            head=self.head_for(target),
+            at_once=True,
+            passes_on=model.passes_on,
+            routing=model.routing,
+        )
+
+    def came_before(self, target: bytes) -> bool:
+        """Whether *target* is among the latest, to which it is added."""
+        # Of a keyed hash: equal ones of different targets would only have one of them planned a little sooner.
+        return came_before(hash(target), self._targets, MOST_TARGETS)
+
+
+class FilledGaps:
+    """A plan with gaps, and what fills them for one request."""
+
+    __slots__ = ("_gaps", "_name", "_path", "_target", "plan")
+
+    def __init__(self, gaps: _PlanWithGaps, target: bytes, path: str, name: str) -> None:
+        self._gaps, self._target, self._path, self._name = gaps, target, path, name
+        # That of another object of the same kind.
+        self.plan = gaps.plan
+
+    def came_before(self) -> bool:
+        """Whether the target is among the latest, to which it is added."""
+        return self._gaps.came_before(self._target)
+
+    def head(self) -> bytes:
+        """As `RequestPlan.head`."""
+        return self._gaps.head_for(self._target)
+
+    def audit_middle(self) -> str:
+        """For `Prepared.complete` of the other plan."""
+        return self._gaps.audit_middle(self._target, self._name)
+
+    def whole_plan(self) -> RequestPlan:
+        return self._gaps.plan_for(self._target, self._path, self._name)
+
+
+def named(info: RequestInfo, name: str, path: str) -> RequestInfo:
+    """*info* about another object. Written out: `dataclasses.replace` takes several times as long."""
+    return RequestInfo(
+        info.verb,
+        info.method,
+        path,
+        info.is_resource,
+        info.modifier,
+        info.api_group,
+        info.api_version,
+        info.namespace,
+        info.resource,
+        info.subresource,
+        name,
+        info.field_selector,
+        info.label_selector,
+        info.capabilities,
+        info.upstream,
+        info.of_kubernetes,
+    )

@@ -1,0 +1,155 @@
+"""Holds up requests that change objects until the admission providers that count objects have made room for them.
+
+Called by the engine before such a request is forwarded, and by the forwarder when it is over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ostiary.errors import ProviderError
+from ostiary.model import Attributes
+from ostiary_gateway.interfaces.admission import (
+    Admission,
+    CountsObjects,
+    Hold,
+    UpstreamAnswer,
+    UpstreamApi,
+    WriteOutcome,
+    WriteRequest,
+    WriteResult,
+)
+from ostiary_gateway.proxy.body_buffer import Bodies, sent_headers
+from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.recorder import AnswerRecorder
+from ostiary_gateway.proxy.request_tasks import RequestTasks
+from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.revalidation import RecheckAfterWait
+from ostiary_gateway.proxy.target import path_of
+
+_CHANGING = frozenset(("create", "update", "patch", "delete", "deletecollection"))
+# The headers that say how a body is to be read.
+_ABOUT_BODY = (b"content-type", b"content-encoding")
+
+log = logging.getLogger("ostiary.gateway")
+
+
+class ObjectAdmission:
+    """For the requests of one engine."""
+
+    def __init__(
+        self,
+        providers: Sequence[CountsObjects],
+        api: UpstreamApi,
+        answers: Answers,
+        tasks: RequestTasks,
+        recheck: RecheckAfterWait,
+        bodies: Bodies,
+    ) -> None:
+        self._bodies = bodies
+        self._providers = providers
+        self._api = api
+        self._answers = answers
+        self._tasks = tasks
+        self._recheck = recheck
+
+    def covering(self, passage: Passage) -> list[CountsObjects]:
+        """The providers that count what this request changes."""
+        plan = passage.plan
+        upstream = plan.upstream
+        if plan.info.verb not in _CHANGING or upstream is None or not upstream.is_kubernetes:
+            return []
+        attributes = Attributes(plan.user, plan.info)
+        return [provider for provider in self._providers if provider.covers(attributes)]
+
+    async def hold(self, passage: Passage, providers: Sequence[CountsObjects]) -> bool:
+        """Make room for a request. If there is none, the client is answered and the place given back."""
+        attributes = Attributes(passage.plan.user, passage.plan.info)
+        body: bytes | None = None
+        if any(provider.needs_body(attributes) for provider in providers):
+            body = await self._bodies.read(passage, min(provider.largest_body for provider in providers))
+            if body is None:
+                return False
+        holds: list[Hold] = []
+        try:
+            is_admitted = await self._reserve(passage, providers, _write_request(passage, attributes, body), holds)
+        finally:
+            if body is not None:
+                self._bodies.release(passage, body)
+        if is_admitted and passage.exchange.gone:
+            passage.release()
+        elif is_admitted and await self._recheck.is_still_allowed(passage):
+            passage.holds = tuple(holds)
+            return True
+        self._settle(holds, WriteResult(WriteOutcome.NOT_DONE))
+        return False
+
+    def settle(self, passage: Passage, outcome: WriteOutcome, status: int, body: bytes | None) -> None:
+        """The request is over. Its client has the answer: nobody waits for this."""
+        holds, passage.holds = passage.holds, ()
+        self._settle(holds, WriteResult(outcome, status, body))
+
+    # --- inside ---
+
+    async def _reserve(
+        self, passage: Passage, providers: Sequence[CountsObjects], request: WriteRequest, holds: list[Hold]
+    ) -> bool:
+        for provider in providers:
+            try:
+                result = await provider.reserve(request, self._api)
+            except ProviderError as error:
+                passage.release()
+                self._answers.send_uncounted(passage, error)
+                return False
+            except Exception as error:
+                passage.release()
+                log.error("an admission provider failed", extra={"cause": type(error).__name__}, exc_info=error)
+                self._answers.send_internal_error(passage, passage.plan)
+                return False
+            if isinstance(result, Admission):
+                passage.release()
+                self._answers.send_not_admitted(passage, result)
+                return False
+            if isinstance(result, UpstreamAnswer):
+                passage.release()
+                self._answers.send_answer_of_upstream(passage, result)
+                return False
+            holds.append(result)
+        return True
+
+    def _settle(self, holds: Sequence[Hold], result: WriteResult) -> None:
+        if holds:
+            self._tasks.start(_settle_all(holds, result))
+
+
+async def _settle_all(holds: Sequence[Hold], result: WriteResult) -> None:
+    for hold in holds:
+        try:
+            await hold.settle(result)
+        except Exception as error:
+            cause = error.cause or error.summary if isinstance(error, ProviderError) else type(error).__name__
+            log.error("what a request changed could not be counted", extra={"cause": cause})
+
+
+def outcome_of(status: int, *, sent: bool) -> WriteOutcome:
+    """What the upstream's status says about whether it was done. After a 5xx or none at all, nobody knows."""
+    if not sent:
+        return WriteOutcome.NOT_DONE
+    if 200 <= status < 300:
+        return WriteOutcome.DONE
+    return WriteOutcome.NOT_DONE if 400 <= status < 500 else WriteOutcome.UNKNOWN
+
+
+def answer_recorder(passage: Passage) -> AnswerRecorder | None:
+    """Keeps the answer for the holds that read it, beside what is kept for the audit log."""
+    if not any(hold.wants_body for hold in passage.holds):
+        return None
+    return AnswerRecorder(passage.recorder)
+
+
+def _write_request(passage: Passage, attributes: Attributes, body: bytes | None) -> WriteRequest:
+    request, upstream = passage.exchange.request, passage.plan.upstream
+    assert upstream is not None, "only what is forwarded is counted"
+    target = upstream.forwarded_target(path_of(request.target, request.host))
+    return WriteRequest(attributes, target.decode("ascii"), tuple(sent_headers(passage, *_ABOUT_BODY)), body)

@@ -1,0 +1,284 @@
+"""What is written down about a request: its audit events, its metrics, how it ended, and a line of the log.
+
+Called by the engine, its steps and `answers`. `conclude` is the last step of a request that was let through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ostiary.core.clock import Clock
+from ostiary.core.scopes import Delegation
+from ostiary.errors import AuditUnavailable
+from ostiary.model import Attributes, RequestInfo, UserInfo
+from ostiary_gateway.audit.auditor import Auditor, Prepared
+from ostiary_gateway.audit.ended_requests import EndedRequest, EndedRequests
+from ostiary_gateway.audit.source_ips import Network, source_ips
+from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.recent_decisions import RecentDecisions
+from ostiary_gateway.http1.headers import Scanned
+from ostiary_gateway.http1.request_head import RequestHead, RequestRefused
+from ostiary_gateway.limits.admission_chain import AdmissionChain
+from ostiary_gateway.observability.metrics import Metrics
+from ostiary_gateway.proxy.context import Passage, RequestPlan
+from ostiary_gateway.proxy.shadow_sampling import ShadowSampler
+
+log = logging.getLogger("ostiary.gateway")
+
+
+class RequestRecords:
+    """Of one engine."""
+
+    def __init__(
+        self,
+        auditor: Auditor,
+        metrics: Metrics,
+        clock: Clock,
+        *,
+        admission: AdmissionChain | None = None,
+        trusted_proxies: Sequence[Network] = (),
+        ended: EndedRequests | None = None,
+        recent: RecentDecisions | None = None,
+        shadow: ShadowSampler | None = None,
+    ) -> None:
+        self._auditor = auditor
+        self._metrics = metrics
+        self._monotonic = clock.monotonic
+        self._now = clock.now
+        self._admission = admission
+        self._trusted_proxies = trusted_proxies
+        self._ended = ended
+        self._shadow = shadow
+        self._recent = recent or RecentDecisions(clock=clock)
+
+    def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
+        """A request that was let through is over: give its place back, count it and record it."""
+        plan = passage.plan
+        passage.release()
+        now = self._monotonic()
+        upstream = plan.upstream
+        self._metrics.requests.count(
+            plan.info.verb, code, "" if upstream is None else upstream.name, now - passage.received_at
+        )
+        if self._admission is not None:
+            self._admission.settle(Attributes(plan.user, plan.info), status=code)
+        if plan.audit is not None:
+            self.record_completion(plan.audit, passage, code, now, message=message)
+        if self._recent.is_watched and not plan.public:
+            self.record_decision(passage, plan, seconds=now - passage.received_at)
+
+    def conclude_at_once(
+        self, plan: RequestPlan, scanned: Scanned, address: str, code: int, *, received_at: float
+    ) -> None:
+        """The same for a request from *address* that took no place, nor anything else that must be given back."""
+        now = self._monotonic()
+        upstream = plan.upstream
+        self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
+        if plan.audit is None and self._shadow is None:
+            return
+        audit_id = self._auditor.audit_id()
+        if self._shadow is not None:
+            self._shadow.consider(audit_id, plan)
+        if plan.audit is not None:
+            known_address, origin = scanned.origin
+            if known_address != address:
+                origin = self.origin_of(scanned, address)
+            try:
+                plan.audit.complete(audit_id, origin, code, received_at=received_at, at=now)
+            except AuditUnavailable as error:
+                _log_lost_event(error)
+
+    def conclude_transit(
+        self,
+        plan: RequestPlan,
+        scanned: Scanned,
+        address: str,
+        code: int,
+        *,
+        audit_id: str,
+        received_at: float,
+        middle: str,
+    ) -> None:
+        """The same for one that was forwarded and has given its place back. *middle* is that of `Prepared.complete`."""
+        now = self._monotonic()
+        upstream, audit = plan.upstream, plan.audit
+        self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
+        if audit is not None:
+            known_address, origin = scanned.origin
+            if known_address != address:
+                origin = self.origin_of(scanned, address)
+            try:
+                audit.complete(audit_id, origin, code, received_at=received_at, at=now, middle=middle)
+            except AuditUnavailable as error:
+                _log_lost_event(error)
+
+    def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
+        """Count a request that no upstream has answered; returns the time."""
+        now = self._monotonic()
+        self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - passage.received_at)
+        return now
+
+    # --- audit events ---
+
+    def record_receipt(self, passage: Passage) -> None:
+        """The first event of a request; raises `AuditUnavailable` if it cannot be stored."""
+        audit = passage.plan.audit
+        if audit is not None and audit.wants_received:
+            audit.record_received(passage.audit_id, self.origin(passage), passage.received_at)
+
+    def record_start(self, passage: Passage, code: int) -> None:
+        """The head of a watch, a log or a terminal is on its way."""
+        plan, audit = passage.plan, passage.plan.audit
+        if self._recent.is_watched and not plan.public:
+            self.record_decision(passage, plan, seconds=None)
+        if audit is None:
+            return
+        at, origin = self._monotonic(), self.origin(passage)
+        try:
+            audit.record_started(passage.audit_id, origin, code, received_at=passage.received_at, at=at)
+        except AuditUnavailable as error:
+            _log_lost_event(error)
+
+    def record_completion(self, audit: Prepared, passage: Passage, code: int, now: float, *, message: str = "") -> None:
+        """The last event of a request. *message* says why it was refused, or where it was sent to, if not forwarded."""
+        audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
+        recorder = passage.recorder
+        try:
+            if message:
+                audit.complete_with(audit_id, origin, code, received_at=received_at, at=now, message=message)
+            elif recorder is None:
+                audit.complete(audit_id, origin, code, received_at=received_at, at=now)
+            else:
+                audit.complete_with(
+                    audit_id,
+                    origin,
+                    code,
+                    received_at=received_at,
+                    at=now,
+                    request_body=recorder.request_body,
+                    response_body=recorder.response_body,
+                )
+        except AuditUnavailable as error:
+            # The answer is on its way. The next request finds out before anything is done.
+            _log_lost_event(error)
+
+    def record_panic(self, passage: Passage) -> None:
+        """The gateway itself failed in the middle of a request."""
+        audit = passage.plan.audit
+        if audit is None:
+            return
+        at = self._monotonic()
+        try:
+            audit.record_panic(passage.audit_id, self.origin(passage), received_at=passage.received_at, at=at)
+        except AuditUnavailable as error:
+            _log_lost_event(error)
+
+    def prepare(
+        self, passage: Passage, info: RequestInfo, user: UserInfo, delegation: Delegation | None = None
+    ) -> Prepared | None:
+        """What the audit events of a request share that nobody could decide on; None if the policy wants none."""
+        request_uri = passage.exchange.request.target.decode("latin-1")
+        return self._auditor.prepare(info, user, request_uri=request_uri, delegation=delegation)
+
+    def record_unidentified(self, passage: Passage, code: int, message: str) -> None:
+        """A request that was answered before it was known who sent it."""
+        request = passage.exchange.request
+        method = request.method.decode("ascii")
+        path = request.target.partition(b"?")[0].decode("latin-1")
+        info = RequestInfo(method.lower(), method, path)
+        audit = self._auditor.prepare(info, None, request_uri=request.target.decode("latin-1"))
+        if audit is None:
+            return
+        at = self._monotonic()
+        try:
+            audit.complete_with(
+                passage.audit_id, self.origin(passage), code, received_at=passage.received_at, at=at, message=message
+            )
+        except AuditUnavailable as error:
+            _log_lost_event(error)
+
+    def origin(self, passage: Passage) -> str:
+        """Where the request comes from, as its audit events say it. It is worked out once for each head."""
+        return self.origin_of(passage.scanned, passage.exchange.connection.remote_address)
+
+    def origin_of(self, scanned: Scanned, remote_address: str) -> str:
+        """The same of a request with these headers."""
+        address, origin = scanned.origin
+        if address == remote_address:
+            return origin
+        if scanned.forwarded_for and self._trusted_proxies:
+            lines = [line.decode("latin-1") for line in scanned.forwarded_for]
+            ips = source_ips(remote_address, forwarded_for=lines, trusted=self._trusted_proxies)
+        else:
+            ips = (remote_address,)
+        origin = self._auditor.origin(ips, scanned.user_agent.decode("latin-1"))
+        scanned.origin = (remote_address, origin)
+        return origin
+
+    # --- what was decided, while somebody watches ---
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody watches decisions as they are made."""
+        return self._recent.is_watched
+
+    def record_decision(
+        self,
+        passage: Passage,
+        plan: RequestPlan,
+        *,
+        seconds: float | None,
+        question: RequestInfo | None = None,
+    ) -> None:
+        """Show what was decided to those who watch. *question* is what was refused, if that is not the whole plan."""
+        ruling = plan.ruling
+        self._recent.record(
+            passage.audit_id,
+            Attributes(plan.user, question or plan.info),
+            ruling,
+            seconds=seconds,
+            actor="" if plan.actor is None else plan.actor.username,
+            scope=ruling.scope if isinstance(ruling, BeyondScope) else "",
+        )
+
+    # --- how it ended, for the log and for ``ostiary-gateway explain`` ---
+
+    def record_refusal(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
+        """Log a request that was refused or failed, and keep how it ended under the id that the client is told."""
+        user = plan.user.username if plan is not None else ""
+        address = "" if user else passage.exchange.connection.remote_address
+        extra = {"request_id": passage.audit_id, "status": code, "user": user, "address": address, "cause": reason}
+        log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
+        self.record_end(passage, code, reason, plan)
+
+    def record_end(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
+        """Keep how a request ended. What the policy refused is kept by the authorizer, with the decision."""
+        if self._ended is None or (plan is not None and not plan.ruling.allowed):
+            return
+        user = plan.user.username if plan is not None else ""
+        request = passage.exchange.request
+        address = passage.exchange.connection.remote_address
+        self._ended.record(
+            EndedRequest(passage.audit_id, self._now(), code, reason, *_method_and_path(request), address, user)
+        )
+
+    def record_unreadable(
+        self, audit_id: str, address: str, request: RequestHead | None, refusal: RequestRefused
+    ) -> None:
+        """The connection itself has refused a request, of which there may be no more than the first bytes."""
+        extra = {"request_id": audit_id, "status": refusal.status, "address": address, "cause": refusal.message}
+        log.info("a request was refused", extra=extra)
+        if self._ended is not None:
+            method, path = ("", "") if request is None else _method_and_path(request)
+            self._ended.record(
+                EndedRequest(audit_id, self._now(), refusal.status, refusal.message, method, path, address)
+            )
+
+
+def _method_and_path(request: RequestHead) -> tuple[str, str]:
+    return request.method.decode("latin-1"), request.target.partition(b"?")[0].decode("latin-1")
+
+
+def _log_lost_event(error: AuditUnavailable) -> None:
+    log.error("an audit event could not be stored", extra={"cause": error.cause})

@@ -1,0 +1,108 @@
+"""Reviews that the gateway answers itself: which requests they are, and how one is read and its answer sent.
+
+Called by `questions`, by the review of the sender's own token (`token_review`) and by the door for self reviews. Only
+version v1 is answered here: older versions are the upstream's to know, or not to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ostiary.model import RequestInfo
+from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.wire.self_reviews import ACCESS, API_VERSIONS, RULES, TOKEN, WHO
+
+# k8s.io/apiserver/pkg/endpoints/filters/warning.go
+WARNING_CHARACTERS = 4096
+LONGEST_WARNING = 256
+
+SELF_REVIEW_KINDS = {"selfsubjectaccessreviews": ACCESS, "selfsubjectrulesreviews": RULES, "selfsubjectreviews": WHO}
+
+
+def is_self_review(info: RequestInfo) -> bool:
+    """Whether the gateway answers this itself, for an upstream that is a Kubernetes API."""
+    kind = SELF_REVIEW_KINDS.get(info.resource)
+    return kind is not None and _creates(info, kind)
+
+
+def is_token_review(info: RequestInfo) -> bool:
+    return info.resource == "tokenreviews" and _creates(info, TOKEN)
+
+
+def _creates(info: RequestInfo, kind: str) -> bool:
+    return (
+        info.verb == "create"
+        and f"{info.api_group}/{info.api_version}" == API_VERSIONS[kind]
+        and not (info.name or info.namespace or info.subresource)
+    )
+
+
+class ReviewRequest(NamedTuple):
+    """What a request says besides who asks: the body, and the headers and the query that tell how to read it."""
+
+    body: bytes
+    content_type: str = ""
+    accept: str = ""
+    user_agent: str = ""
+    query: str = ""
+
+
+class ReviewAnswer(NamedTuple):
+    code: int
+    content_type: str
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+def review_request(passage: Passage, body: bytes) -> ReviewRequest:
+    return ReviewRequest(
+        body,
+        content_type=_header(passage, b"content-type"),
+        accept=",".join(_headers(passage, b"accept")),
+        user_agent=_header(passage, b"user-agent"),
+        query=passage.exchange.request.target.partition(b"?")[2].decode("latin-1"),
+    )
+
+
+def _headers(passage: Passage, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name]
+
+
+def _header(passage: Passage, name: bytes) -> str:
+    return next(iter(_headers(passage, name)), "")
+
+
+def send_review(passage: Passage, answer: ReviewAnswer) -> int:
+    """Send *answer*; returns the status that was sent, 0 if the client is gone."""
+    if passage.exchange.gone:
+        return 0
+    texts = bounded_warnings(answer.warnings)
+    warnings = [(b"Warning", f'299 - "{_quote(text)}"'.encode("utf-8", "replace")) for text in texts]
+    headers = [
+        (b"Audit-Id", passage.audit_id.encode()),
+        (b"Cache-Control", b"no-cache, private"),
+        (b"Content-Type", answer.content_type.encode()),
+    ]
+    passage.exchange.respond(answer.code, [*headers, *warnings], answer.body)
+    return answer.code
+
+
+def bounded_warnings(texts: Sequence[str]) -> list[str]:
+    """What fits into a head, as kube-apiserver has it: each once, and if all are too long, the first ones shortened."""
+    texts = list(dict.fromkeys(texts))
+    if sum(map(len, texts)) <= WARNING_CHARACTERS:
+        return texts
+    shortened, total = [], 0
+    for text in texts:
+        if total >= WARNING_CHARACTERS:
+            break
+        shortened.append(text[:LONGEST_WARNING])
+        total += len(shortened[-1])
+    return shortened
+
+
+def _quote(text: str) -> str:
+    """A warning names fields as they were written; whatever a header cannot carry is dropped."""
+    plain = "".join(character for character in text if character.isascii() and character.isprintable())
+    return plain.replace("\\", "\\\\").replace('"', '\\"')

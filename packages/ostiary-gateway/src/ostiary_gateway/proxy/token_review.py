@@ -1,0 +1,92 @@
+"""A TokenReview that a client makes about the very token that it presents, answered by the gateway.
+
+Called by the engine before such a request is refused or forwarded. The upstream does not know our tokens, and would say
+that nobody is signed in. The answer says what ``whoami`` says, so nothing has to be allowed for it. A review of any
+other token is decided on and forwarded like every request, with the body that was read.
+"""
+
+from __future__ import annotations
+
+from ostiary.wire import status
+from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authorization.implied_groups import with_implied_groups
+from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
+from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.revalidation import RecheckAfterWait
+from ostiary_gateway.proxy.reviews import ReviewAnswer, ReviewRequest, review_request, send_review
+from ostiary_gateway.sessions import digest, well_formed
+from ostiary_gateway.wire.negotiation import wanted_representation
+from ostiary_gateway.wire.protobuf import encode_as
+from ostiary_gateway.wire.self_reviews import TOKEN, ReviewRefused, read_review, token_answer, token_refusal
+
+# A larger one is forwarded without a look: no token is as long as that.
+LARGEST_TOKEN_REVIEW = 64 * 1024
+NARROWED = "the token is limited to a scope: it is good at the gateway only"
+
+
+class OwnTokenReviews:
+    """Answers them for one engine."""
+
+    def __init__(self, recheck: RecheckAfterWait, answers: Answers, records: RequestRecords) -> None:
+        self._recheck = recheck
+        self._answers = answers
+        self._records = records
+
+    async def answer_or_pass(self, passage: Passage) -> bool:
+        """Answer a review of the sender's own token; True if it is another request, which goes on its usual way."""
+        try:
+            answer = await review_own_token(passage)
+        except ClientGone:
+            passage.release()
+            return False
+        passage.body_was_read = True
+        if not await self._recheck.is_still_allowed(passage):
+            return False
+        plan = passage.plan
+        if answer is None and plan.ruling.allowed:
+            return True
+        passage.release()
+        if answer is None:
+            self._answers.send_refusal(passage, plan)
+        else:
+            now = self._records.count(passage, answer.code, plan)
+            if plan.audit is not None:
+                self._records.record_completion(plan.audit, passage, answer.code, now)
+            send_review(passage, answer)
+        return False
+
+
+async def review_own_token(passage: Passage) -> ReviewAnswer | None:
+    """Read the body and answer it, or give it back and answer nothing; raises `ClientGone`."""
+    exchange = passage.exchange
+    if (exchange.request.content_length or 0) > LARGEST_TOKEN_REVIEW:
+        return None
+    try:
+        body = await read_body(exchange, LARGEST_TOKEN_REVIEW)
+    except BodyTooLarge:
+        code, text = status.too_large()
+        return ReviewAnswer(code, "application/json", text)
+    answer = answer_about_own_token(passage.token, review_request(passage, body))
+    if answer is None:
+        exchange.return_body(body)
+    return answer
+
+
+def answer_about_own_token(token: TokenInUse, request: ReviewRequest) -> ReviewAnswer | None:
+    """The answer to whoever presents *token*; None if they ask about something else, or cannot be understood."""
+    representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
+    try:
+        review = read_review(TOKEN, request.body, content_type=request.content_type, query=request.query)
+    except ReviewRefused:
+        return None
+    reviewed = str(review.spec.get("token", "")).encode("utf-8", "surrogatepass")
+    if representation is None or not well_formed(reviewed) or digest(reviewed) != token.digest:
+        return None
+    if token.delegation:
+        # Whoever is shown the answer would take the token for its owner's.
+        answer = token_refusal(review, NARROWED)
+    else:
+        answer = token_answer(review, with_implied_groups(token.user), f"OSTIARY={token.session.id}")
+    return ReviewAnswer(201, *encode_as(answer, representation), review.warnings)

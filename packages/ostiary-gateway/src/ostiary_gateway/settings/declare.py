@@ -1,0 +1,122 @@
+"""Settings that are declared once, as the fields of a dataclass; everything else is made from the declaration.
+
+    @dataclass(frozen=True, slots=True)
+    class Timeouts:
+        header: Annotated[timedelta, Duration("until all headers have come")] = timedelta(seconds=10)
+        idle: Annotated[timedelta, Duration("between two requests of a connection")] = timedelta(minutes=2)
+
+    timeouts = read_settings(Timeouts, fields, directory)
+
+The type, the default and the kind (`core.settings.kinds`) stand in the declaration and nowhere else. A field without a
+default is required. `read_settings` is the loader; `core.settings.schema` makes JSON Schema of the same declaration,
+and `core.settings.reference` the tables of the documentation. A dataclass whose settings have to agree with each other
+has a method ``check``, which notes what does not. Used by the gateway for its sections, and by providers for their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol, TypeVar, cast, get_type_hints, runtime_checkable
+
+from ostiary.core.yaml.document import Json
+from ostiary.core.yaml.fields import Fields
+from ostiary_gateway.settings.kinds import SettingKind
+
+S = TypeVar("S")
+
+
+@runtime_checkable
+class ChecksItself(Protocol):
+    """A declaration whose settings have to agree with each other."""
+
+    def check(self, fields: Fields) -> None:
+        """Note in *fields* what does not go together. What only follows from a noted mistake is not noted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One declared setting: the `attribute` that holds it, its `name` in the file, its kind and its default."""
+
+    attribute: str
+    name: str
+    kind: SettingKind[object]
+    default: object = dataclasses.MISSING
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def written_default(self) -> Json:
+        """The default as it would stand in a file; None where there is none that could be written."""
+        if self.is_required or self.default is None or self.kind.unset:
+            return None
+        return self.kind.write(self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class NoSettings:
+    """The declaration of a provider without settings."""
+
+
+class Itself:
+    """Marks an attribute that holds the `Fields` that the others were read from: for what is only read later."""
+
+
+def settings_of(declaration: type) -> tuple[Setting, ...]:
+    """The settings that a dataclass declares, in their order. Attributes without a kind are no settings."""
+    return tuple(
+        _setting(field, note)
+        for field, notes in _annotated_fields(declaration)
+        for note in notes
+        if isinstance(note, SettingKind)
+    )
+
+
+def _setting(field: dataclasses.Field[object], kind: SettingKind[object]) -> Setting:
+    name = kind.name or camel_case(field.name)
+    return Setting(field.name, name, kind.of_setting(name), _default_of(field))
+
+
+def _attributes_for_fields(declaration: type) -> tuple[str, ...]:
+    return tuple(field.name for field, notes in _annotated_fields(declaration) if Itself in notes)
+
+
+@cache
+def _annotated_fields(declaration: Hashable) -> tuple[tuple[dataclasses.Field[object], tuple[object, ...]], ...]:
+    """Cached: a class declares what it declares, and evaluating its annotations takes longer than reading a file."""
+    cls = cast("type", declaration)
+    hints = get_type_hints(cls, include_extras=True)
+    return tuple((field, getattr(hints[field.name], "__metadata__", ())) for field in dataclasses.fields(cls))
+
+
+def _default_of(field: dataclasses.Field[object]) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def read_settings(declaration: type[S], fields: Fields, directory: Path) -> S:
+    """What *fields* say, as *declaration*; every mistake is noted there. Relative paths are meant from *directory*."""
+    values: dict[str, object] = dict.fromkeys(_attributes_for_fields(declaration), fields)
+    for setting in settings_of(declaration):
+        kind = setting.kind
+        value = kind.read(fields, setting.name, directory)
+        if value is None and setting.is_required:
+            if fields.is_right(setting.name):
+                fields.problem(kind.missing, setting.name, kind.missing_hint)
+            values[setting.attribute] = kind.blank()
+        elif value is not None:
+            values[setting.attribute] = value
+    settings = cast("Callable[..., S]", declaration)(**values)
+    if isinstance(settings, ChecksItself):
+        settings.check(fields)
+    return settings
+
+
+def camel_case(attribute: str) -> str:
+    """The name of an attribute in a file: ``idle_timeout`` is ``idleTimeout``."""
+    return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), attribute)

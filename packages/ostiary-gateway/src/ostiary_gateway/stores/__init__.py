@@ -1,0 +1,1 @@
+"""Token stores, and how they are copied and compared."""

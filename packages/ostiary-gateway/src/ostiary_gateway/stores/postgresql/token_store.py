@@ -1,0 +1,72 @@
+"""Tokens in a PostgreSQL database: durable, shared by any number of replicas.
+
+    store:
+      type: postgresql
+      hosts: [db-1.example.com, db-2.example.com]
+      database: ostiary
+      user: ostiary
+      passwordFile: /run/secrets/database-password
+
+    add, renew, revoke, ... -> one call of a function in the schema: one transaction, one round trip
+    find                    -> one statement
+    wait_for_revocations    -> woken by the database (``LISTEN``), or after a moment
+
+The database's clock decides what has expired, for all replicas (`store_time`). What is acknowledged is committed.
+Whether it survives the loss of the server is up to the database: a synchronous standby makes it so.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from ostiary.core.clock import SYSTEM_CLOCK, Clock
+from ostiary.core.extras import needing
+from ostiary.core.yaml import Fields
+from ostiary_gateway.catalog import Context
+from ostiary_gateway.settings.declare import read_settings
+from ostiary_gateway.stores.postgresql.settings import PostgresqlSettings
+
+with needing("postgresql", purpose="the token store postgresql"):
+    from ostiary_gateway.stores.postgresql.database import Database, Migrations
+    from ostiary_gateway.stores.postgresql.replica_tables import ObjectTable, ReplicaTables
+    from ostiary_gateway.stores.postgresql.revocation_log import RevocationLog
+    from ostiary_gateway.stores.postgresql.sessions import SessionTables, SignInRecords
+    from ostiary_gateway.stores.postgresql.store_part import DatabaseTime
+    from ostiary_gateway.stores.postgresql.transfer import PostgresqlExamination, WholeStore
+
+
+class PostgresqlTokenStore(
+    SessionTables, RevocationLog, SignInRecords, ReplicaTables, ObjectTable, WholeStore, PostgresqlExamination
+):
+    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, and everything that a token store may be able to
+    besides.
+
+    *clock* is this machine's. *database_clock* replaces the clock of the database, for tests that must hold it still.
+    Nothing is opened before the first call: begin to use it after a fork, not before.
+    """
+
+    shared_between_processes = True
+    survives_restart = True
+
+    def __init__(
+        self,
+        settings: PostgresqlSettings,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        database_clock: Clock | None = None,
+        migrations: Migrations | None = None,
+    ) -> None:
+        database, time = Database(settings, migrations=migrations), DatabaseTime(clock, database_clock)
+        RevocationLog.__init__(self, database, time, clock)
+        ReplicaTables.__init__(self, database, time)
+
+    @classmethod
+    def from_config(cls, fields: Fields, context: Context) -> Self:
+        settings = read_settings(PostgresqlSettings, fields, context.directory)
+        # Whoever gives a clock of their own wants it to decide.
+        database_clock = None if context.clock is SYSTEM_CLOCK else context.clock
+        return cls(settings, clock=context.clock, database_clock=database_clock)
+
+    async def close(self) -> None:
+        await self._close_log()
+        await self._database.close()

@@ -1,0 +1,93 @@
+"""Wakes those who wait for revocations. The server tells of each; if that is lost, somebody polls soon enough.
+
+Called by the token store. A connection of its own, because one that listens can do nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from ostiary_gateway.stores.redis.connection import FAILURES, OpenConnection, ask
+from ostiary_gateway.stores.redis.primary import Primary
+
+# The pause after a failure, before the next attempt.
+PAUSE_SECONDS = 0.25
+
+log = logging.getLogger("ostiary.redis")
+
+
+class Listener:
+    """Begins to listen with the first `start`. `woken` is replaced by a new event whenever it is set."""
+
+    def __init__(self, primary: Primary, channel: str) -> None:
+        self._primary, self._channel = primary, channel
+        self._task: asyncio.Task[None] | None = None
+        self._dropped = asyncio.Event()
+        self._subscribed = False
+        self._reported = False
+        self.woken = asyncio.Event()
+
+    @property
+    def is_listening(self) -> bool:
+        return self._subscribed
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        woken, self.woken = self.woken, asyncio.Event()
+        woken.set()
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self.wake()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except FAILURES as error:
+                self._report(error)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _listen(self) -> None:
+        connection = await self._primary.open()
+        try:
+            await ask(connection, ("SUBSCRIBE", self._channel))
+            self._subscribed, self._reported = True, False
+            self._dropped.clear()
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read(connection))
+                await self._dropped.wait()
+                reading.cancel()
+        finally:
+            self._subscribed = False
+            self.wake()
+            await connection.disconnect(nowait=True)
+
+    async def _read(self, connection: OpenConnection) -> None:
+        try:
+            while True:
+                await connection.read_response()
+                self.wake()
+        except FAILURES as error:
+            self._report(error)
+            self._dropped.set()
+
+    def _report(self, error: BaseException) -> None:
+        if not self._reported:
+            self._reported = True
+            log.warning(
+                "Redis does not tell us of revocations: they are polled for", extra={"cause": type(error).__name__}
+            )
+
+    def drop(self) -> None:
+        """The primary may be another one by now: listen there."""
+        self._dropped.set()

@@ -1,0 +1,1 @@
+"""Kubernetes and ostiary.dev documents as bytes. Pure."""

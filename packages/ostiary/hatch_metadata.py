@@ -1,0 +1,1 @@
+../../scripts/hatch_metadata.py

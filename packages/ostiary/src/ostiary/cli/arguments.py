@@ -1,0 +1,206 @@
+"""Command lines for the commands that use argparse: parse, run, and report what went wrong.
+
+Called by the dispatcher (`ostiary.cli`) for every command whose module has `configure`; it passes in all that depends
+on the command, so that nothing here knows the table of commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from itertools import pairwise
+from typing import NoReturn
+
+from ostiary.cli.exit_codes import FAILED, USAGE
+from ostiary.cli.output import log_as_notes, print_error
+from ostiary.core.text import printable
+from ostiary.errors import OstiaryError
+
+TEXT, JSON = "text", "json"
+LONGEST_NAME = 60
+
+
+class UsageError(OstiaryError):
+    """The command line was wrong: nothing was done."""
+
+    default_code = "usage"
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser whose mistakes are told in our form, and whose options are never guessed."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def error(self, message: str) -> NoReturn:
+        # argparse quotes what it does not understand, and that may be a token that stands in the wrong place.
+        from ostiary.core.redaction import redact
+
+        raise UsageError(redact(message), hint=f"{self.prog} --help")
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """As argparse's, with the option that was likely meant in place of one that does not exist."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse_unknown(unknown)
+        return parsed
+
+    def _refuse_unknown(self, words: Sequence[str]) -> NoReturn:
+        # Only what looks like an option is named: any other word may be a token that stands in the wrong place.
+        options = [word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
+        if not options:
+            raise UsageError("too many arguments", hint=f"{self.prog} --help")
+        raise UsageError(
+            f"unknown option {printable(options[0][:LONGEST_NAME])}",
+            hint=did_you_mean(options[0], _options(self)) or f"{self.prog} --help",
+        )
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(choice) for choice in action.choices]
+        what = f"{action.option_strings[0]} is" if action.option_strings else "it is"
+        raise UsageError(
+            f"{what} one of {', '.join(names)}", hint=did_you_mean(str(value), names) or f"{self.prog} --help"
+        )
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str | None:
+    """The hint for a word that looks like one of *names*; None if it looks like none of them."""
+    close = get_close_matches(word, list(names), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Every option of a parser and of the commands below it."""
+    options: list[str] = []
+    for action in parser._actions:
+        if action.help is not argparse.SUPPRESS:
+            options += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            options += [option for below in action.choices.values() for option in _options(below)]
+    return options
+
+
+def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add ``--output``: errors follow it, too."""
+    parser.add_argument(
+        "-o", "--output", choices=(TEXT, JSON, *more), default=TEXT, help="how to print (default: %(default)s)"
+    )
+
+
+def seconds(text: str) -> float:
+    """A time limit, as the type of an option."""
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
+
+
+def expiration_seconds(arguments: argparse.Namespace) -> int | None:
+    """The seconds of ``--for``; days are understood too, since such tokens live for months."""
+    from ostiary.core.duration import DurationError, parse_duration
+
+    text = arguments.lifetime
+    if text is None:
+        return None
+    days = text[:-1] if text.endswith("d") and text[:-1].isdigit() and text.isascii() else None
+    try:
+        seconds = int(days) * 86_400 if days is not None else int(parse_duration(text).total_seconds())
+    except (DurationError, ValueError):
+        seconds = 0
+    if not 1 <= seconds <= 100 * 366 * 86_400:
+        raise UsageError("--for needs a time", hint="as in: --for 30m, --for 12h or --for 90d")
+    return seconds
+
+
+def environment(pairs: Sequence[str]) -> dict[str, str]:
+    """What the values of ``--env`` set."""
+    variables = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            # Not quoted: it may be a value whose name was forgotten.
+            raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
+        variables[name] = value
+    return variables
+
+
+def run_command(
+    prog: str, description: str, configure: Callable[[argparse.ArgumentParser], None], argv: Sequence[str]
+) -> int:
+    """Run the command that *configure* describes; print what it raises, and return the exit code."""
+    parser = Parser(prog=prog, description=description)
+    configure(parser)
+    try:
+        arguments = parser.parse_args(argv)
+    except UsageError as error:
+        return _usage(error, argv)
+    except SystemExit as left:
+        # argparse has printed the help.
+        return int(left.code or 0)
+    try:
+        with log_as_notes():
+            return int(arguments.run(arguments))
+    except UsageError as error:
+        return _usage(error, argv)
+    except OstiaryError as error:
+        print_error(error, as_json=getattr(arguments, "output", TEXT) == JSON)
+        return FAILED
+
+
+def plugged_module(name: str) -> str | None:
+    """The module of a command that another distribution declares in the group ``ostiary.command``."""
+    from ostiary.core.entry_points import installed_entry_points
+
+    return next((point.module for point in installed_entry_points("command").select(name=name)), None)
+
+
+def run_plugged(program: str, name: str, does: str, argv: Sequence[str]) -> int:
+    """Run a command that another distribution declares, or name the extra that installs it."""
+    module_name = plugged_module(name)
+    if module_name is None:
+        from ostiary.core.extras import missing
+
+        print_error(missing("ostiary_gateway", name, purpose=f"{program} {name}"), as_json=_asks_for_json(argv))
+        return FAILED
+    module = import_module(module_name)
+    return int(module.main(argv)) if hasattr(module, "main") else run_command(program, does, module.configure, argv)
+
+
+def refuse_command(
+    name: str, argv: Sequence[str], *, program: str, commands: Sequence[str], elsewhere: Mapping[str, str]
+) -> int:
+    """Reject an unknown command. *elsewhere* has the commands of the other program."""
+    close = get_close_matches(name, commands, n=1)
+    other = get_close_matches(name, elsewhere, n=1)
+    if name in elsewhere:
+        hint = f"did you mean {elsewhere[name]} {name}?"
+    elif close:
+        hint = f"did you mean {program} {close[0]}?"
+    elif other:
+        hint = f"did you mean {elsewhere[other[0]]} {other[0]}?"
+    else:
+        hint = f"{program} --help lists the commands"
+    return _usage(UsageError(f"unknown command {name!r}", hint=hint), argv)
+
+
+def _usage(error: UsageError, argv: Sequence[str]) -> int:
+    print_error(error, as_json=_asks_for_json(argv))
+    return USAGE
+
+
+def _asks_for_json(argv: Sequence[str]) -> bool:
+    """Whether a line that cannot be parsed asks for JSON; a program that reads us must get it even so."""
+    if "--output=json" in argv or "-ojson" in argv:
+        return True
+    return any(option in ("-o", "--output") and value == JSON for option, value in pairwise(argv))

@@ -1,0 +1,45 @@
+"""Kubeconfigs: find the files, merge them, choose a context, and check the choice.
+
+The names below are the public ones. `files` loads, `selection` chooses, `model` is what both speak of.
+"""
+
+from ostiary.kubeconfig.files import load, loads, merge
+from ostiary.kubeconfig.model import (
+    NO_OVERRIDES,
+    AuthProvider,
+    Cluster,
+    Context,
+    ExecConfig,
+    Impersonation,
+    Kubeconfig,
+    Overrides,
+    Selection,
+    SigningConfig,
+    User,
+    ValueFrom,
+)
+from ostiary.kubeconfig.selection import choose, select
+from ostiary.kubeconfig.service_account import in_cluster
+from ostiary.wire.kubeconfig import EXEC_EXTENSION
+
+__all__ = [
+    "EXEC_EXTENSION",
+    "NO_OVERRIDES",
+    "AuthProvider",
+    "Cluster",
+    "Context",
+    "ExecConfig",
+    "Impersonation",
+    "Kubeconfig",
+    "Overrides",
+    "Selection",
+    "SigningConfig",
+    "User",
+    "ValueFrom",
+    "choose",
+    "in_cluster",
+    "load",
+    "loads",
+    "merge",
+    "select",
+]

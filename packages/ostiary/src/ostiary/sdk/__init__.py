@@ -1,0 +1,46 @@
+"""For those who write plugins: everything but the part that knows the identity system.
+
+An exec credential plugin, which a Kubernetes client runs:
+
+    from datetime import timedelta
+    from ostiary.sdk import ExecInfo, Token, exec_plugin
+
+    @exec_plugin
+    def main(info: ExecInfo) -> Token:
+        return Token(fetch_a_token(), expires_in=timedelta(minutes=15))
+
+    if __name__ == "__main__":
+        main()
+
+An image credential provider, which the kubelet runs:
+
+    from ostiary.sdk import ImageCredentials, ImageRequest, image_provider
+
+    @image_provider
+    def main(request: ImageRequest) -> ImageCredentials:
+        return ImageCredentials.for_registry("robot", fetch_a_password(), cache=timedelta(minutes=15))
+
+The version that was asked for, the shape of the answer, a clean stdout, readable errors and the exit code
+are taken care of.
+"""
+
+from ostiary.sdk.decorator import Certificate, Program, SignInRefused, Token, exec_plugin
+from ostiary.sdk.exec_info import ExecInfo
+from ostiary.sdk.image_provider import ImageCredentials, ImageProgram, ImageRequest, image_provider
+from ostiary.wire.client_authentication import ClusterInfo
+
+# Imported here and now, and not when first used: the function `image_provider` has the name of its module, and
+# whoever imported the module first would find that in place of the function.
+__all__ = [
+    "Certificate",
+    "ClusterInfo",
+    "ExecInfo",
+    "ImageCredentials",
+    "ImageProgram",
+    "ImageRequest",
+    "Program",
+    "SignInRefused",
+    "Token",
+    "exec_plugin",
+    "image_provider",
+]

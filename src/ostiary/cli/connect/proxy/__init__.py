@@ -1,1 +1,0 @@
-"""The process of ``ostiary connect``: a listener for each context, the requests through it, and the Unix socket."""

@@ -1,1 +1,0 @@
-"""``ostiary door``: the configuration of a proxy that asks the gateway; a module for each kind of proxy."""

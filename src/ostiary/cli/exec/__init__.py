@@ -1,1 +1,0 @@
-"""``ostiary exec``: the exec plugins of a kubeconfig, run, explained and checked."""

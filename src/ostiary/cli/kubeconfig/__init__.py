@@ -1,1 +1,0 @@
-"""``ostiary kubeconfig``: a kubectl context for a gateway."""

@@ -1,1 +1,0 @@
-"""``ostiary store``: the token store of a gateway, checked, moved to another one, made safe after a restore."""

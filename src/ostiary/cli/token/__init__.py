@@ -1,1 +1,0 @@
-"""``ostiary token``: a token that is less than its owner."""

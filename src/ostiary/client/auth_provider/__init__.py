@@ -1,1 +1,0 @@
-"""The ``auth-provider`` of a kubeconfig's user."""

@@ -1,1 +1,0 @@
-"""What is remembered for the next caller: bounded maps, an expiring cache, and work that runs once for many."""

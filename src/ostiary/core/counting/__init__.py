@@ -1,1 +1,0 @@
-"""Counts and rates that the processes of one machine can share."""

@@ -1,1 +1,0 @@
-"""Values as Go reads and writes them, which is how Kubernetes does."""

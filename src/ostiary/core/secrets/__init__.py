@@ -1,1 +1,0 @@
-"""Keeping secrets secret: redacted from text, sealed in a store."""

@@ -1,1 +1,0 @@
-"""Names of users and groups that mean something to us, and how somebody signed in."""

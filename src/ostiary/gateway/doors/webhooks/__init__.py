@@ -1,1 +1,0 @@
-"""The webhooks that clusters call: TokenReview and SubjectAccessReview."""

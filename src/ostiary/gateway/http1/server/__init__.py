@@ -1,1 +1,0 @@
-"""The client's side: connections that read requests, hand out exchanges, and write answers back in order."""

@@ -1,1 +1,0 @@
-"""Web applications behind the gateway: their visitors sign in here, and get a cookie for the application's own host."""

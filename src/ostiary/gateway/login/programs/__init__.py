@@ -1,1 +1,0 @@
-"""Sign-in for programs: a command line on this machine, or a device without a browser."""

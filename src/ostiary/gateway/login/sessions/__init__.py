@@ -1,1 +1,0 @@
-"""Sessions after the sign-in: those of browsers, those of programs, and how long they last."""

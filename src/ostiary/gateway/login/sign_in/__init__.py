@@ -1,1 +1,0 @@
-"""Signing in with an identity provider: from the first visit to what is issued in the end."""

@@ -1,1 +1,0 @@
-"""What a worker opens for a configuration, and closes with it."""

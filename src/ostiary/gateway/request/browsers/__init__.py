@@ -1,1 +1,0 @@
-"""Requests of browsers to web applications: those with a session, those without, and those that need none."""

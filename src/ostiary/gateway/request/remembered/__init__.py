@@ -1,1 +1,0 @@
-"""What is remembered between requests. `heads` is by the bytes of a head, `plans` by user and request line."""

@@ -1,1 +1,0 @@
-"""Our decision beside the cluster's, for a share of the requests."""

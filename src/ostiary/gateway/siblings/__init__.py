@@ -1,1 +1,0 @@
-"""What the workers of one gateway tell and ask each other."""

@@ -1,1 +1,0 @@
-"""Upstreams: where allowed requests go, their health, and our own credential there."""

@@ -1,1 +1,0 @@
-"""API plugins: processes that serve an API group of their own beside a Kubernetes upstream."""

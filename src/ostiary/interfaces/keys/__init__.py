@@ -1,1 +1,0 @@
-"""What opens keys that are kept elsewhere."""

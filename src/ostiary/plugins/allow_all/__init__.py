@@ -1,1 +1,0 @@
-"""Everything is allowed to everybody, for a first try."""

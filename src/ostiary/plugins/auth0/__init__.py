@@ -1,1 +1,0 @@
-"""Auth0: its users."""

@@ -1,1 +1,0 @@
-"""Keys in Amazon's Key Management Service."""

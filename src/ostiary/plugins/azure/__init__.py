@@ -1,1 +1,0 @@
-"""Azure's Container Registry."""

@@ -1,1 +1,0 @@
-"""Groups that the identity provider attested at sign-in."""

@@ -1,1 +1,0 @@
-"""Client certificates, verified by the listener."""

@@ -1,1 +1,0 @@
-"""How token stores write sessions down, and where one stands in their list."""

@@ -1,1 +1,0 @@
-"""Amazon's Elastic Container Registry."""

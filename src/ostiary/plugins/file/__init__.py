@@ -1,1 +1,0 @@
-"""Groups and their members in a YAML file."""

@@ -1,1 +1,0 @@
-"""GitLab: its users and their groups."""

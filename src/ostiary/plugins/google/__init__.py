@@ -1,1 +1,0 @@
-"""Google: its users, groups of a Workspace, and its image registries."""

@@ -1,1 +1,0 @@
-"""Users and password hashes in a file."""

@@ -1,1 +1,0 @@
-"""Attributes of requests to any HTTP API."""

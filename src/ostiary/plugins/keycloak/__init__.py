@@ -1,1 +1,0 @@
-"""Keycloak: the users of a realm, their groups and roles."""

@@ -1,1 +1,0 @@
-"""Tokens in the memory of one process."""

@@ -1,1 +1,0 @@
-"""Microsoft Entra ID: its users."""

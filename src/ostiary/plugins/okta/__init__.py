@@ -1,1 +1,0 @@
-"""Okta: its users and their groups."""

@@ -1,1 +1,0 @@
-"""Keys in smartcards, HSMs and other tokens, by their PKCS#11 library."""

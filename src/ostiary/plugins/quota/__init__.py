@@ -1,1 +1,0 @@
-"""Admission by quota."""

@@ -1,1 +1,0 @@
-"""How Redis is reached: where the primary is, connections to it, and what their failures mean."""

@@ -1,1 +1,0 @@
-"""What the identity system and the gateway publish about themselves."""

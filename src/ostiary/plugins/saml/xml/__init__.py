@@ -1,1 +1,0 @@
-"""XML of strangers: parsed with suspicion, signed, verified and decrypted."""

@@ -1,1 +1,0 @@
-"""Keys that another program signs with: a command is run for each signature."""

@@ -1,1 +1,0 @@
-"""One user, for a gateway on one's own machine."""

@@ -1,1 +1,0 @@
-"""A single sign-on cookie with a signed token."""

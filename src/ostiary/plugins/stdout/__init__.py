@@ -1,1 +1,0 @@
-"""Standard output: audit events for whoever reads it, a container's runtime for example."""

@@ -1,1 +1,0 @@
-"""Decisions of another server, asked by SubjectAccessReview."""

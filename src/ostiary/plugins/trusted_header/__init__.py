@@ -1,1 +1,0 @@
-"""A proxy in front that authenticates and names the user in headers."""

@@ -1,1 +1,0 @@
-"""docker's files and helpers, and our own credential helper."""

@@ -1,1 +1,0 @@
-"""Does a pattern match an image? As the kubelet answers."""

@@ -1,1 +1,0 @@
-"""Encodings of Kubernetes objects: JSON as Go writes it, protobuf, and which of them a request asks for."""

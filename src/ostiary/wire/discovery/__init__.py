@@ -1,1 +1,0 @@
-"""Discovery and OpenAPI documents of Kubernetes APIs: read with suspicion, and merged. Pure."""
