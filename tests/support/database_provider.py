@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
@@ -63,7 +63,7 @@ class DatabaseProvider:
         DatabaseProvider.built += 1
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> DatabaseProvider:
+    def from_config(cls, fields: ConfigSection, context: Context) -> DatabaseProvider:
         return cls(path=context.path(fields.string("path")))
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:

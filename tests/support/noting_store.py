@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ProviderError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.store_capabilities import LARGEST_NOTE, MOST_NOTES, Note
@@ -49,7 +49,7 @@ class NotingStore(SqliteTokenStore):
         self._database.executescript(_SCHEMA)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> NotingStore:
+    def from_config(cls, fields: ConfigSection, context: Context) -> NotingStore:
         return cls(str(context.path(fields.string("path"))), clock=context.clock)
 
     async def put_notes(self, topic: str, notes: Mapping[str, bytes], *, seconds: float) -> None:

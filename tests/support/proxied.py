@@ -12,7 +12,7 @@ from ostiary_gateway.http1.client_connection import UpstreamAddress
 from ostiary_gateway.http1.client_pool import Pool
 from ostiary_gateway.http1.exchange import Exchange
 from ostiary_gateway.http1.response import FailureKind, UpstreamLost
-from ostiary_gateway.proxy.proxied_request import Proxied
+from ostiary_gateway.proxy.proxied_request import ProxiedRequest
 from tests.support.http1 import (
     Client,
     Listener,
@@ -38,7 +38,7 @@ Renewal = bytes | asyncio.Future[bytes | None] | None
 
 @dataclass
 class OnlyPool:
-    """All that a `Proxied` asks of its upstream."""
+    """All that a `ProxiedRequest` asks of its upstream."""
 
     pool: Pool
     refuses_redirects: bool = False
@@ -57,7 +57,7 @@ class Gate:
         # The line by which the upstream knows us, and what there is in its place once it was rejected.
         self.credential: bytes | None = None
         self.renewal: Renewal = None
-        self.proxied: list[Proxied[Exchange]] = []
+        self.proxied: list[ProxiedRequest[Exchange]] = []
         self.finished: list[tuple[int, str]] = []
         self.failed: list[int] = []
         self.streams_left = 1000
@@ -70,7 +70,7 @@ class Gate:
             lines.append(b"Content-Length: %d" % exchange.request.content_length)
         if exchange.request.upgrade:
             lines += [b"Connection: Upgrade", b"Upgrade: " + exchange.request.upgrade]
-        proxied = Proxied(
+        proxied = ProxiedRequest(
             exchange,
             OnlyPool(self.pool, self.refuses_redirects, self.renewal),
             b"\r\n".join([*lines, b""]) + (self.credential or b"") + b"\r\n",
@@ -83,20 +83,20 @@ class Gate:
         self.proxied.append(proxied)
         proxied.start()
 
-    def proxied_started(self, proxied: Proxied[Exchange], status: int) -> None: ...
+    def proxied_started(self, proxied: ProxiedRequest[Exchange], status: int) -> None: ...
 
-    def proxied_failed(self, proxied: Proxied[Exchange], status: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: ProxiedRequest[Exchange], status: int, kind: FailureKind) -> None:
         self.failed.append(status)
         proxied.context.respond(status, [], b"failed")
 
-    def proxied_streams(self, proxied: Proxied[Exchange]) -> bool:
+    def proxied_streams(self, proxied: ProxiedRequest[Exchange]) -> bool:
         self.streams_left -= 1
         return self.streams_left >= 0
 
-    def proxied_refused(self, proxied: Proxied[Exchange]) -> None:
+    def proxied_refused(self, proxied: ProxiedRequest[Exchange]) -> None:
         proxied.context.respond(429, [], b"too many")
 
-    def proxied_finished(self, proxied: Proxied[Exchange], status: int, error: UpstreamLost | None) -> None:
+    def proxied_finished(self, proxied: ProxiedRequest[Exchange], status: int, error: UpstreamLost | None) -> None:
         self.finished.append((status, str(error or "")))
 
     @property

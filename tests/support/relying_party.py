@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from ostiary.core.yaml import Fields, Reading, parse
+from ostiary.core.yaml import ConfigReader, ConfigSection, parse
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -31,7 +31,7 @@ P = TypeVar("P", bound=OidcIdentity, covariant=True)
 
 
 class Configured(Protocol[P]):
-    def from_config(self, fields: Fields, context: Context) -> P: ...
+    def from_config(self, fields: ConfigSection, context: Context) -> P: ...
 
 
 @dataclass
@@ -45,7 +45,7 @@ class RelyingParty:
         """The provider of *settings*, and what is wrong with them."""
         (self.directory / "secret").write_text(f"{self.issuer.client_secret}\n")
         given = {"clientID": self.issuer.client_id, "clientSecretFile": "secret", "ca": "ca.pem", **settings}
-        reading = Reading(parse(json.dumps({name: value for name, value in given.items() if value is not None})))
+        reading = ConfigReader(parse(json.dumps({name: value for name, value in given.items() if value is not None})))
         context = Context(name="staff", directory=self.directory, clock=self.clock)
         provider = provider_class.from_config(reading.root, context)
         assert reading.root.unread() == []

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
@@ -37,7 +37,7 @@ class Slow:
         self._journal = journal
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Slow:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Slow:
         return cls(journal=context.path(fields.string("journal")))
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ostiary.core.clock import Clock
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.model import Problem
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.providers.workload.identity import WorkloadIdentity
@@ -100,7 +100,7 @@ def read_workload(
     text: str, clock: Clock, directory: Path, external_url: str = GATEWAY
 ) -> tuple[WorkloadIdentity, list[Problem]]:
     """The provider whose settings are *text* (YAML), and what is wrong with them."""
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     context = Context("ci", directory, clock, external_url=external_url)
     provider = WorkloadIdentity.from_config(reading.root, context)
     unknown = [Problem("unknown field", place) for place in reading.unknown_fields()]

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lxml import etree
 
-from ostiary.core.yaml import Reading, read
+from ostiary.core.yaml import ConfigReader, read
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.identity import Identified, LoginRequest, PostedForm, Redirect, RequiredAuthentication
 from ostiary_gateway.providers.saml.identity import SamlIdentity
@@ -78,7 +78,7 @@ class Service:
 def build(values: dict[str, Any], folder: Path, clock: FakeClock) -> SamlIdentity:
     """As the gateway builds it; raises what is wrong with the settings."""
     (folder / "acme.json").write_text(json.dumps(values))
-    reading = Reading(read(folder / "acme.json"))
+    reading = ConfigReader(read(folder / "acme.json"))
     provider = SamlIdentity.from_config(reading.root, Context("acme", folder, clock, external_url=URL))
     reading.finish("the settings are wrong", strict=True)
     return provider

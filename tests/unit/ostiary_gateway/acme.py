@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
@@ -53,7 +53,7 @@ class Acme:
         self.opened = 0
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Acme:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Acme:
         path = fields.string("database")
         if path == "":
             fields.problem("it is missing", "database")
@@ -114,14 +114,14 @@ def write_database(path: Path, *users: tuple[str, str, str]) -> None:
 
 class Broken:
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Broken:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Broken:
         fields.ignore(*fields)
         raise RuntimeError("marked-secret")
 
 
 class Incomplete:
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Incomplete:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Incomplete:
         return cls()
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
@@ -135,7 +135,7 @@ class AcmeMapper:
         self.root = root
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> AcmeMapper:
+    def from_config(cls, fields: ConfigSection, context: Context) -> AcmeMapper:
         return cls(root=fields.string("root"))
 
     def request_info(self, line: RequestLine) -> RequestInfo:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.audit import Batches
@@ -42,7 +42,7 @@ misspelt = {HERE}:MisspeltAudit
 
 class Plain:
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Any:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Any:
         return cls()
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:

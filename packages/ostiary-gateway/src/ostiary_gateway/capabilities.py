@@ -39,10 +39,10 @@ from ostiary_gateway.interfaces.authorization import (
     ListsGrants,
     ListsRules,
     ListsSubjects,
+    NameIndependent,
     NamesSubjects,
     Revised,
     TellsRights,
-    TellsWhereNamesMatter,
 )
 from ostiary_gateway.interfaces.group import ChecksUsers, GroupProvider, KeepsGroups, ListsGroups
 from ostiary_gateway.interfaces.identity import (
@@ -50,7 +50,6 @@ from ostiary_gateway.interfaces.identity import (
     BoundToCluster,
     IdentityProvider,
     NeedsClientCertificate,
-    ProvesNothing,
     PublishesMetadata,
     ReturnsByPost,
     Revalidates,
@@ -60,6 +59,7 @@ from ostiary_gateway.interfaces.identity import (
     TellsRenewalCheck,
     TellsSignIn,
     TellsWhatItProduces,
+    Unauthenticated,
     VerifiesTokens,
 )
 from ostiary_gateway.interfaces.lifecycle import Closes, Probes, ProbesRedirectUri
@@ -111,7 +111,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
         "group": (ChecksUsers, KeepsGroups, ListsGroups, ServesResources, *_OUTSIDE),
         "authorization": (
             *(DecidesAtOnce, Revised, ChoosesCacheKey, Explains, ListsRules, ListsSubjects, ListsGrants),
-            *(TellsRights, TellsWhereNamesMatter, NamesSubjects, LintsPolicy, ServesResources, FollowsUpstream),
+            *(TellsRights, NameIndependent, NamesSubjects, LintsPolicy, ServesResources, FollowsUpstream),
             *_OUTSIDE,
         ),
         "admission": (CountsObjects, ServesResources, *_OUTSIDE),
@@ -126,7 +126,7 @@ ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
 )
 TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
-        "identity": (ProvesNothing, NeedsClientCertificate, ReturnsByPost, StepsUp, SharedBetweenProcesses),
+        "identity": (Unauthenticated, NeedsClientCertificate, ReturnsByPost, StepsUp, SharedBetweenProcesses),
         "group": (SharedBetweenProcesses,),
         "authorization": (AllowsEverything, HidesDenied, DecidesQuickly, SharedBetweenProcesses),
         "admission": (SharedBetweenProcesses,),

@@ -17,7 +17,7 @@ from typing import Protocol, Self, cast, runtime_checkable
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.entry_points import installed_entry_points, list_entries, load_class
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
 
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit", "key")
@@ -53,7 +53,7 @@ class Configurable(Protocol):
     """
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self: ...
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self: ...
 
 
 def load(plugin_type: str, name: str) -> type[Configurable]:

@@ -51,20 +51,22 @@ def _edits(one: str, other: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Flaw:
+class ContractViolation:
     """How a provider fails its contract or one of its abilities, and what to do about it."""
 
     message: str
     hint: str | None = None
 
 
-def flaws(plugin_type: str, provider: object) -> tuple[Flaw, ...]:
+def flaws(plugin_type: str, provider: object) -> tuple[ContractViolation, ...]:
     """What is wrong with *provider*, an instance or a class: members missing, misspelt, or of another shape."""
     contract = CONTRACTS[plugin_type]
     missing = next((name for name in members(contract) if raw_member(provider, name) is None), None)
     if missing is not None:
         near = next(_near_names(provider, missing, contract), None)
-        return (Flaw(f"it has no {missing}", None if near is None else f"did you mean {missing} by {near}?"),)
+        return (
+            ContractViolation(f"it has no {missing}", None if near is None else f"did you mean {missing} by {near}?"),
+        )
     optional = (*ABILITIES[plugin_type], *TRAITS[plugin_type])
     return (
         *_wrong_members(provider, contract),
@@ -72,11 +74,13 @@ def flaws(plugin_type: str, provider: object) -> tuple[Flaw, ...]:
     )
 
 
-def _optional_flaws(provider: object, protocol: type) -> Iterator[Flaw]:
+def _optional_flaws(provider: object, protocol: type) -> Iterator[ContractViolation]:
     present = [name for name in members(protocol) if raw_member(provider, name) is not None]
     absent = [name for name in members(protocol) if name not in present]
     if present and absent:
-        yield Flaw(f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing")
+        yield ContractViolation(
+            f"it has {' and '.join(present)}, but no {' and no '.join(absent)}", "add what is missing"
+        )
     elif present:
         yield from _wrong_members(provider, protocol)
     else:
@@ -85,10 +89,10 @@ def _optional_flaws(provider: object, protocol: type) -> Iterator[Flaw]:
                 hint = (
                     f"did you mean {right_name}? If it is for your own use, rename it, or begin it with an underscore"
                 )
-                yield Flaw(f"{_owner(provider)}.{name} is not an ability of the gateway's providers", hint)
+                yield ContractViolation(f"{_owner(provider)}.{name} is not an ability of the gateway's providers", hint)
 
 
-def _wrong_members(provider: object, protocol: type) -> Iterator[Flaw]:
+def _wrong_members(provider: object, protocol: type) -> Iterator[ContractViolation]:
     hints = get_type_hints(protocol)
     for name in members(protocol):
         raw = raw_member(provider, name)
@@ -101,17 +105,17 @@ def _wrong_members(provider: object, protocol: type) -> Iterator[Flaw]:
             yield from _wrong_method(provider, name, raw, protocol)
 
 
-def _wrong_value(provider: object, name: str, value: object, expected: object) -> Iterator[Flaw]:
+def _wrong_value(provider: object, name: str, value: object, expected: object) -> Iterator[ContractViolation]:
     if isinstance(provider, type) and inspect.isdatadescriptor(value):
         # A slot: only an instance has the value.
         return
     actual = getattr(provider, name, None)
     if isinstance(expected, type) and not isinstance(actual, expected):
         choices = "True or False" if expected is bool else f"a {expected.__name__}"
-        yield Flaw(f"{_owner(provider)}.{name} is a {type(actual).__name__}", f"make it {choices}")
+        yield ContractViolation(f"{_owner(provider)}.{name} is a {type(actual).__name__}", f"make it {choices}")
 
 
-def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> Iterator[Flaw]:
+def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> Iterator[ContractViolation]:
     declared = getattr(protocol, name)
     is_static = isinstance(inspect.getattr_static(protocol, name), staticmethod)
     signature_of_contract = _without_annotations(inspect.signature(declared))
@@ -120,17 +124,17 @@ def _wrong_method(provider: object, name: str, raw: object, protocol: type) -> I
     where = f"{_owner(provider)}.{name}"
     method = getattr(provider, name)
     if not callable(method):
-        yield Flaw(f"{where} is not a method", hint)
+        yield ContractViolation(f"{where} is not a method", hint)
         return
     if must_wait and not _may_be_awaited(method):
-        yield Flaw(f"{where} is not async", hint)
+        yield ContractViolation(f"{where} is not async", hint)
     elif not must_wait and inspect.iscoroutinefunction(inspect.unwrap(method)):
-        yield Flaw(f"{where} is async, and is called without waiting", hint)
+        yield ContractViolation(f"{where} is async, and is called without waiting", hint)
     signature = _signature(provider, method, raw)
     if signature is not None and not _accepts(
         signature, signature_of_contract if is_static else _without_self(signature_of_contract)
     ):
-        yield Flaw(f"{where} cannot be called with the arguments of its contract", hint)
+        yield ContractViolation(f"{where} cannot be called with the arguments of its contract", hint)
 
 
 def _may_be_awaited(method: Callable[..., object]) -> bool:

@@ -11,7 +11,7 @@ import pytest
 
 from ostiary.conformance.findings import (
     CannotStart,
-    NothingToJudge,
+    NothingToCheck,
     ProgramRun,
     Result,
     Rule,
@@ -130,7 +130,7 @@ def test_a_judgement_says_in_which_of_the_runs_it_went_wrong() -> None:
 
 
 def test_a_judgement_without_a_run_that_it_applies_to_has_nothing_to_judge() -> None:
-    with pytest.raises(NothingToJudge):
+    with pytest.raises(NothingToCheck):
         each(ended_well, check_exit)(Seen((Run(exit_code=1),)))
 
 

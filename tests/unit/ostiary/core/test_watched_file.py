@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.watched_file import WatchedFile, fingerprint, is_settled, watched_yaml
-from ostiary.core.yaml import Document, Reading, parse
+from ostiary.core.yaml import ConfigReader, Document, parse
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.testing import FakeClock
 
@@ -112,7 +112,7 @@ def test_a_file_exchanged_behind_a_link_is_read(tmp_path: Path, reader: Reader, 
 
 def test_what_was_true_before_a_file_broke_is_not_used(path: Path, clock: FakeClock) -> None:
     def load(document: Document) -> str:
-        reading = Reading(document)
+        reading = ConfigReader(document)
         found = reading.root.string("value")
         reading.finish("it cannot be used", strict=True)
         return found
@@ -139,7 +139,7 @@ def test_a_missing_file_fails_until_it_is_there(tmp_path: Path, reader: Reader, 
 
 def test_mistakes_are_noted_where_the_configuration_names_the_file(tmp_path: Path, clock: FakeClock) -> None:
     (tmp_path / "broken").write_text("a: [")
-    reading = Reading(parse("path: broken"))
+    reading = ConfigReader(parse("path: broken"))
     watched_yaml(tmp_path / "broken", lambda document: document.value, clock=clock).check(reading.root, "path")
     (problem,) = reading.problems
     assert problem.place.path == "path"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ostiary.core.yaml import Reading
+from ostiary.core.yaml import ConfigReader
 from ostiary.core.yaml import parse as parse_config
 from ostiary.errors import ConfigurationError
 from ostiary.model import RequestInfo, Requirement, UserInfo
@@ -134,7 +134,7 @@ def text_difference(vector: Vector) -> str | None:
 
 
 def object_difference(vector: Vector) -> str | None:
-    reading = Reading(parse_config(json.dumps(vector["selector"])))
+    reading = ConfigReader(parse_config(json.dumps(vector["selector"])))
     selector = read_selector(reading.root)
     try:
         reading.finish("the selector cannot be used", strict=True)

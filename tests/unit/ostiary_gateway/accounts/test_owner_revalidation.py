@@ -11,7 +11,7 @@ import pytest
 from ostiary.core.account_names import AccountName
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
-from ostiary_gateway.accounts.owner_revalidation import HolderChecks, TokenUse
+from ostiary_gateway.accounts.owner_revalidation import OwnerRevalidation, TokenUse
 from ostiary_gateway.accounts.service_accounts import KIND, ServiceAccounts
 from ostiary_gateway.config.accounts import ServiceAccountSettings
 from ostiary_gateway.interfaces.token_store import Found, RevocationKind, Session
@@ -48,7 +48,9 @@ class Bench:
         self.tokens = Tokens(MemoryTokenStore(clock=clock), clock=clock)
         self.accounts = ServiceAccounts(self.tokens, ServiceAccountSettings(), clock=clock)
         self.use = TokenUse(self.tokens, clock)
-        self.checks = HolderChecks(self.tokens, self.accounts, self.directory, self.use, interval=INTERVAL, clock=clock)
+        self.checks = OwnerRevalidation(
+            self.tokens, self.accounts, self.directory, self.use, interval=INTERVAL, clock=clock
+        )
 
     async def api_token(self) -> IssuedToken:
         return await self.tokens.issue_token(ALICE, provider="ldap", name="job", lifetime=timedelta(days=30))

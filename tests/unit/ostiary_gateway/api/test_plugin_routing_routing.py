@@ -17,7 +17,7 @@ from ostiary_gateway.interfaces.attributes import RequestLine
 from ostiary_gateway.proxy.api_plugin_registry import ApiPlugins
 from ostiary_gateway.proxy.context import GroupRoute
 from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.testing import FakeClock
 from ostiary_gateway.wire.request_info import request_info
@@ -41,7 +41,7 @@ class World:
         self.plugins = ApiPlugins(ApiPluginSettings(declared=(declared,)), upstreams, None, loop=loop, clock=clock)
         self.watched = self.plugins.all()[0]
         self.watched.trouble = ""
-        self.routes = GroupRoutes(self.plugins, Merging(self.plugins, OwnRequests(upstreams)))
+        self.routes = GroupRoutes(self.plugins, Merging(self.plugins, UpstreamClient(upstreams)))
 
     def find(self, path: str, method: str = "GET") -> GroupRoute | None:
         return self.routes.find(self.cluster, method, path)

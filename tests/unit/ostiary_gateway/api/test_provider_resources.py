@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary_gateway.config.api_groups import check_provider_groups
@@ -139,6 +139,6 @@ def test_a_group_of_others_stops_the_start(tmp_path: Path, group: str) -> None:
 
 
 def _check(config: GatewayConfig) -> None:
-    reading = Reading(parse(b"{}", file=None))
+    reading = ConfigReader(parse(b"{}", file=None))
     check_provider_groups(config, reading.root)
     reading.finish("it cannot be started")

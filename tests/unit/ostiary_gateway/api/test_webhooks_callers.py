@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from ostiary_gateway.api.webhooks import WebhookCallers
 from ostiary_gateway.authentication.callers import CALLERS_SECONDS, common_name
 from ostiary_gateway.config.extauth import Callers
-from ostiary_gateway.http1.headers import Scanned
+from ostiary_gateway.http1.headers import FilteredHeaders
 from ostiary_gateway.sessions import digest
 from ostiary_gateway.testing import FakeClock
 
@@ -23,8 +23,8 @@ def der(name: str | None) -> bytes:
     return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
-def bearing(token: str | None) -> Scanned:
-    scanned = Scanned()
+def bearing(token: str | None) -> FilteredHeaders:
+    scanned = FilteredHeaders()
     scanned.authorization = None if token is None else f"Bearer {token}".encode()
     return scanned
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.interfaces.token_store import Found, RevocationBatch, Session
 from ostiary_gateway.sessions import Issued, Tokens, digest
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -70,13 +70,13 @@ def key(issued: Issued) -> bytes:
     return digest(issued.token.reveal())
 
 
-async def sign_in(authenticator: TokenAuthenticator, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
+async def sign_in(authenticator: TokenAuthenticator, tokens: Tokens, user: UserInfo = ANN) -> CachedToken:
     live = await authenticator.find(key(await tokens.issue(user, provider="staff")))
     assert live is not None
     return live
 
 
-def stream_of(authenticator: TokenAuthenticator, live: TokenInUse) -> Stream:
+def stream_of(authenticator: TokenAuthenticator, live: CachedToken) -> Stream:
     stream = Stream()
     authenticator.in_use.add_stream(live, stream)
     return stream

@@ -14,7 +14,7 @@ from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary.wire.status import Answer
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary_gateway.sessions import Tokens, digest
 from ostiary_gateway.testing import FakeClock
@@ -194,7 +194,7 @@ async def test_many_who_come_while_the_store_was_away_confirm_once(
 # --- what a revocation ends ---
 
 
-def ways() -> dict[str, Callable[[TokenInUse], tuple[RevocationKind, str]]]:
+def ways() -> dict[str, Callable[[CachedToken], tuple[RevocationKind, str]]]:
     return {
         "token": lambda live: (RevocationKind.TOKEN, live.digest.hex()),
         "session": lambda live: (RevocationKind.SESSION, live.session.id),
@@ -478,7 +478,7 @@ def holders(authenticator: TokenAuthenticator, clock: FakeClock) -> Holders:
     return holders
 
 
-async def program(authenticator: TokenAuthenticator, tokens: Tokens, name: str = "job") -> TokenInUse:
+async def program(authenticator: TokenAuthenticator, tokens: Tokens, name: str = "job") -> CachedToken:
     """A token of a program in use, which lasts for days."""
     user = UserInfo(name, "", ("dev",))
     issued = await tokens.issue_token(user, provider="ldap", name="key", lifetime=timedelta(days=30))

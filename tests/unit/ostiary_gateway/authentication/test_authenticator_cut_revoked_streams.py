@@ -7,7 +7,7 @@ import pytest
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.interfaces.token_store import Found, Revocation, RevocationKind
 from ostiary_gateway.sessions import Issued, Tokens, digest, origins_of
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -46,7 +46,7 @@ class Site:
             self.tokens, self.clock, on_revoked=lambda revocation, cut: self.told.append((revocation.kind, cut))
         )
 
-    async def stream(self, user: UserInfo) -> tuple[Issued, TokenInUse, Stream]:
+    async def stream(self, user: UserInfo) -> tuple[Issued, CachedToken, Stream]:
         origins = origins_of("staff", session_id=f"session of {user.username}", subject="")
         issued, stream = await self.tokens.issue(user, provider="staff", origins=origins), Stream()
         token = await self.authenticator.find(digest(issued.token.reveal()))

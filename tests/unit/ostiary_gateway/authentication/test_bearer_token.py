@@ -7,15 +7,15 @@ import base64
 import pytest
 
 from ostiary_gateway.authentication.bearer_token import bearer, presented_token
-from ostiary_gateway.http1.headers import BadHeader, Scanned
+from ostiary_gateway.http1.headers import BadHeader, FilteredHeaders
 from ostiary_gateway.http1.request_head import RequestHead
 
 TOKEN = b"ost_secret-of-alice"
 ENCODED = base64.urlsafe_b64encode(TOKEN).rstrip(b"=")
 
 
-def scanned(authorization: bytes | None = None) -> Scanned:
-    result = Scanned()
+def scanned(authorization: bytes | None = None) -> FilteredHeaders:
+    result = FilteredHeaders()
     result.authorization = authorization
     return result
 

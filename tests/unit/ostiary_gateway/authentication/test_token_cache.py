@@ -12,7 +12,7 @@ from ostiary.core.scopes import narrow, parse_scope
 from ostiary.model import UserInfo
 from ostiary.wire.status import Answer
 from ostiary_gateway.authentication import token_cache as tokens_in_use
-from ostiary_gateway.authentication.token_cache import TokenInUse, TokensInUse
+from ostiary_gateway.authentication.token_cache import CachedToken, TokenCache
 from ostiary_gateway.interfaces.token_store import Found
 from ostiary_gateway.sessions import Tokens, digest
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -39,8 +39,8 @@ def tokens(clock: FakeClock) -> Tokens:
 
 
 @pytest.fixture
-def in_use() -> TokensInUse:
-    return TokensInUse()
+def in_use() -> TokenCache:
+    return TokenCache()
 
 
 async def stored(tokens: Tokens, user: UserInfo = ANN) -> Found:
@@ -50,17 +50,17 @@ async def stored(tokens: Tokens, user: UserInfo = ANN) -> Found:
     return found
 
 
-async def remembered(in_use: TokensInUse, tokens: Tokens, user: UserInfo = ANN) -> TokenInUse:
+async def remembered(in_use: TokenCache, tokens: Tokens, user: UserInfo = ANN) -> CachedToken:
     return in_use.remember(await stored(tokens, user))
 
 
-async def test_a_token_that_is_looked_up_twice_is_one_object(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_a_token_that_is_looked_up_twice_is_one_object(in_use: TokenCache, tokens: Tokens) -> None:
     found = await stored(tokens)
     assert in_use.remember(found) is in_use.remember(found)
     assert len(in_use) == 1
 
 
-async def test_a_token_whose_delegation_differs_is_another_token(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_a_token_whose_delegation_differs_is_another_token(in_use: TokenCache, tokens: Tokens) -> None:
     found = await stored(tokens)
     token = in_use.remember(found)
     assert token.delegation == ""
@@ -71,7 +71,7 @@ async def test_a_token_whose_delegation_differs_is_another_token(in_use: TokensI
 
 
 async def test_a_revoked_token_is_not_taken_for_the_one_that_the_store_finds(
-    in_use: TokensInUse, tokens: Tokens
+    in_use: TokenCache, tokens: Tokens
 ) -> None:
     found = await stored(tokens)
     token = in_use.remember(found)
@@ -82,7 +82,7 @@ async def test_a_revoked_token_is_not_taken_for_the_one_that_the_store_finds(
 
 
 async def test_all_tokens_of_a_user_share_one_user_which_is_gone_with_the_last(
-    in_use: TokensInUse, tokens: Tokens
+    in_use: TokenCache, tokens: Tokens
 ) -> None:
     first, second = await remembered(in_use, tokens), await remembered(in_use, tokens)
     other = await remembered(in_use, tokens, BOB)
@@ -96,13 +96,13 @@ async def test_all_tokens_of_a_user_share_one_user_which_is_gone_with_the_last(
     assert len(in_use._users) == 1
 
 
-async def test_a_token_ends_with_its_session_if_that_ends_first(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_a_token_ends_with_its_session_if_that_ends_first(in_use: TokenCache, tokens: Tokens) -> None:
     token = await remembered(in_use, tokens)
     assert token.expires_at <= token.session.expires_at
 
 
 async def test_a_users_tokens_evict_only_their_own(tokens: Tokens) -> None:
-    in_use = TokensInUse(size_per_user=5000)
+    in_use = TokenCache(size_per_user=5000)
     bobs = await remembered(in_use, tokens, BOB)
     for _ in range(20):
         last = await remembered(in_use, tokens, ANN)
@@ -111,7 +111,7 @@ async def test_a_users_tokens_evict_only_their_own(tokens: Tokens) -> None:
     assert len(in_use) < 5
 
 
-async def test_what_ends_cuts_its_streams_once_and_is_good_for_nothing(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_what_ends_cuts_its_streams_once_and_is_good_for_nothing(in_use: TokenCache, tokens: Tokens) -> None:
     token, first, second = await remembered(in_use, tokens), Stream(), Stream()
     for stream in (first, second):
         in_use.add_stream(token, stream)
@@ -123,7 +123,7 @@ async def test_what_ends_cuts_its_streams_once_and_is_good_for_nothing(in_use: T
     assert in_use.end(token) == 0
 
 
-async def test_a_stream_that_is_over_is_not_cut(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_a_stream_that_is_over_is_not_cut(in_use: TokenCache, tokens: Tokens) -> None:
     token, over, open_ = await remembered(in_use, tokens), Stream(), Stream()
     in_use.add_stream(token, over)
     in_use.add_stream(token, open_)
@@ -132,7 +132,7 @@ async def test_a_stream_that_is_over_is_not_cut(in_use: TokensInUse, tokens: Tok
     assert (over.cuts, open_.cuts) == (0, 1)
 
 
-async def test_a_forgotten_token_is_still_there_while_it_has_a_stream(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_a_forgotten_token_is_still_there_while_it_has_a_stream(in_use: TokenCache, tokens: Tokens) -> None:
     token, stream = await remembered(in_use, tokens), Stream()
     in_use.add_stream(token, stream)
     in_use.forget(token)
@@ -142,7 +142,7 @@ async def test_a_forgotten_token_is_still_there_while_it_has_a_stream(in_use: To
 
 
 async def test_an_expired_token_is_forgotten_and_its_stream_lasts_as_long_as_the_session(
-    in_use: TokensInUse, tokens: Tokens
+    in_use: TokenCache, tokens: Tokens
 ) -> None:
     token, stream = await remembered(in_use, tokens), Stream()
     in_use.add_stream(token, stream)
@@ -155,7 +155,7 @@ async def test_an_expired_token_is_forgotten_and_its_stream_lasts_as_long_as_the
 
 
 async def test_expired_tokens_are_forgotten_a_few_at_a_time(
-    in_use: TokensInUse, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+    in_use: TokenCache, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for thousands to be looked at. A token that has expired is not recalled meanwhile."""
     monkeypatch.setattr(tokens_in_use, "MOST_AT_ONCE", 10)
@@ -177,7 +177,7 @@ async def test_expired_tokens_are_forgotten_a_few_at_a_time(
     assert len(in_use) == 0
 
 
-async def test_the_streams_of_a_narrowed_token_end_with_the_token(in_use: TokensInUse, tokens: Tokens) -> None:
+async def test_the_streams_of_a_narrowed_token_end_with_the_token(in_use: TokenCache, tokens: Tokens) -> None:
     """Whoever was given ten minutes does not watch for a day."""
     issued = await tokens.issue(ANN, provider="staff")
     delegation = narrow(None, parse_scope("watch pods -n shop")).encode()
@@ -193,7 +193,7 @@ async def test_the_streams_of_a_narrowed_token_end_with_the_token(in_use: Tokens
 
 
 async def test_what_is_kept_for_the_owner_is_kept_apart_from_a_narrowed_token(
-    in_use: TokensInUse, tokens: Tokens
+    in_use: TokenCache, tokens: Tokens
 ) -> None:
     owner = await remembered(in_use, tokens)
     users = [owner.known_user]
@@ -210,7 +210,7 @@ async def test_what_is_kept_for_the_owner_is_kept_apart_from_a_narrowed_token(
 
 
 async def test_a_follower_is_cut_with_the_token_though_the_token_is_forgotten(
-    in_use: TokensInUse, tokens: Tokens
+    in_use: TokenCache, tokens: Tokens
 ) -> None:
     token, first, second = in_use.remember(await stored(tokens)), Stream(), Stream()
     in_use.follow(token, first)

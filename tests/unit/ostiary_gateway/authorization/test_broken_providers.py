@@ -129,7 +129,7 @@ async def test_what_was_decided_without_somebody_may_not_be_used_again() -> None
     authorizer = chain(AtOnce(raises(OSError())), AtOnce(ALLOW), on_error=OnError.NO_OPINION)
     ruling = await authorizer.authorize(GET_POD)
     assert ruling == ALLOW
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
 
 
 def test_attributes_that_cannot_be_looked_up_open_nothing() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ostiary.model import Decision, Verdict
-from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, Ruling, stricter
+from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, CachedDecision, stricter
 
 
 def test_a_ruling_equals_every_decision_that_says_the_same() -> None:
-    ruling = Ruling(Verdict.DENY, "why", True, until=5.0, generation=3)
-    assert ruling == Ruling(Verdict.DENY, "why", True, until=9.0, generation=4)
+    ruling = CachedDecision(Verdict.DENY, "why", True, until=5.0, generation=3)
+    assert ruling == CachedDecision(Verdict.DENY, "why", True, until=9.0, generation=4)
     assert ruling == Decision(Verdict.DENY, "why", hidden=True)
     assert Decision(Verdict.DENY, "why", hidden=True) == ruling
     assert hash(ruling) == hash(Decision(Verdict.DENY, "why", hidden=True))
@@ -26,7 +26,7 @@ def test_a_ruling_equals_every_decision_that_says_the_same() -> None:
     ],
 )
 def test_a_ruling_differs_from_whatever_says_something_else(other: object) -> None:
-    assert Ruling(Verdict.DENY, "why", True) != other
+    assert CachedDecision(Verdict.DENY, "why", True) != other
 
 
 class Anything:
@@ -39,7 +39,7 @@ class Anything:
 
 
 def test_whatever_is_no_decision_is_asked_itself_whether_it_is_equal() -> None:
-    assert Ruling(Verdict.DENY, "why") == Anything()
+    assert CachedDecision(Verdict.DENY, "why") == Anything()
 
 
 def test_what_needs_no_permission_is_allowed_and_never_holds() -> None:
@@ -47,9 +47,9 @@ def test_what_needs_no_permission_is_allowed_and_never_holds() -> None:
     assert NOTHING_ASKED.until == float("-inf")
 
 
-ALLOW = Ruling(Verdict.ALLOW, "first", until=5.0, generation=3)
-LATER = Ruling(Verdict.ALLOW, "second", until=9.0, generation=2)
-DENY = Ruling(Verdict.DENY, "no", True, until=7.0, generation=4)
+ALLOW = CachedDecision(Verdict.ALLOW, "first", until=5.0, generation=3)
+LATER = CachedDecision(Verdict.ALLOW, "second", until=9.0, generation=2)
+DENY = CachedDecision(Verdict.DENY, "no", True, until=7.0, generation=4)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ DENY = Ruling(Verdict.DENY, "no", True, until=7.0, generation=4)
     ],
 )
 def test_the_refusal_and_the_shorter_time_count(
-    first: Ruling, second: Ruling, says: Ruling, until: float, generation: int
+    first: CachedDecision, second: CachedDecision, says: CachedDecision, until: float, generation: int
 ) -> None:
     both = stricter(first, second)
     assert both == says

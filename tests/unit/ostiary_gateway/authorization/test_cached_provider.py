@@ -151,11 +151,11 @@ async def test_a_provider_that_takes_long_to_decide_at_once_is_not_believed_for_
     ruling = authorizer.decide(GET_POD)
     assert ruling is not None
     clock.advance(5.9)
-    assert authorizer.still_holds(ruling)
+    assert authorizer.is_valid(ruling)
     assert authorizer.decide(GET_POD) == ALLOW
     assert len(provider.asked) == 1
     clock.advance(0.1)
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     authorizer.decide(GET_POD)
     assert len(provider.asked) == 2
 
@@ -170,9 +170,9 @@ async def test_of_two_rulings_the_shorter_life_bounds_what_is_remembered(clock: 
     assert ruling is not None
     assert (len(first.asked), len(second.asked)) == (1, 2)
     clock.advance(3.999)
-    assert authorizer.still_holds(ruling)
+    assert authorizer.is_valid(ruling)
     clock.advance(0.001)
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
 
 
 async def test_who_joins_a_lookup_that_is_exactly_as_old_as_an_answer_may_be_takes_its_answer(
@@ -222,7 +222,7 @@ async def test_a_policy_that_changes_while_a_provider_decides_makes_the_ruling_a
     provider.gate.set()
     ruling = await asking
     assert ruling == ALLOW
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     provider.decision = DENY
     assert await authorizer.authorize(GET_POD) == DENY
 

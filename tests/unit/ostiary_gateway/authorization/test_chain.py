@@ -12,7 +12,7 @@ from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.authorization.cached_provider import Link
 from ostiary_gateway.authorization.chain import Authorizer
-from ostiary_gateway.authorization.denials import Refusals
+from ostiary_gateway.authorization.denials import RecentDenials
 from ostiary_gateway.config.gateway_config import AuthorizationSettings
 from ostiary_gateway.config.provider import Authorization, OnError
 from ostiary_gateway.interfaces.authorization import Explanation, NonResourceRule, ResourceRule, Rules, Subject
@@ -355,7 +355,7 @@ async def test_a_configured_chain_has_the_settings_that_were_written(clock: Fake
         timeout=timedelta(seconds=0.25),
         hide_denied=True,
     )
-    refusals = Refusals(clock=clock)
+    refusals = RecentDenials(clock=clock)
     authorizer = Authorizer.from_settings(settings, clock=clock, refusals=refusals)
     assert authorizer.cache_seconds == 7
     assert authorizer.decide(at("dev")) == DENY

@@ -42,9 +42,9 @@ async def test_a_policy_change_takes_effect_within_the_lifetime(kind: Callable[[
     provider.rule = lambda attributes: DENY
     clock.advance(9.9)
     assert await authorizer.authorize(GET_POD) == ALLOW
-    assert authorizer.still_holds(ruling)
+    assert authorizer.is_valid(ruling)
     clock.advance(0.1)
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     assert await authorizer.authorize(GET_POD) == DENY
     assert len(provider.asked) == 2
 
@@ -60,9 +60,9 @@ async def test_a_ruling_ends_with_the_oldest_answer_it_rests_on(clock: FakeClock
     assert ruling is not None
     assert len(second.asked) == 1
     clock.advance(3.9)
-    assert authorizer.still_holds(ruling)
+    assert authorizer.is_valid(ruling)
     clock.advance(0.1)
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
 
 
 async def test_a_raised_revision_takes_effect_at_once(clock: FakeClock) -> None:
@@ -75,7 +75,7 @@ async def test_a_raised_revision_takes_effect_at_once(clock: FakeClock) -> None:
     provider.rule = lambda attributes: DENY
     provider.revision = 2
     assert authorizer.generation != generation
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     assert await authorizer.authorize(GET_POD) == DENY
 
 
@@ -103,7 +103,7 @@ async def test_an_answer_from_before_a_change_is_not_kept_after_it() -> None:
     await asyncio.sleep(0)
     provider.gate.set()
     ruling = await asking
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     await joined
     assert len(provider.asked) == 2
 
@@ -120,7 +120,7 @@ def test_when_the_revision_cannot_be_read_nothing_is_remembered() -> None:
     authorizer = chain(provider)
     ruling = authorizer.decide(GET_POD)
     assert ruling is not None
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     authorizer.decide(GET_POD)
     assert len(provider.asked) == 2
 
@@ -263,7 +263,7 @@ async def test_a_lifetime_of_zero_asks_every_time(clock: FakeClock) -> None:
         authorizer = chain(provider, cache_ttl=0, clock=clock)
         for _ in range(3):
             ruling = await authorizer.authorize(GET_POD)
-            assert not authorizer.still_holds(ruling)
+            assert not authorizer.is_valid(ruling)
         assert len(provider.asked) == 3
 
 

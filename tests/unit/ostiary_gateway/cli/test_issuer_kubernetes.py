@@ -17,7 +17,7 @@ def revoked(head: int, *ids: str) -> RevokedCredentials:
     return RevokedCredentials("https://gateway.example", ("prod",), head=head, credential_ids=ids)
 
 
-class Answers(RevokedCredentialsSource):
+class Responses(RevokedCredentialsSource):
     """What a gateway answers, one after the other."""
 
     def __init__(self, *answers: RevokedCredentials | OstiaryError) -> None:
@@ -33,7 +33,7 @@ class Answers(RevokedCredentialsSource):
         return answer
 
 
-def run(source: Answers, path: Path) -> list[float]:
+def run(source: Responses, path: Path) -> list[float]:
     """Follow until there is nothing more to answer; gives how long was waited."""
     waits: list[float] = []
 
@@ -46,7 +46,7 @@ def run(source: Answers, path: Path) -> list[float]:
 
 def test_the_file_changes_with_the_list_and_whoever_asks_says_what_it_knows(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    source = Answers(revoked(1), revoked(4, "a"), revoked(4, "a"))
+    source = Responses(revoked(1), revoked(4, "a"), revoked(4, "a"))
     run(source, path)
     assert path.read_text() == "('a',)\n"
     assert source.asked == [None, 1, 4]
@@ -58,9 +58,9 @@ def test_permissions_stay_and_a_list_that_is_the_same_is_not_written_again(tmp_p
     path.write_text("()\n")
     path.chmod(0o644)
     before = path.stat()
-    run(Answers(revoked(1), revoked(2)), path)
+    run(Responses(revoked(1), revoked(2)), path)
     assert path.stat().st_ino == before.st_ino
-    run(Answers(revoked(3, "a")), path)
+    run(Responses(revoked(3, "a")), path)
     assert path.stat().st_mode & 0o777 == 0o644
     assert path.stat().st_ino != before.st_ino
 
@@ -69,7 +69,7 @@ def test_a_gateway_that_is_away_leaves_the_file_and_is_asked_less_and_less_often
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "file"
-    waits = run(Answers(revoked(1, "a"), *[AWAY] * 6, revoked(2, "a", "b")), path)
+    waits = run(Responses(revoked(1, "a"), *[AWAY] * 6, revoked(2, "a", "b")), path)
     assert waits == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1], WRITTEN_APART_SECONDS]
     assert path.read_text() == "('a', 'b')\n"
     told = capsys.readouterr().err
@@ -79,16 +79,16 @@ def test_a_gateway_that_is_away_leaves_the_file_and_is_asked_less_and_less_often
 
 def test_a_flood_of_revocations_is_written_in_portions(tmp_path: Path) -> None:
     """An API server builds its authenticators anew for each file."""
-    source = Answers(revoked(1), revoked(2, "a"), revoked(2, "a"), revoked(900, "a", "b"))
+    source = Responses(revoked(1), revoked(2, "a"), revoked(2, "a"), revoked(900, "a", "b"))
     assert run(source, tmp_path / "file") == [WRITTEN_APART_SECONDS] * 2
     assert source.asked == [None, 1, 2, 2]
 
 
 def test_the_first_time_must_succeed(tmp_path: Path) -> None:
     with pytest.raises(ProviderError):
-        run(Answers(AWAY, revoked(1)), tmp_path / "file")
+        run(Responses(AWAY, revoked(1)), tmp_path / "file")
     with pytest.raises(ConfigurationError, match="the file cannot be written"):
-        run(Answers(revoked(1)), tmp_path / "none" / "file")
+        run(Responses(revoked(1)), tmp_path / "none" / "file")
 
 
 def test_a_file_that_cannot_be_written_for_a_while_is_tried_again(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_written_for_a_while_is_tried_again(tmp_path: Path
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "file"
-    source = Answers(revoked(1), revoked(2, "a"), revoked(3, "a", "b"))
+    source = Responses(revoked(1), revoked(2, "a"), revoked(3, "a", "b"))
 
     def come_back(_: float) -> None:
         if moved.exists():

@@ -11,7 +11,7 @@ import pytest
 from ostiary.errors import ConfigurationError
 from ostiary.model import Problem
 from ostiary_gateway.config import loads
-from ostiary_gateway.config.branding import LARGEST_FILE, Look
+from ostiary_gateway.config.branding import LARGEST_FILE, Branding
 from ostiary_gateway.config.gateway_config import GatewayConfig
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg"/>'
@@ -41,7 +41,7 @@ def only_problem(folder: Path, pages: dict[str, Any] | None = None, **identity: 
 
 
 def test_everything_may_be_left_out(tmp_path: Path) -> None:
-    assert load(tmp_path).look == Look()
+    assert load(tmp_path).look == Branding()
 
 
 def test_what_the_operator_says_is_the_look(tmp_path: Path) -> None:

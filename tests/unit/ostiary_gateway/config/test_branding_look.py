@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ostiary_gateway.config.branding import MOST_CARRIED, Look
+from ostiary_gateway.config.branding import MOST_CARRIED, Branding
 from ostiary_gateway.login import responses as answers
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.pages.page import reading
@@ -13,7 +13,7 @@ HAPROXY_FRAME = 16 * 1024 - 512
 
 
 def test_a_page_that_another_proxy_carries_fits_into_its_buffer() -> None:
-    small = Look(name="x" * 60, logo="l" * MOST_CARRIED, support="s" * 300, help="https://help.example.com")
+    small = Branding(name="x" * 60, logo="l" * MOST_CARRIED, support="s" * 300, help="https://help.example.com")
     large = replace(small, favicon="f")
     assert small.for_other_proxies() == small
     assert large.for_other_proxies() == replace(small, logo="")

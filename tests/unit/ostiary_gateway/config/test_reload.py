@@ -7,7 +7,7 @@ from typing import Self
 
 import pytest
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.config import loads
 from ostiary_gateway.config.gateway_config import GatewayConfig
@@ -66,7 +66,7 @@ class HostedStore(MemoryTokenStore):
     """A store of a package that declares no settings."""
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         fields.ignore("host", "schema")
         return super().from_config(fields, context)
 

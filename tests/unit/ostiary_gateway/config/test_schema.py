@@ -15,7 +15,7 @@ import trustme
 import yaml
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary_gateway.config import load, loading, warnings
 from ostiary_gateway.config.loading import read_sections
 from ostiary_gateway.config.schema import gateway_schema
@@ -412,7 +412,7 @@ def test_what_the_loader_refuses_the_schema_marks(subtests: pytest.Subtests, dir
             document = {**yaml.safe_load(EXAMPLE), **change}
             with pytest.raises(jsonschema.ValidationError):
                 validate(document)
-            reading = Reading(parse(json.dumps(document)))
+            reading = ConfigReader(parse(json.dumps(document)))
             read_sections(reading, directory)
             assert reading.problems or reading.unknown_fields()
 
@@ -433,7 +433,7 @@ def test_schema_and_loader_know_the_same_fields_everywhere(directory: Path) -> N
     seen: set[int] = set()
     for text in (EXAMPLE, OTHERS, SIGN_IN, *STORES):
         validate(yaml.safe_load(text))
-        reading = Reading(parse(text))
+        reading = ConfigReader(parse(text))
         assert read_sections(reading, directory, SYSTEM_CLOCK) is not None
         assert [str(problem) for problem in reading.problems] == []
         document = yaml.safe_load(text)

@@ -14,11 +14,11 @@ from ostiary.model import UserInfo
 from ostiary_gateway.limits.limits import Limits
 from ostiary_gateway.limits.rates import Buckets, FailedAttempts
 from ostiary_gateway.limits.settings import LimitSettings
-from ostiary_gateway.limits.user_usage import Leave, UserShare
+from ostiary_gateway.limits.user_usage import Leave, UserUsage
 from ostiary_gateway.testing import FakeClock
 
 
-def share(limits: Limits, name: str, *groups: str) -> UserShare:
+def share(limits: Limits, name: str, *groups: str) -> UserUsage:
     return limits.share(UserInfo(name, groups=groups))
 
 

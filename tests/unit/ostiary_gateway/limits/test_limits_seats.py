@@ -14,11 +14,11 @@ from ostiary.errors import TooManyRequests
 from ostiary.model import UserInfo
 from ostiary_gateway.limits.limits import Limits
 from ostiary_gateway.limits.settings import LimitSettings
-from ostiary_gateway.limits.user_usage import Leave, UserShare
+from ostiary_gateway.limits.user_usage import Leave, UserUsage
 from ostiary_gateway.testing import FakeClock
 
 
-def share(limits: Limits, name: str, *groups: str) -> UserShare:
+def share(limits: Limits, name: str, *groups: str) -> UserUsage:
     return limits.share(UserInfo(name, groups=groups))
 
 
@@ -37,9 +37,9 @@ class Seats:
         settings.setdefault("concurrency_per_user", 0)
         self._limits = Limits(LimitSettings(concurrency=count, **settings), clock=clock)
         self.fair = self._limits.seats
-        self._kept: dict[str, UserShare] = {}
+        self._kept: dict[str, UserUsage] = {}
 
-    def share(self, name: str) -> UserShare:
+    def share(self, name: str) -> UserUsage:
         return self._kept.setdefault(name, share(self._limits, name))
 
     def try_enter(self, name: str = "jim") -> Leave | None:

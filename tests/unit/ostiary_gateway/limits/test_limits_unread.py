@@ -5,10 +5,10 @@ from __future__ import annotations
 from ostiary.model import UserInfo
 from ostiary_gateway.limits.limits import Limits
 from ostiary_gateway.limits.settings import LimitSettings
-from ostiary_gateway.limits.user_usage import UserShare
+from ostiary_gateway.limits.user_usage import UserUsage
 
 
-def share(limits: Limits, name: str, *groups: str) -> UserShare:
+def share(limits: Limits, name: str, *groups: str) -> UserUsage:
     return limits.share(UserInfo(name, groups=groups))
 
 

@@ -9,12 +9,12 @@ import pytest
 from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED
 from ostiary_gateway.middleware.access import Admitted, BackendPlan, question_about
-from ostiary_gateway.middleware.bearer import RememberedToken
+from ostiary_gateway.middleware.bearer import CachedBearer
 from ostiary_gateway.middleware.request import BackendRequest
 from ostiary_gateway.wire.selectors import SelectorError
 from ostiary_gateway.wire.token_introspection import TokenDescription
 
-TOKEN = RememberedToken(b"d" * 32, TokenDescription(UserInfo("ann"), datetime(2999, 1, 1, tzinfo=UTC), "id", "session"))
+TOKEN = CachedBearer(b"d" * 32, TokenDescription(UserInfo("ann"), datetime(2999, 1, 1, tzinfo=UTC), "id", "session"))
 OBJECTS = [{"metadata": {"name": name, "labels": {"tier": tier}}} for name, tier in (("a", "web"), ("b", "db"))]
 
 

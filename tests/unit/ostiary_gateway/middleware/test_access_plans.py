@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED
 from ostiary_gateway.middleware.access import LONGEST_TARGET, BackendPlan, BackendPlans
-from ostiary_gateway.middleware.bearer import RememberedToken
+from ostiary_gateway.middleware.bearer import CachedBearer
 from ostiary_gateway.middleware.request import BackendRequest
 from ostiary_gateway.wire.token_introspection import TokenDescription
 
 PLAN = BackendPlan((RequestInfo("get", "GET", "/x"),), NOTHING_ASKED, None)
 
 
-def token() -> RememberedToken:
-    return RememberedToken(b"d" * 32, TokenDescription(UserInfo("ann"), datetime(2999, 1, 1, tzinfo=UTC), "id", "s"))
+def token() -> CachedBearer:
+    return CachedBearer(b"d" * 32, TokenDescription(UserInfo("ann"), datetime(2999, 1, 1, tzinfo=UTC), "id", "s"))
 
 
 def test_a_plan_is_for_one_token_and_one_request() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ostiary.errors import AccessRefused
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.cached_decision import OutOfScope
 from ostiary_gateway.middleware import access as refusing
 
 INFO = RequestInfo("get", "GET", "/v1/shop/carts/c1", True, namespace="shop", resource="carts", name="c1")
@@ -43,5 +43,5 @@ def test_a_hidden_refusal_and_a_missing_object_are_the_same_bytes() -> None:
 
 
 def test_whoever_holds_a_token_is_told_its_scope() -> None:
-    beyond = BeyondScope(Verdict.DENY, "beyond this token's scope: get pods", scope="get pods")
+    beyond = OutOfScope(Verdict.DENY, "beyond this token's scope: get pods", scope="get pods")
     assert b"beyond this token's scope: get pods" in refusing.forbidden("id", ASKED, beyond).body

@@ -15,7 +15,7 @@ from ostiary.core.scopes import NOTHING, narrow, parse_scope
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.middleware.authenticator import UNKNOWN_SECONDS, BackendAuthenticator
-from ostiary_gateway.middleware.bearer import RememberedToken
+from ostiary_gateway.middleware.bearer import CachedBearer
 from ostiary_gateway.middleware.config import loads
 from ostiary_gateway.middleware.gateway_client import GatewayQuestions
 from ostiary_gateway.sessions import digest, new_token
@@ -42,7 +42,7 @@ class World:
         questions = GatewayQuestions(config.gateway, self.clock)
         self.authenticator = BackendAuthenticator(questions, None, max_stale=60.0, clock=self.clock)
 
-    async def find(self, token: str, address: str = "") -> RememberedToken | None:
+    async def find(self, token: str, address: str = "") -> CachedBearer | None:
         data = token.encode()
         return self.authenticator.recall(digest(data)) or await self.authenticator.find(data, digest(data), address)
 

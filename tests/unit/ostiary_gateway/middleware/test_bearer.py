@@ -5,21 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ostiary.model import UserInfo
-from ostiary_gateway.middleware.bearer import RememberedToken, RememberedTokens, RevokedTokens
+from ostiary_gateway.middleware.bearer import BearerCache, CachedBearer, RevokedTokens
 from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 from ostiary_gateway.wire.token_introspection import TokenDescription
 
 FAR = datetime(2999, 1, 1, tzinfo=UTC)
 
 
-def token(number: int, username: str = "ann") -> RememberedToken:
-    return RememberedToken(b"%032d" % number, TokenDescription(UserInfo(username), FAR, f"{number}", "session"))
+def token(number: int, username: str = "ann") -> CachedBearer:
+    return CachedBearer(b"%032d" % number, TokenDescription(UserInfo(username), FAR, f"{number}", "session"))
 
 
 def test_one_users_tokens_evict_only_that_users() -> None:
     """T2."""
     size = token(0).size
-    remembered = RememberedTokens(size=20 * size, size_per_user=5 * size)
+    remembered = BearerCache(size=20 * size, size_per_user=5 * size)
     kept = token(1000, "bob")
     remembered.remember(kept)
     for number in range(100):
@@ -29,7 +29,7 @@ def test_one_users_tokens_evict_only_that_users() -> None:
 
 
 def test_the_revoked_are_forgotten_and_whoever_holds_them_is_told() -> None:
-    remembered = RememberedTokens()
+    remembered = BearerCache()
     ann, bob = token(1, "ann"), token(2, "bob")
     for each in (ann, bob):
         remembered.remember(each)

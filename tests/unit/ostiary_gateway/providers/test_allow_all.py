@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary_gateway.authorization.cached_provider import Link
 from ostiary_gateway.authorization.chain import Authorizer
@@ -12,7 +12,7 @@ QUESTION = Attributes(UserInfo("system:anonymous"), RequestInfo("delete", "DELET
 
 async def test_everything_is_allowed_and_the_reason_is_loud() -> None:
     """S2, S15: whoever reads the audit log must not take this for a policy."""
-    reading = Reading(parse("{}"))
+    reading = ConfigReader(parse("{}"))
     provider = AllowAllAuthorization.from_config(reading.root, Context())
     decision = Authorizer([Link("demo", provider)]).decide(QUESTION)
     assert reading.problems == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -46,6 +46,6 @@ async def test_nobody_returns_from_elsewhere() -> None:
 
 
 def test_it_has_no_settings() -> None:
-    reading = Reading(parse("{}"))
+    reading = ConfigReader(parse("{}"))
     assert isinstance(ClaimsGroups.from_config(reading.root, Context()), ClaimsGroups)
     assert reading.problems == []

@@ -11,7 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -103,7 +103,7 @@ async def test_a_session_can_be_made_to_end_with_its_first_token() -> None:
 
 def test_it_reads_its_settings() -> None:
     for text, problems in (("{}", 0), ("{credentialID: false, renewal: signIn}", 0), ("renewal: 1h", 1)):
-        reading = Reading(parse(text))
+        reading = ConfigReader(parse(text))
         ClientCertificateIdentity.from_config(reading.root, Context())
         assert len(reading.problems) == problems
 
@@ -136,7 +136,7 @@ def svid(clock: FakeClock, *uris: str, extensions: Sequence[x509.ExtensionType] 
 
 @pytest.fixture
 def mesh(clock: FakeClock) -> ClientCertificateIdentity:
-    reading = Reading(parse("spiffeTrustDomain: example.org\ncredentialID: false"))
+    reading = ConfigReader(parse("spiffeTrustDomain: example.org\ncredentialID: false"))
     provider = ClientCertificateIdentity.from_config(reading.root, Context("mesh", clock=clock))
     assert (reading.problems, reading.unknown_fields()) == ([], ())
     return provider
@@ -188,6 +188,6 @@ async def test_without_the_setting_a_spiffe_id_is_no_name(
 
 @pytest.mark.parametrize("domain", ["spiffe://example.org", "Example.org", "a/b"])
 def test_what_is_no_trust_domain_is_told(domain: str) -> None:
-    reading = Reading(parse(f"spiffeTrustDomain: {domain}"))
+    reading = ConfigReader(parse(f"spiffeTrustDomain: {domain}"))
     ClientCertificateIdentity.from_config(reading.root, Context("mesh"))
     assert [problem.place.path for problem in reading.problems] == ["spiffeTrustDomain"]

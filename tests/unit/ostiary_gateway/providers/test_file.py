@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -76,6 +76,6 @@ async def test_a_file_with_a_mistake_lets_nobody_into_a_group(
 
 @pytest.mark.parametrize("settings_text", ["{}", "path: absent.yaml", "path: ''"])
 def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path, settings_text: str) -> None:
-    reading = Reading(parse(settings_text))
+    reading = ConfigReader(parse(settings_text))
     FileGroups.from_config(reading.root, Context(directory=tmp_path))
     assert [problem.place.path for problem in reading.problems] == ["path"]

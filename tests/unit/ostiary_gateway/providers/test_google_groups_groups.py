@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, LoginRefused, OstiaryError, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -423,7 +423,7 @@ async def test_no_secret_is_in_any_error_log_or_repr(
 )
 def test_mistakes_are_told_with_their_places(files: Path, clock: FakeClock, text: str, problems: list[str]) -> None:
     """T7."""
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     GoogleGroups.from_config(reading.root, Context("google", files, clock))
     assert [problem.place.path for problem in reading.problems] == problems
     assert reading.unknown_fields() == ()
@@ -445,7 +445,7 @@ def test_a_key_that_cannot_be_used_is_refused_without_quoting_it(
     google: Google, files: Path, clock: FakeClock, changes: dict[str, Any]
 ) -> None:
     google.write_key(files / "key.json", **changes)
-    reading = Reading(parse("{keyFile: key.json}"))
+    reading = ConfigReader(parse("{keyFile: key.json}"))
     GoogleGroups.from_config(reading.root, Context("google", files, clock))
     assert [problem.place.path for problem in reading.problems] == ["keyFile"]
     assert "BEGIN" not in str(reading.problems)

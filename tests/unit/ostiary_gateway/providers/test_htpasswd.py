@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -100,7 +100,7 @@ def test_a_weak_or_unreadable_hash_stops_the_start(
         with subtests.test(line=line):
             tmp_path = tmp_path_factory.mktemp("case")
             (tmp_path / "users").write_text(f"# ours\n\n{line}\n")
-            reading = Reading(parse("path: users"))
+            reading = ConfigReader(parse("path: users"))
             HtpasswdIdentity.from_config(reading.root, Context(directory=tmp_path))
             (problem,) = reading.problems
             assert problem.place.path == "path"
@@ -110,7 +110,7 @@ def test_a_weak_or_unreadable_hash_stops_the_start(
 
 def test_a_user_that_stands_twice_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "users").write_text(f"{bcrypt_line('alice')}\n{bcrypt_line('alice', 'other')}\n")
-    reading = Reading(parse("path: users"))
+    reading = ConfigReader(parse("path: users"))
     HtpasswdIdentity.from_config(reading.root, Context(directory=tmp_path))
     assert "twice" in reading.problems[0].message
 
@@ -120,7 +120,7 @@ def test_a_user_that_stands_twice_stops_the_start(tmp_path: Path) -> None:
 )
 def test_mistaken_settings_stop_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "users").write_text(bcrypt_line("alice"))
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     HtpasswdIdentity.from_config(reading.root, Context(directory=tmp_path))
     assert len(reading.problems) == 1
 

@@ -23,7 +23,7 @@ templates:
 
 
 def configured(text: str) -> HttpAttributes:
-    reading = config.Reading(config.parse(text))
+    reading = config.ConfigReader(config.parse(text))
     mapper = HttpAttributes.from_config(reading.root, Context())
     reading.finish("wrong", strict=True)
     return mapper

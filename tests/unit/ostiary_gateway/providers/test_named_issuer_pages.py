@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary_gateway import catalog
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.providers.oidc.presets import NamedIssuerIdentity
@@ -41,7 +41,7 @@ def test_an_issuer_that_is_known_by_name_is_an_identity_provider(
             assert issubclass(provider_class, NamedIssuerIdentity)
             settings = shown_entry(name)
             (tmp_path / settings["clientSecretFile"]).write_text("secret")
-            reading = Reading(parse(yaml.safe_dump(settings)))
+            reading = ConfigReader(parse(yaml.safe_dump(settings)))
             provider = provider_class.from_config(reading.root, Context("staff", tmp_path))
             assert reading.problems == []
             assert reading.unknown_fields() == ()
@@ -52,7 +52,7 @@ def test_every_setting_stands_on_its_page(subtests: pytest.Subtests, tmp_path_fa
     for name in TYPES:
         with subtests.test(name=name):
             tmp_path = tmp_path_factory.mktemp("case")
-            reading = Reading(parse("{}"))
+            reading = ConfigReader(parse("{}"))
             catalog.load("identity", name).from_config(reading.root, Context("staff", tmp_path))
             assert [setting for setting in reading.root._asked if f"`{setting}`" not in page_of(name)] == []
 

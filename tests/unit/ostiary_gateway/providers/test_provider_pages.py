@@ -10,7 +10,7 @@ import pytest
 import trustme
 import yaml
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary_gateway.catalog import Configurable, Context
 from ostiary_gateway.providers.github.groups import GitHubGroups
 from ostiary_gateway.providers.github.identity import GitHubIdentity
@@ -53,7 +53,7 @@ def test_what_a_page_shows_is_read_without_a_complaint(
     assert len(found) == expected
     for part, entry in found:
         settings = {key: value for key, value in entry.items() if key not in OF_THE_GATEWAY}
-        reading = Reading(parse(yaml.safe_dump(settings)))
+        reading = ConfigReader(parse(yaml.safe_dump(settings)))
         CLASSES[part, entry["type"]].from_config(reading.root, Context(entry["name"], tmp_path))
         assert reading.problems == []
         assert reading.unknown_fields() == ()
@@ -61,7 +61,7 @@ def test_what_a_page_shows_is_read_without_a_complaint(
 
 @pytest.mark.parametrize("provider", list(CLASSES.values()))
 def test_every_setting_stands_on_a_page(provider: type[Configurable], tmp_path: Path) -> None:
-    reading = Reading(parse("{}"))
+    reading = ConfigReader(parse("{}"))
     provider.from_config(reading.root, Context("x", tmp_path))
     pages = "".join((PAGES / page).read_text() for page in ("sign-in-with-github.md", "google-groups.md"))
     assert reading.root._asked

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError
 from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary_gateway.catalog import Context
@@ -34,7 +34,7 @@ def admitted(quota: RequestQuota, attributes: Attributes, size: int | None = 0) 
 
 
 def read(text: str, clock: FakeClock) -> RequestQuota:
-    reading = Reading(parse(text, file="gateway.yaml"))
+    reading = ConfigReader(parse(text, file="gateway.yaml"))
     made = RequestQuota.from_config(reading.root, Context("quota", clock=clock))
     reading.finish("the configuration cannot be used", strict=True)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.identity import LoginRequest
@@ -58,12 +58,12 @@ async def test_who_comes_through_a_proxy_of_this_machine_may_be_anybody(header: 
 
 
 def test_an_empty_name_is_a_mistake() -> None:
-    reading = Reading(parse("username: ''"))
+    reading = ConfigReader(parse("username: ''"))
     SingleUserIdentity.from_config(reading.root, Context())
     assert [problem.place.path for problem in reading.problems] == ["username"]
 
 
 async def test_the_name_comes_from_the_configuration() -> None:
-    reading = Reading(parse("username: dave"))
+    reading = ConfigReader(parse("username: dave"))
     provider = SingleUserIdentity.from_config(reading.root, Context())
     assert (await provider.handle_client(request())).username == "dave"

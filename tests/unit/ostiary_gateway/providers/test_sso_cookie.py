@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -175,7 +175,7 @@ async def test_nobody_returns_from_elsewhere(provider: SsoCookieIdentity, issuer
 
 
 def configured(text: str, folder: Path, clock: FakeClock) -> tuple[SsoCookieIdentity, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     provider = SsoCookieIdentity.from_config(reading.root, Context(name="sso", directory=folder, clock=clock))
     return provider, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 

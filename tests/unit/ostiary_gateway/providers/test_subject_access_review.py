@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trustme
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Attributes, Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary_gateway.authorization.cached_provider import Link
@@ -338,7 +338,7 @@ def test_only_a_plain_https_url_will_do(subtests: pytest.Subtests) -> None:
 
 
 def from_yaml(text: str, directory: Path) -> list[str]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     SubjectAccessReviewAuthorization.from_config(reading.root, Context(directory=directory))
     return [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -110,7 +110,7 @@ async def test_a_session_can_be_made_to_end_with_its_first_token(provider: Trust
 
 
 def configured(text: str) -> tuple[TrustedHeaderIdentity, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     provider = TrustedHeaderIdentity.from_config(reading.root, Context())
     return provider, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 

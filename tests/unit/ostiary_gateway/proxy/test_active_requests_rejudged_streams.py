@@ -387,14 +387,14 @@ async def test_after_a_reload_a_watch_is_read_as_the_new_configuration_reads_it(
 async def test_what_has_ended_while_nobody_could_be_asked_is_not_kept(tmp_path: Path) -> None:
     policy = Policy()
     async with upstream(endless) as made, serving(configured(tmp_path, at(made), policy)) as site, opened(site, "/y"):
-        rejudge = site.worker.app.engine._rejudge
+        reauthorize = site.worker.app.engine._rejudge
         async with opened(site):
             policy.fails = True
             await site.tick(21)
-            await until(lambda: len(rejudge._unconfirmed_since) == 2)
+            await until(lambda: len(reauthorize._unconfirmed_since) == 2)
         await until(lambda: len(site.worker.app.engine.open_exchanges) == 1)
         await site.tick(21)
-        await until(lambda: len(rejudge._unconfirmed_since) == 1)
+        await until(lambda: len(reauthorize._unconfirmed_since) == 1)
 
 
 async def test_a_slow_provider_is_asked_one_question_at_a_time_however_often_its_policy_changes(
@@ -423,14 +423,14 @@ async def test_what_was_cut_because_nobody_could_confirm_it_is_not_kept(tmp_path
         serving(configured(tmp_path, at(made), policy)) as site,
         opened(site) as client,
     ):
-        rejudge = site.worker.app.engine._rejudge
+        reauthorize = site.worker.app.engine._rejudge
         policy.fails = True
         await site.tick(10)
-        await until(lambda: len(rejudge._unconfirmed_since) == 1)
+        await until(lambda: len(reauthorize._unconfirmed_since) == 1)
         await site.tick(60)
         await cut(client)
         await until(lambda: not site.worker.app.engine.busy)
-        assert not rejudge._unconfirmed_since, "also if nothing is opened after it"
+        assert not reauthorize._unconfirmed_since, "also if nothing is opened after it"
 
 
 async def test_decisions_that_live_for_less_than_a_second_are_asked_for_once_a_second(tmp_path: Path) -> None:

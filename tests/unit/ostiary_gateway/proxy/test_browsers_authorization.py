@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from ostiary_gateway.http1.headers import Scanned
+from ostiary_gateway.http1.headers import FilteredHeaders
 from ostiary_gateway.proxy.browsers import forward_authorization
 from ostiary_gateway.sessions import API_PREFIX, new_token
 
 
 def forwarded(authorization: bytes | None) -> bytes:
-    scanned = Scanned()
+    scanned = FilteredHeaders()
     scanned.lines, scanned.authorization = b"A: b\r\n", authorization
     forward_authorization(scanned)
     assert scanned.authorization is None

@@ -10,7 +10,7 @@ import pytest
 
 from ostiary_gateway.interfaces.token_store import RevocationKind
 from ostiary_gateway.proxy.builtin_endpoints import OpenPaths
-from ostiary_gateway.proxy.context import OpenPath, OwnApi, Passage, Served
+from ostiary_gateway.proxy.context import BuiltinApi, RequestContext, Served, UnauthenticatedRoute
 from tests.support.http1 import connected, get, until, upstream
 from tests.unit.ostiary_gateway.proxy.gateways import DENY, ImmediatePolicy, at, configured, kubernetes, serving
 
@@ -65,13 +65,13 @@ async def test_a_refusal_at_an_open_path_is_recorded_by_its_id(tmp_path: Path) -
 
 @pytest.mark.parametrize("code", [399, 400])
 async def test_only_an_error_at_an_open_path_is_a_refusal(tmp_path: Path, code: int) -> None:
-    def answer(passage: Passage, served: Served) -> None:
-        passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode())], b"")
+    def answer(ctx: RequestContext, served: Served) -> None:
+        ctx.exchange.respond(code, [(b"Audit-Id", ctx.audit_id.encode())], b"")
         served(code)
 
     async with serving(configured(tmp_path, NOWHERE)) as site:
         engine = site.worker.app.engine
-        paths = {b"/open": OpenPath(answer, repeats=False, records_refusals=False)}
+        paths = {b"/open": UnauthenticatedRoute(answer, repeats=False, records_refusals=False)}
         engine._open_paths = OpenPaths(paths, engine._heads, engine._tasks, engine._records)
         assert (site.ended(await site.client.ask(get("/open"))) is not None) == (code == 400)
         assert len(await site.events()) == (code == 400)
@@ -157,13 +157,13 @@ async def test_what_our_own_api_refuses_can_be_explained(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("code", [399, 400])
 async def test_only_an_error_of_our_own_api_is_a_refusal(tmp_path: Path, code: int) -> None:
-    async def answer(passage: Passage) -> int:
-        passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode())], b"")
+    async def answer(ctx: RequestContext) -> int:
+        ctx.exchange.respond(code, [(b"Audit-Id", ctx.audit_id.encode())], b"")
         return code
 
     async with serving(configured(tmp_path, NOWHERE)) as site:
         engine = site.worker.app.engine
-        own = OwnApi("/own", site.worker.app.routes.upstreams[0].mapper, answer)
+        own = BuiltinApi("/own", site.worker.app.routes.upstreams[0].mapper, answer)
         engine._questions._own_apis = (own,)
         assert (site.ended(await site.ask("/own")) is not None) == (code == 400)
 
@@ -295,10 +295,10 @@ async def test_a_review_goes_nowhere_after_the_token_of_its_sender_is_revoked(tm
 
 
 def test_a_passage_has_no_place_to_give_back_at_first() -> None:
-    passage = Passage(None, 0.0, "id")  # type: ignore[arg-type]
-    passage.release()
+    ctx = RequestContext(None, 0.0, "id")  # type: ignore[arg-type]
+    ctx.release()
     left: list[int] = []
-    passage.leave = lambda: left.append(1)
-    passage.release()
-    passage.release()
+    ctx.leave = lambda: left.append(1)
+    ctx.release()
+    ctx.release()
     assert left == [1], "a place is given back once"

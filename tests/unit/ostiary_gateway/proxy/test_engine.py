@@ -22,7 +22,7 @@ from ostiary_gateway.config import loads
 from ostiary_gateway.config.gateway_config import AuthorizationSettings, GatewayConfig
 from ostiary_gateway.config.provider import Authorization, Provider
 from ostiary_gateway.interfaces.token_store import Found, RevocationKind
-from ostiary_gateway.proxy.head_cache import RememberedHead
+from ostiary_gateway.proxy.head_cache import CachedHead
 from ostiary_gateway.server.listener import bind
 from ostiary_gateway.server.worker import Worker
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -110,7 +110,7 @@ async def test_what_is_remembered_holds_no_token_and_dies_with_it(tmp_path: Path
         for _ in range(3):
             await site.client.ask(site.request())
         (head,) = site.worker._http.known._heads.values()
-        assert isinstance(head.known, RememberedHead)
+        assert isinstance(head.known, CachedHead)
         assert head.headers == []
         assert head.known.scanned.authorization is None
         assert site.token not in repr(head.known.scanned.lines)
@@ -239,7 +239,7 @@ async def test_the_token_of_a_webhooks_caller_is_not_kept(tmp_path: Path) -> Non
         for _ in range(3):
             assert (await site.client.ask(ASK)).status == 200
         (head,) = site.worker._http.known._heads.values()
-        assert isinstance(head.known, RememberedHead)
+        assert isinstance(head.known, CachedHead)
         assert (head.headers, head.known.scanned.authorization) == ([], None)
         assert (await site.client.ask(ASK.replace(b"caller-secret", b"another-one--"))).status == 401
         assert len(site.worker._http.known) == 1

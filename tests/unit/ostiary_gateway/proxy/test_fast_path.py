@@ -1,4 +1,5 @@
-"""A request that is passed on in one object behaves in everything as one with an exchange, a passage and a `Proxied`.
+"""A request that is passed on in one object behaves in everything as one with an exchange, a passage and a
+`ProxiedRequest`.
 
 Each test has such a request under way, which it makes sure of, and lets something happen to it.
 """
@@ -14,9 +15,9 @@ import pytest
 from ostiary.model import UserInfo
 from ostiary_gateway.http1.exchange import Exchange
 from ostiary_gateway.interfaces.token_store import RevocationKind
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.fast_path import Transit
-from ostiary_gateway.proxy.proxied_request import Proxied
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.fast_path import FastForward
+from ostiary_gateway.proxy.proxied_request import ProxiedRequest
 from tests.support.http1 import connected, get, turn, until
 from tests.unit.ostiary_gateway.proxy.gateways import (
     DENY,
@@ -37,7 +38,7 @@ from tests.unit.ostiary_gateway.proxy.transit_scene import (
 
 async def test_it_is_sent_answered_counted_and_recorded_like_the_first_one(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
-        transit = await it.begin("/x", "X-Own: a")
+        fast_forward = await it.begin("/x", "X-Own: a")
         assert it.gateway.seats == 1
         assert it.engine.busy
         answer = await it.answer()
@@ -46,12 +47,12 @@ async def test_it_is_sent_answered_counted_and_recorded_like_the_first_one(tmp_p
             first.start,
             [each for each in first.headers if each[0] != b"Audit-Id"],
         )
-        assert last.one("Audit-Id") == answer.one("Audit-Id") == transit.audit_id.encode()
+        assert last.one("Audit-Id") == answer.one("Audit-Id") == fast_forward.audit_id.encode()
         assert (answer.status, answer.body, answer.one("Connection")) == (200, b"ok", None)
         it.is_over()
         events = await it.gateway.events()
         assert len({event["auditID"] for event in events}) == len(events) == UNTIL_KNOWN + 1
-        assert events[-1]["auditID"] == transit.audit_id
+        assert events[-1]["auditID"] == fast_forward.audit_id
         varying = ("auditID", "requestReceivedTimestamp", "stageTimestamp")
         first_event, last_event = (
             {key: value for key, value in event.items() if key not in varying} for event in (events[0], events[-1])
@@ -97,8 +98,8 @@ async def test_the_name_in_the_record_is_that_of_the_request(tmp_path: Path, unf
     async with scene(tmp_path, NamelessPolicy(), upstreams=kubernetes("")) as it:
         await it.begin(f"{PODS}/web-1")
         await it.answer()
-        transit = await it.send(it.gateway.request(f"{PODS}/web-7"))
-        assert transit.filled is not None
+        fast_forward = await it.send(it.gateway.request(f"{PODS}/web-7"))
+        assert fast_forward.filled is not None
         if unfolds:
             it.engine.tick()
             (proxied,) = it.engine.open_exchanges
@@ -115,15 +116,15 @@ async def test_a_name_that_comes_again_gets_a_plan_of_its_own(tmp_path: Path) ->
     async with scene(tmp_path, policy, upstreams=kubernetes("")) as it:
         await it.begin(f"{PODS}/web-1")
         await it.answer()
-        transits = []
+        fast_forwards = []
         for _ in range(UNTIL_KNOWN):
             it.answering.waiting.clear()
             it.client.send(it.gateway.request(f"{PODS}/web-7"))
             await until(lambda: bool(it.answering.waiting))
-            transits += it.under_way
+            fast_forwards += it.under_way
             assert (await it.answer()).status == 200
-        assert transits[0].filled is not None
-        assert transits[-1].filled is None
+        assert fast_forwards[0].filled is not None
+        assert fast_forwards[-1].filled is None
         assert len(policy.asked) == 1
 
 
@@ -193,12 +194,12 @@ async def test_a_connection_counts_for_the_user_whose_request_came_last(tmp_path
     async with scene(tmp_path, limits={"connectionsPerUser": 1}) as it, connected(it.gateway.port) as other:
         bob = await another_token(it.gateway, UserInfo("bob"))
         data = get("/x", f"Authorization: Bearer {bob}")
-        transit = await it.begin()
+        fast_forward = await it.begin()
         await it.answer()
-        alice = transit.plan.share
+        alice = fast_forward.plan.share
         assert alice.connections == 1
-        transit = await it.begin(data=data)
-        assert (alice.connections, transit.plan.share.connections) == (0, 1)
+        fast_forward = await it.begin(data=data)
+        assert (alice.connections, fast_forward.plan.share.connections) == (0, 1)
         await it.answer()
         other.send(data)
         assert (await other.answer()).status == 429, "bob has the one connection that he may have"
@@ -225,11 +226,11 @@ async def test_what_takes_long_counts_as_a_stream(tmp_path: Path) -> None:
 
 async def test_whoever_watches_decisions_sees_it(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
-        transit = await it.begin()
+        fast_forward = await it.begin()
         it.gateway.worker.app.shared.recent.watch()
         assert (await it.answer()).status == 200
         (decision,) = it.gateway.worker.app.shared.recent.latest(10)
-        assert decision.id == transit.audit_id
+        assert decision.id == fast_forward.audit_id
 
 
 async def test_a_sink_that_fails_harms_nothing(tmp_path: Path) -> None:
@@ -368,7 +369,7 @@ async def test_nothing_of_it_is_left_for_the_garbage_collector(tmp_path: Path, h
     async with scene(tmp_path) as it:
         await it.begin()
         await it.answer()
-        kinds = (Transit, Exchange, Passage, Proxied)
+        kinds = (FastForward, Exchange, RequestContext, ProxiedRequest)
         gc.collect()
         gc.disable()
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from ostiary_gateway.http1.headers import TRACES
 from ostiary_gateway.interfaces.token_store import RevocationKind
-from ostiary_gateway.proxy.head_cache import MOST_HEADERS, RememberedHeaders
+from ostiary_gateway.proxy.head_cache import MOST_HEADERS, CachedHeaders
 from ostiary_gateway.sessions import digest
 from tests.support.http1 import Upstream, get, upstream
 from tests.unit.ostiary_gateway.proxy.gateways import Gateway, ImmediatePolicy, at, configured, serving
@@ -92,7 +92,7 @@ async def test_known_header_lines_hold_no_token(tmp_path: Path) -> None:
             await gateway.ask(f"/x/{number}", "Traceparent: 1")
         (block,) = gateway.worker._http.heads.blocks._blocks.values()
         known = block.known
-        assert isinstance(known, RememberedHeaders)
+        assert isinstance(known, CachedHeaders)
         assert known.scanned.authorization is None
         assert known.scanned.digest == digest(gateway.token.encode())
         assert b"Traceparent" not in known.scanned.lines

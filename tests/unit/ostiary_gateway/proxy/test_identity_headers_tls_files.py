@@ -18,7 +18,7 @@ from ostiary_gateway.config.api_plugins import ApiPluginSettings
 from ostiary_gateway.config.listen import ClientTls
 from ostiary_gateway.proxy.api_plugin import KIND, ApiPlugin
 from ostiary_gateway.proxy.api_plugin_registry import ApiPlugins
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstream_credential import AUTHORITIES, TOKEN_FILE_SECONDS, TlsFiles
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -294,7 +294,7 @@ async def test_an_authority_that_no_file_holds_stays_until_another_one_is_regist
     """That of an API plugin is in the token store."""
     caplog.set_level(logging.INFO, "ostiary.gateway")
     loop, clock, other = asyncio.get_running_loop(), FakeClock(), trustme.CA()
-    store, requests, server = MemoryTokenStore(clock=clock), OwnRequests({}), Rotating(tmp_path, ca)
+    store, requests, server = MemoryTokenStore(clock=clock), UpstreamClient({}), Rotating(tmp_path, ca)
 
     def present(name: str) -> None:
         leaf = ca.issue_cert(common_name=name)

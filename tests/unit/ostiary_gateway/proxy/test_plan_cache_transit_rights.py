@@ -39,13 +39,13 @@ async def test_a_revocation_cuts_it(tmp_path_factory: pytest.TempPathFactory, su
             with subtests.test(kind=kind, evicted=evicted):
                 tmp_path = tmp_path_factory.mktemp("case")
                 async with scene(tmp_path) as it:
-                    transit = await it.begin()
+                    fast_forward = await it.begin()
                     if evicted:
                         # Others of the same user may have taken its place in memory.
-                        it.gateway.worker.app.shared.authenticator.in_use.forget(transit.token)
+                        it.gateway.worker.app.shared.authenticator.in_use.forget(fast_forward.token)
                     values = {
                         RevocationKind.TOKEN: digest(it.gateway.token).hex(),
-                        RevocationKind.SESSION: transit.token.session.id,
+                        RevocationKind.SESSION: fast_forward.token.session.id,
                         RevocationKind.USER: "alice",
                         RevocationKind.GROUP: "dev",
                     }
@@ -65,15 +65,15 @@ async def test_a_revocation_of_another_leaves_it_alone(tmp_path: Path) -> None:
 
 async def test_whoever_ends_its_token_cuts_it(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
-        transit = await it.begin()
-        assert it.gateway.worker.app.shared.authenticator.in_use.end(transit.token) == 1
+        fast_forward = await it.begin()
+        assert it.gateway.worker.app.shared.authenticator.in_use.end(fast_forward.token) == 1
         await it.is_cut()
 
 
 async def test_it_ends_with_its_session(tmp_path: Path) -> None:
     async with scene(tmp_path) as it:
-        transit = await it.begin()
-        it.gateway.clock.advance((transit.token.session.expires_at - it.gateway.clock.now()).total_seconds() - 1)
+        fast_forward = await it.begin()
+        it.gateway.clock.advance((fast_forward.token.session.expires_at - it.gateway.clock.now()).total_seconds() - 1)
         it.gateway.worker.app.shared.authenticator.tick()
         assert not is_cut(it.client)
         it.gateway.clock.advance(1)

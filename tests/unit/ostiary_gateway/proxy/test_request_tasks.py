@@ -12,7 +12,7 @@ import pytest
 from ostiary.model import Attributes
 from ostiary_gateway.config.provider import Provider
 from ostiary_gateway.interfaces.admission import Admission
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from tests.support.http1 import connected, get, listening, until, upstream
 from tests.support.http1_server import Held
 from tests.unit.ostiary_gateway.proxy.gateways import Policy, at, configured, serving
@@ -75,10 +75,10 @@ async def test_a_failure_in_the_middle_of_an_answer_cuts_it_so_that_the_client_n
     async with gateway as site, listening(held) as listener, connected(listener.port) as client:
         client.send(get())
         await until(lambda: bool(held.exchanges))
-        passage = Passage(held.exchanges[0], site.clock.monotonic(), "an-id")
-        passage.exchange.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+        ctx = RequestContext(held.exchanges[0], site.clock.monotonic(), "an-id")
+        ctx.exchange.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
         assert (await client.head()).status == 200
-        site.worker.app.engine._tasks.fail(passage, RuntimeError("nobody expected this"))
+        site.worker.app.engine._tasks.fail(ctx, RuntimeError("nobody expected this"))
         with pytest.raises(ConnectionResetError):
             await client.rest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ostiary.wire.status import Answer
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.responses import send_status
 from tests.support.http1 import connected, get, listening, until
 from tests.support.http1_server import Held
@@ -16,8 +16,8 @@ async def test_the_answer_has_the_id_of_its_request_and_the_headers_that_are_giv
     async with listening(held) as listener, connected(listener.port) as client:
         client.send(get())
         await until(lambda: bool(held.exchanges))
-        passage = Passage(held.exchanges[0], 0.0, "an-id")
-        assert send_status(passage, ANSWER, (b"Retry-After", b"3"), (b"X-One", b"1")) == 403
+        ctx = RequestContext(held.exchanges[0], 0.0, "an-id")
+        assert send_status(ctx, ANSWER, (b"Retry-After", b"3"), (b"X-One", b"1")) == 403
         answer = await client.answer()
         assert (answer.status, answer.body) == ANSWER
         assert answer.one("Audit-Id") == b"an-id"
@@ -32,4 +32,4 @@ async def test_nothing_is_sent_to_a_client_that_is_gone() -> None:
         await until(lambda: bool(held.exchanges))
         client.reset()
         await until(lambda: held.exchanges[0].gone)
-        assert send_status(Passage(held.exchanges[0], 0.0, "an-id"), ANSWER) == 0
+        assert send_status(RequestContext(held.exchanges[0], 0.0, "an-id"), ANSWER) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from ostiary.model import RequestInfo
 from ostiary_gateway.interfaces.attributes import RequestLine
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.reviews import ReviewAnswer, bounded_warnings, is_self_review, review_request, send_review
 from ostiary_gateway.wire.request_info import request_info
 from tests.support.http1 import connected, get, listening, until
@@ -63,7 +63,7 @@ async def test_a_review_is_read_with_its_query_and_its_headers() -> None:
     async with listening(held) as listener, connected(listener.port) as client:
         client.send(get("/x?pretty=true&y=1", "Content-Type: a/b", "Accept: c/d", "Accept: e/f", "User-Agent: curl/8"))
         await until(lambda: bool(held.exchanges))
-        request = review_request(Passage(held.exchanges[0], 0.0, "an-id"), b"body")
+        request = review_request(RequestContext(held.exchanges[0], 0.0, "an-id"), b"body")
     assert request == (b"body", "a/b", "c/d,e/f", "curl/8", "pretty=true&y=1")
 
 
@@ -89,5 +89,5 @@ async def test_nothing_is_sent_to_a_client_that_is_gone() -> None:
         await until(lambda: bool(held.exchanges))
         client.reset()
         await until(lambda: held.exchanges[0].gone)
-        passage = Passage(held.exchanges[0], 0.0, "an-id")
-        assert send_review(passage, ReviewAnswer(201, "application/json", b"{}")) == 0
+        ctx = RequestContext(held.exchanges[0], 0.0, "an-id")
+        assert send_review(ctx, ReviewAnswer(201, "application/json", b"{}")) == 0

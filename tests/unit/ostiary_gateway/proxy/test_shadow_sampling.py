@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ostiary.model import RequestInfo, UserInfo, Verdict
-from ostiary_gateway.authorization.cached_decision import BeyondScope, Ruling
+from ostiary_gateway.authorization.cached_decision import CachedDecision, OutOfScope
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.proxy.context import NO_PLAN
 from ostiary_gateway.proxy.shadow_sampling import ShadowQuestion, ShadowSampler
@@ -20,7 +20,7 @@ from ostiary_gateway.testing import FakeClock
 from tests.unit.ostiary_gateway.proxy.gateways import configured
 
 INFO = RequestInfo("get", "GET", "/api/v1/pods", is_resource=True, resource="pods")
-ALLOWED = Ruling(Verdict.ALLOW, "because")
+ALLOWED = CachedDecision(Verdict.ALLOW, "because")
 
 
 class Chosen:
@@ -82,7 +82,7 @@ async def test_what_finds_no_room_is_dropped_and_counted(tmp_path: Path) -> None
 async def test_what_the_policy_has_not_decided_is_left_out(tmp_path: Path) -> None:
     """The scope of a token, a public path, somebody who may not impersonate: the cluster knows nothing of these."""
     chosen = Chosen(tmp_path, share=1)
-    beyond = BeyondScope(Verdict.DENY, "beyond this token's scope", scope="get nodes")
+    beyond = OutOfScope(Verdict.DENY, "beyond this token's scope", scope="get nodes")
     assert chosen.consider(ruling=beyond) == 0
     assert chosen.consider(public=True) == 0
     assert chosen.consider(required=()) == 0
@@ -98,6 +98,6 @@ async def test_other_upstreams_and_our_own_api_are_not_compared(tmp_path: Path) 
 
 async def test_a_refusal_that_looks_like_a_missing_object_is_compared_as_a_refusal(tmp_path: Path) -> None:
     chosen = Chosen(tmp_path, share=1)
-    assert chosen.consider(ruling=Ruling(Verdict.NO_OPINION, "", hidden=True)) == 1
+    assert chosen.consider(ruling=CachedDecision(Verdict.NO_OPINION, "", hidden=True)) == 1
     (question,) = chosen.questions
     assert (question.ruling.allowed, question.required, question.user.username) == (False, (INFO,), "alice")

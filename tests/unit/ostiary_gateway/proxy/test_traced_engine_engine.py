@@ -14,7 +14,7 @@ from ostiary_gateway.http1.exchange import Exchange
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.observability.tracing import CURRENT
 from ostiary_gateway.proxy.engine import Engine
-from ostiary_gateway.proxy.traced_engine import TracedEngine, TracedPassage
+from ostiary_gateway.proxy.traced_engine import TracedContext, TracedEngine
 from tests.support.collector import CLIENT, SERVER, Collector, collecting, plain
 from tests.support.http1 import Upstreamed, connected, get, listening, until, upstream
 from tests.support.http1_server import Held
@@ -253,9 +253,9 @@ async def test_what_fails_in_the_middle_of_its_answer_ends_with_a_failure(tmp_pa
             engine = site.worker.app.engine
             assert isinstance(engine, TracedEngine)
             trace = engine._traces.tracer.start(None, "")
-            passage = TracedPassage(held.exchanges[0], site.clock.monotonic(), "an-id", trace, engine._traces)
-            passage.exchange.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
-            engine._tasks.fail(passage, RuntimeError("nobody expected this"))
+            ctx = TracedContext(held.exchanges[0], site.clock.monotonic(), "an-id", trace, engine._traces)
+            ctx.exchange.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+            engine._tasks.fail(ctx, RuntimeError("nobody expected this"))
             attributes, _ = await only_request(collector)
     assert (attributes["http.response.status_code"], attributes["ostiary.audit_id"]) == (500, "an-id")
 

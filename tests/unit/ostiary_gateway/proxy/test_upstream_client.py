@@ -12,7 +12,7 @@ import pytest
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.proxy import upstream_client as own_requests
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.testing import FakeClock
 from tests.support.http1 import Script, Upstreamed, upstream
@@ -23,14 +23,16 @@ SEEN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
 @asynccontextmanager
-async def asking(folder: Path, script: Script, *, seconds: float = 30.0) -> AsyncIterator[tuple[OwnRequests, Server]]:
+async def asking(
+    folder: Path, script: Script, *, seconds: float = 30.0
+) -> AsyncIterator[tuple[UpstreamClient, Server]]:
     async with upstream(script) as made:
         (folder / "token").write_text("secret")
         settings = {"name": "api", "server": at(made), "attributes": "kubernetes", "identity": "impersonation"}
         config = configured(folder, at(made), upstreams=[{**settings, "tokenFile": "token"}])
         place = Upstream(config.upstreams[0], asyncio.get_running_loop(), FakeClock())
         try:
-            yield OwnRequests({"api": place}, seconds=seconds), made
+            yield UpstreamClient({"api": place}, seconds=seconds), made
         finally:
             place.pool.close()
 

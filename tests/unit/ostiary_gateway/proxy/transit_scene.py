@@ -1,4 +1,4 @@
-"""A gateway and an upstream with a request in transit between them, for the tests of `remembered.transit`."""
+"""A gateway and an upstream with a request in transit between them, for the tests of `remembered.fast_forward`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from ostiary.model import UserInfo
 from ostiary_gateway.interfaces.token_store import RevocationKind
 from ostiary_gateway.proxy.engine import Engine
-from ostiary_gateway.proxy.fast_path import Transit
+from ostiary_gateway.proxy.fast_path import FastForward
 from tests.support.http1 import Client, Message, Upstream, Upstreamed, until, upstream
 from tests.unit.ostiary_gateway.proxy.gateways import (
     ALICE,
@@ -58,10 +58,10 @@ class Scene:
         return self.gateway.worker.app.engine
 
     @property
-    def under_way(self) -> list[Transit]:
+    def under_way(self) -> list[FastForward]:
         return list(self.engine._transits._open)
 
-    async def begin(self, *target: str, client: Client | None = None, data: bytes = b"", **more: Any) -> Transit:
+    async def begin(self, *target: str, client: Client | None = None, data: bytes = b"", **more: Any) -> FastForward:
         """Send a request that came before, and leave it unanswered; what it has become."""
         data = data or self.gateway.request(*target, **more)
         self.answering.holds = False
@@ -70,15 +70,15 @@ class Scene:
             assert (await self.client.ask(data, method)).status == 200
         return await self.send(data, client=client)
 
-    async def send(self, data: bytes, *, client: Client | None = None) -> Transit:
+    async def send(self, data: bytes, *, client: Client | None = None) -> FastForward:
         """Send what is known, and leave it unanswered."""
         before = set(self.under_way)
         self.answering.holds = True
         self.answering.waiting.clear()
         (client or self.client).send(data)
         await until(lambda: bool(self.answering.waiting))
-        (transit,) = set(self.under_way) - before
-        return transit
+        (fast_forward,) = set(self.under_way) - before
+        return fast_forward
 
     @property
     def remote(self) -> Upstreamed:

@@ -12,7 +12,7 @@ from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, RequestInfo, Verdict
 from ostiary_gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary_gateway.authorization.chain import Authorizer
-from ostiary_gateway.authorization.denials import Refusal, Refusals
+from ostiary_gateway.authorization.denials import RecentDenials, Refusal
 from ostiary_gateway.replicas.cluster_lookup import (
     ENDED_TOPIC,
     NOTED_ENDED,
@@ -20,7 +20,7 @@ from ostiary_gateway.replicas.cluster_lookup import (
     REFUSAL_TOPIC,
     EveryEndedRequest,
     EveryRefusal,
-    NoteWriter,
+    MessageWriter,
 )
 from ostiary_gateway.replicas.worker_messages import ENDED, REFUSAL, REFUSALS, ended_json, refusal_json
 from ostiary_gateway.testing import FakeClock
@@ -28,7 +28,7 @@ from tests.support.noting_store import NotingStore
 from tests.unit.ostiary_gateway.replicas.test_worker_messages import ANN, AT, refusal, sent
 
 
-class Siblings:
+class Workers:
     """Answer what they are told to, and keep what they were asked."""
 
     def __init__(self, *answers: object) -> None:
@@ -46,7 +46,7 @@ GET = RequestInfo("get", "GET", "/x")
 
 
 async def test_a_refusal_is_recalled_here_before_anybody_else_is_asked() -> None:
-    authorizer, siblings = Authorizer([]), Siblings()
+    authorizer, siblings = Authorizer([]), Workers()
     decision_id = authorizer.record(Attributes(ANN, GET), Decision(Verdict.DENY))
     every = EveryRefusal(authorizer, lambda: siblings)
     found = await every.recall(decision_id)
@@ -64,7 +64,7 @@ async def test_the_latest_refusals_of_all_workers_come_newest_first() -> None:
     ours = authorizer.record(Attributes(ANN, GET), Decision(Verdict.DENY))
     now = clock.now()
     theirs = [refusal(name, GET, now + timedelta(seconds=after)) for name, after in (("new", 1), ("old", -1))]
-    siblings = Siblings([sent(refusal_json(theirs[0]))], [sent(refusal_json(theirs[1]))])
+    siblings = Workers([sent(refusal_json(theirs[0]))], [sent(refusal_json(theirs[1]))])
     latest = await EveryRefusal(authorizer, lambda: siblings).recent(2)
     assert [each.id for each in latest] == ["new", ours]
     assert siblings.questions == [(REFUSALS, 2)]
@@ -72,7 +72,7 @@ async def test_the_latest_refusals_of_all_workers_come_newest_first() -> None:
 
 async def test_how_a_request_ended_is_recalled_here_before_anybody_else_is_asked() -> None:
     clock = FakeClock()
-    ended, siblings = EndedRequests(clock=clock), Siblings()
+    ended, siblings = EndedRequests(clock=clock), Workers()
     ended.record(EndedRequest("ours", clock.now(), 502))
     every = EveryEndedRequest(ended, lambda: siblings)
     assert await every.recall("ours") == EndedRequest("ours", clock.now(), 502)
@@ -97,9 +97,9 @@ class OtherReplica:
     """A replica that refuses, and writes it down."""
 
     def __init__(self, store: NotingStore, clock: FakeClock) -> None:
-        self.refusals, self.ended = Refusals(clock=clock), EndedRequests(clock=clock)
-        self.refusal_notes: NoteWriter[Refusal] = NoteWriter(store, REFUSAL_TOPIC, NOTED_REFUSALS, clock=clock)
-        self.ended_notes: NoteWriter[EndedRequest] = NoteWriter(store, ENDED_TOPIC, NOTED_ENDED, clock=clock)
+        self.refusals, self.ended = RecentDenials(clock=clock), EndedRequests(clock=clock)
+        self.refusal_notes: MessageWriter[Refusal] = MessageWriter(store, REFUSAL_TOPIC, NOTED_REFUSALS, clock=clock)
+        self.ended_notes: MessageWriter[EndedRequest] = MessageWriter(store, ENDED_TOPIC, NOTED_ENDED, clock=clock)
         self.refusals.on_recorded = self.refusal_notes.add
         self.ended.on_recorded = self.ended_notes.add
 

@@ -14,8 +14,8 @@ from ostiary_gateway.replicas.cluster_lookup import (
     KEPT_SECONDS,
     MOST_WAITING,
     NOTES_PER_FLUSH,
+    MessageWriter,
     Noted,
-    NoteWriter,
 )
 from ostiary_gateway.sessions import ACCESS_PREFIX, new_token
 from ostiary_gateway.testing import FakeClock
@@ -38,7 +38,7 @@ async def store(clock: FakeClock, tmp_path: Path) -> AsyncIterator[NotingStore]:
 class Writing:
     def __init__(self, store: NotingStore, clock: FakeClock) -> None:
         self.store, self.dropped = store, 0
-        self.writer: NoteWriter[str] = NoteWriter(store, TOPIC, TEXTS, clock=clock, on_dropped=self._drop)
+        self.writer: MessageWriter[str] = MessageWriter(store, TOPIC, TEXTS, clock=clock, on_dropped=self._drop)
 
     def _drop(self) -> None:
         self.dropped += 1

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from ostiary_gateway.replicas.worker_ipc import AnswerQuestion, Channel, NoSiblings, SiblingsBySupervisor
+from ostiary_gateway.replicas.worker_ipc import AnswerQuestion, Channel, NoOtherWorkers, WorkersBySupervisor
 
 
 async def echo(question: str, data: object) -> object:
@@ -95,7 +95,7 @@ async def test_a_message_that_cannot_be_read_does_not_end_the_channel(caplog: py
 
 
 async def test_a_worker_that_is_alone_has_no_siblings() -> None:
-    alone = NoSiblings()
+    alone = NoOtherWorkers()
     alone.tell("news", 1)
     assert await alone.ask("q", 1) == []
 
@@ -108,7 +108,7 @@ async def test_siblings_are_asked_through_the_supervisor() -> None:
         return ["one", "two"]
 
     async with channels(right=supervise) as (left, _, _):
-        siblings = SiblingsBySupervisor(left)
+        siblings = WorkersBySupervisor(left)
         siblings.tell("news", 1)
         assert await siblings.ask("q", 2) == ["one", "two"]
     assert passed_on == [("siblings", {"tell": "news", "data": 1}), ("siblings", {"ask": "q", "data": 2})]
@@ -116,4 +116,4 @@ async def test_siblings_are_asked_through_the_supervisor() -> None:
 
 async def test_a_supervisor_that_does_not_answer_knows_no_siblings() -> None:
     async with channels(right=fail) as (left, _, _):
-        assert await SiblingsBySupervisor(left).ask("q", 1) == []
+        assert await WorkersBySupervisor(left).ask("q", 1) == []

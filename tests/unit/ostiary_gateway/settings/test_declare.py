@@ -11,9 +11,9 @@ from typing import Annotated, ClassVar
 
 import pytest
 
-from ostiary.core.yaml import Fields, Reading, parse
+from ostiary.core.yaml import ConfigReader, ConfigSection, parse
 from ostiary.errors import ConfigurationError
-from ostiary_gateway.settings.declare import Itself, camel_case, read_settings, settings_of
+from ostiary_gateway.settings.declare import RawFields, camel_case, read_settings, settings_of
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Integer, Names, OneOf, Text
 from ostiary_gateway.settings.sections import OptionalSection, Section, Sections, object_schema, table
 
@@ -48,15 +48,15 @@ class House:
     trust: Annotated[Trust, Section("how others know it", Trust)] = field(default=Trust())
     spare: Annotated[Trust | None, OptionalSection("the same once more", Trust)] = None
     guests: Annotated[tuple[Guest, ...], Sections("who sleeps there", Guest, "One guest.")] = ()
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.rooms < len(self.guests) and fields.is_right("rooms", "guests"):
             fields.problem("there are more guests than rooms", "rooms")
 
 
-def reading_of(text: str) -> tuple[House, Reading]:
-    reading = Reading(parse(text))
+def reading_of(text: str) -> tuple[House, ConfigReader]:
+    reading = ConfigReader(parse(text))
     return read_settings(House, reading.root, Path("/etc")), reading
 
 

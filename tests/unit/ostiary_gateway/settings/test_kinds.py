@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema  # type: ignore[import-untyped]
 
 from ostiary.core.entry_points import list_entries
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary_gateway import catalog
 from ostiary_gateway.config.gateway_file import GatewayFile
 from ostiary_gateway.settings.declare import Setting, settings_of
@@ -38,7 +38,7 @@ def test_a_default_that_is_written_down_is_the_default() -> None:
         default = setting.written_default
         if default in (None, [], ""):
             continue
-        reading = Reading(parse(json.dumps({setting.name: default})))
+        reading = ConfigReader(parse(json.dumps({setting.name: default})))
         value = setting.kind.read(reading.root, setting.name, Path())
         invalid = list(jsonschema.Draft202012Validator(setting_schema(setting)).iter_errors(default))
         if value != setting.default or reading.problems or invalid:

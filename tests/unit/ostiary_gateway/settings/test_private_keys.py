@@ -8,7 +8,7 @@ from typing import Annotated
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.keys.address import KeyAddress, key_file
 from ostiary_gateway.settings.declare import read_settings
 from ostiary_gateway.settings.kinds import KeyPlace, PrivateKey, PrivateKeys
@@ -21,7 +21,7 @@ class Declared:
 
 
 def read(text: str, directory: Path) -> tuple[Declared, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     value = read_settings(Declared, reading.root, directory)
     return value, [problem.message for problem in reading.problems]
 

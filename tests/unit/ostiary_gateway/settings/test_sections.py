@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields, Reading, parse
+from ostiary.core.yaml import ConfigReader, ConfigSection, parse
 from ostiary_gateway.audit.file_sink import FileAuditSettings
 from ostiary_gateway.settings.declare import NoSettings, read_settings, settings_of
 from ostiary_gateway.settings.sections import ProviderFlag, ProviderSettings, table
@@ -14,8 +14,8 @@ from ostiary_gateway.settings.sections import ProviderFlag, ProviderSettings, ta
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    log: Annotated[Fields | None, ProviderSettings("to a file", "audit", unset="none")] = None
-    unknown: Annotated[Fields | None, ProviderSettings("to nowhere", "audit", unset="none")] = None
+    log: Annotated[ConfigSection | None, ProviderSettings("to a file", "audit", unset="none")] = None
+    unknown: Annotated[ConfigSection | None, ProviderSettings("to nowhere", "audit", unset="none")] = None
     stdout: Annotated[bool, ProviderFlag("to standard output", "audit")] = False
 
 
@@ -34,7 +34,7 @@ def test_the_reference_and_the_schema_show_what_the_provider_declares() -> None:
 
 
 def test_they_are_left_to_the_provider_to_read() -> None:
-    reading = Reading(parse('{"log": {"path": "x", "nonsense": 1}, "stdout": true}'))
+    reading = ConfigReader(parse('{"log": {"path": "x", "nonsense": 1}, "stdout": true}'))
     settings = read_settings(Declared, reading.root, Path())
     assert settings.log is not None
     assert (settings.unknown, settings.stdout) == (None, True)

@@ -80,7 +80,7 @@ class _Check:
     attested: Attested | None
 
 
-class HolderChecks:
+class OwnerRevalidation:
     def __init__(
         self,
         tokens: Tokens,

@@ -13,7 +13,7 @@ from ostiary.errors import OstiaryError
 from ostiary.wire import status
 from ostiary_gateway.issuer.issuer import JwtIssuer
 from ostiary_gateway.issuer.keys import ALGORITHM
-from ostiary_gateway.proxy.context import Passage, Served
+from ostiary_gateway.proxy.context import RequestContext, Served
 from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.proxy.target import path_of
 
@@ -40,35 +40,35 @@ class IssuerDocuments:
         """Below which path the engine asks us."""
         return b"/" + (self._path + DISCOVERY).split("/")[1].encode()
 
-    async def handle(self, passage: Passage, served: Served) -> None:
-        served(await self._answer(passage))
+    async def handle(self, ctx: RequestContext, served: Served) -> None:
+        served(await self._answer(ctx))
 
-    async def _answer(self, passage: Passage) -> int:
-        request = passage.exchange.request
+    async def _answer(self, ctx: RequestContext) -> int:
+        request = ctx.exchange.request
         path = path_of(request.target, request.host).partition(b"?")[0].decode("latin-1")
         if path not in (self._path + DISCOVERY, self._path + KEYS):
-            return send_status(passage, status.no_route())
+            return send_status(ctx, status.no_route())
         if request.method not in (b"GET", b"HEAD"):
-            return send_status(passage, status.method_not_allowed(), (b"Allow", b"GET, HEAD"))
+            return send_status(ctx, status.method_not_allowed(), (b"Allow", b"GET, HEAD"))
         if path == self._path + DISCOVERY:
-            return self._send(passage, b"application/json", self._discovery, DISCOVERY_SECONDS)
+            return self._send(ctx, b"application/json", self._discovery, DISCOVERY_SECONDS)
         try:
             keys = await self._issuer.key_set()
         except OstiaryError as error:
             log.error("the key set cannot be served", extra={"cause": error.cause or error.summary})
-            return send_status(passage, status.failure(503, "ServiceUnavailable", "the keys cannot be read"))
-        return self._send(passage, b"application/jwk-set+json", json.dumps(keys).encode(), KEYS_SECONDS)
+            return send_status(ctx, status.failure(503, "ServiceUnavailable", "the keys cannot be read"))
+        return self._send(ctx, b"application/jwk-set+json", json.dumps(keys).encode(), KEYS_SECONDS)
 
-    def _send(self, passage: Passage, content_type: bytes, body: bytes, seconds: int) -> int:
-        if passage.exchange.gone:
+    def _send(self, ctx: RequestContext, content_type: bytes, body: bytes, seconds: int) -> int:
+        if ctx.exchange.gone:
             return 0
         headers = [
-            (b"Audit-Id", passage.audit_id.encode()),
+            (b"Audit-Id", ctx.audit_id.encode()),
             (b"Cache-Control", b"public, max-age=%d" % seconds),
             (b"Content-Type", content_type),
             (b"X-Content-Type-Options", b"nosniff"),
         ]
-        passage.exchange.respond(200, headers, body)
+        ctx.exchange.respond(200, headers, body)
         return 200
 
 

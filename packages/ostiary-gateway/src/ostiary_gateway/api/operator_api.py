@@ -40,7 +40,7 @@ from ostiary_gateway.http1.body import BodyTooLarge, ClientGone
 from ostiary_gateway.interfaces.admission import SubjectUsage
 from ostiary_gateway.interfaces.token_store import RevocationKind, Session
 from ostiary_gateway.proxy.builtin_endpoints import OwnPathsMapper
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.replicas.cluster_lookup import EveryEndedRequest, EveryRefusal
 from ostiary_gateway.replicas.decision_feed import DecisionFeed
 from ostiary_gateway.replicas.registry import Replicas
@@ -101,13 +101,13 @@ class AdminApi:
         # A redirect to the path without its slash would name the host that the client wrote.
         self._application.router.redirect_slashes = False
 
-    async def handle(self, passage: Passage) -> int:
-        plan, token = passage.plan, passage.token
-        headers = [(b"Audit-Id", passage.audit_id.encode()), (b"Cache-Control", b"no-store")]
+    async def handle(self, ctx: RequestContext) -> int:
+        plan, token = ctx.plan, ctx.token
+        headers = [(b"Audit-Id", ctx.audit_id.encode()), (b"Cache-Control", b"no-store")]
         try:
             return await asgi.serve(
                 self._application,
-                passage.exchange,
+                ctx.exchange,
                 limit=LARGEST_BODY,
                 state={
                     "user": plan.user,
@@ -115,12 +115,12 @@ class AdminApi:
                     "session": token.session,
                     "impersonates": plan.actor is not None,
                     "delegation": token.delegation,
-                    "address": passage.exchange.connection.remote_address,
+                    "address": ctx.exchange.connection.remote_address,
                 },
                 headers=headers,
             )
         except BodyTooLarge:
-            passage.exchange.respond(413, headers, b"the request is too large\n")
+            ctx.exchange.respond(413, headers, b"the request is too large\n")
             return 413
         except ClientGone:
             return 0

@@ -23,7 +23,7 @@ from ostiary_gateway.interfaces.store_capabilities import ObjectStore
 from ostiary_gateway.proxy.api_plugin import KIND, ApiPlugin
 from ostiary_gateway.proxy.api_plugin_registry import ApiPlugins
 from ostiary_gateway.proxy.api_plugin_watch import WatchedPlugin, serves_group
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.settings.outgoing import is_host
 from ostiary_gateway.wire.ostiary_dev import (
     API_PLUGIN_KIND,
@@ -64,7 +64,7 @@ class UnknownPlugin(PluginRefusal):
 
 
 class Registrations:
-    def __init__(self, plugins: ApiPlugins, requests: OwnRequests, clock: Clock) -> None:
+    def __init__(self, plugins: ApiPlugins, requests: UpstreamClient, clock: Clock) -> None:
         self._plugins = plugins
         self._requests = requests
         self._clock = clock

@@ -25,9 +25,9 @@ from ostiary_gateway.http1.headers import BadHeader
 from ostiary_gateway.interfaces.admission import UpstreamAnswer
 from ostiary_gateway.proxy.api_plugin_registry import ApiPlugins
 from ostiary_gateway.proxy.api_plugin_watch import WatchedPlugin
-from ostiary_gateway.proxy.context import GroupRoute, Passage
+from ostiary_gateway.proxy.context import GroupRoute, RequestContext
 from ostiary_gateway.proxy.responses import send_status
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.wire.discovery import (
     JSON,
@@ -61,7 +61,7 @@ LONGEST_ACCEPT = 2048
 class Merging:
     """For the upstreams of one configuration. *own* are groups that providers serve, at the root of the gateway."""
 
-    def __init__(self, plugins: ApiPlugins, requests: OwnRequests, own: Sequence[ListedGroup] = ()) -> None:
+    def __init__(self, plugins: ApiPlugins, requests: UpstreamClient, own: Sequence[ListedGroup] = ()) -> None:
         self._plugins = plugins
         self._requests = requests
         self._own = tuple(own)
@@ -69,10 +69,10 @@ class Merging:
         self._large = asyncio.Lock()
         self._asking: Counter[str] = Counter()
 
-    async def send_groups(self, upstream: Upstream, passage: Passage) -> int:
-        answer = await self._ask(upstream, "/apis", passage)
+    async def send_groups(self, upstream: Upstream, ctx: RequestContext) -> int:
+        answer = await self._ask(upstream, "/apis", ctx)
         if answer is None or answer.status != 200:
-            return self._pass_on(passage, answer)
+            return self._pass_on(ctx, answer)
         groups = self._groups(upstream)
 
         def merge(body: bytes) -> bytes:
@@ -88,32 +88,32 @@ class Merging:
             left = tuple(group for group in groups if group.name not in taken.groups)
             body = merge_groups(answer.body, left).body
         except ValueError as error:
-            return self._report_unreadable(upstream, passage, error)
-        return _send(passage, answer.content_type, body)
+            return self._report_unreadable(upstream, ctx, error)
+        return _send(ctx, answer.content_type, body)
 
-    async def send_openapi_index(self, upstream: Upstream, passage: Passage) -> int:
-        answer = await self._ask(upstream, "/openapi/v3", passage)
+    async def send_openapi_index(self, upstream: Upstream, ctx: RequestContext) -> int:
+        answer = await self._ask(upstream, "/openapi/v3", ctx)
         if answer is None or answer.status != 200:
-            return self._pass_on(passage, answer)
+            return self._pass_on(ctx, answer)
         groups = tuple(group for group in self._groups(upstream) if group.is_fresh)
         try:
             body = await self._merge(("v3", groups), answer.body, lambda text: merge_openapi_index(text, groups))
         except ValueError as error:
-            return self._report_unreadable(upstream, passage, error)
-        return _send(passage, answer.content_type, body)
+            return self._report_unreadable(upstream, ctx, error)
+        return _send(ctx, answer.content_type, body)
 
-    async def send_openapi_v2(self, upstream: Upstream, passage: Passage) -> int:
+    async def send_openapi_v2(self, upstream: Upstream, ctx: RequestContext) -> int:
         """As JSON only. What is asked for in protobuf is passed on as the upstream has it."""
-        answer = await self._ask(upstream, "/openapi/v2", passage)
+        answer = await self._ask(upstream, "/openapi/v2", ctx)
         if answer is None or answer.status != 200 or not answer.content_type.startswith(JSON):
-            return self._pass_on(passage, answer)
+            return self._pass_on(ctx, answer)
         documents = await self._openapi_v2_of_plugins(upstream)
         key = tuple((group, hashlib.sha256(text).digest()) for group, text in documents)
         try:
             body = await self._merge(("v2", key), answer.body, lambda text: merge_openapi_v2(text, documents))
         except ValueError as error:
-            return self._report_unreadable(upstream, passage, error)
-        return _send(passage, answer.content_type, body)
+            return self._report_unreadable(upstream, ctx, error)
+        return _send(ctx, answer.content_type, body)
 
     # --- what is merged ---
 
@@ -156,46 +156,46 @@ class Merging:
 
     # --- asking and answering ---
 
-    async def _ask(self, upstream: Upstream, path: str, passage: Passage) -> UpstreamAnswer | None:
+    async def _ask(self, upstream: Upstream, path: str, ctx: RequestContext) -> UpstreamAnswer | None:
         """The upstream's answer to this user; None if it cannot be asked."""
-        payer = (passage.plan.actor or passage.plan.user).username
+        payer = (ctx.plan.actor or ctx.plan.user).username
         if self._asking[payer] >= MOST_PER_USER:
             return UpstreamAnswer(*_TOO_MANY)
         self._asking[payer] += 1
         try:
-            return await self._ask_as_user(upstream, path, passage)
+            return await self._ask_as_user(upstream, path, ctx)
         finally:
             self._asking[payer] -= 1
             if not self._asking[payer]:
                 del self._asking[payer]
 
-    async def _ask_as_user(self, upstream: Upstream, path: str, passage: Passage) -> UpstreamAnswer | None:
-        user, accept = passage.plan.user, _header(passage, b"accept")
+    async def _ask_as_user(self, upstream: Upstream, path: str, ctx: RequestContext) -> UpstreamAnswer | None:
+        user, accept = ctx.plan.user, _header(ctx, b"accept")
         headers = [("Accept", accepted_json(accept) or accept)]
         try:
             if upstream.assertions is not None:
-                name, _, value = upstream.assertions.line(passage.token.session, user).decode("latin-1").partition(":")
+                name, _, value = upstream.assertions.line(ctx.token.session, user).decode("latin-1").partition(":")
                 headers.append((name, value.strip()))
             return await self._requests.ask_place(upstream, path, headers=headers, user=user)
         except (ProviderError, BadHeader) as error:
             log.debug("an upstream could not be asked for its API groups", extra={"cause": str(error)})
             return None
 
-    def _pass_on(self, passage: Passage, answer: UpstreamAnswer | None) -> int:
+    def _pass_on(self, ctx: RequestContext, answer: UpstreamAnswer | None) -> int:
         """What is not merged: a failure, or a document in a form that we do not write."""
         if answer is None:
-            return send_status(passage, status.upstream_failed(503))
+            return send_status(ctx, status.upstream_failed(503))
         if answer.status == 401:
             # About the gateway's own credential: the client's has nothing to do with it.
-            return send_status(passage, status.gateway_unauthenticated())
+            return send_status(ctx, status.gateway_unauthenticated())
         if 300 <= answer.status < 400:
-            return send_status(passage, status.upstream_failed(502))
-        return _send(passage, answer.content_type, answer.body, code=answer.status)
+            return send_status(ctx, status.upstream_failed(502))
+        return _send(ctx, answer.content_type, answer.body, code=answer.status)
 
-    def _report_unreadable(self, upstream: Upstream, passage: Passage, error: ValueError) -> int:
-        fields = {"upstream": upstream.name, "cause": str(error), "request_id": passage.audit_id}
+    def _report_unreadable(self, upstream: Upstream, ctx: RequestContext, error: ValueError) -> int:
+        fields = {"upstream": upstream.name, "cause": str(error), "request_id": ctx.audit_id}
         log.warning("a discovery document of an upstream cannot be merged", extra=fields)
-        return send_status(passage, status.upstream_failed(502))
+        return send_status(ctx, status.upstream_failed(502))
 
 
 _TOO_MANY = (429, JSON, status.too_many(1).body)
@@ -207,11 +207,11 @@ class _Taken(Exception):
         self.groups = groups
 
 
-def _send(passage: Passage, content_type: str, body: bytes, *, code: int = 200) -> int:
-    if passage.exchange.gone:
+def _send(ctx: RequestContext, content_type: str, body: bytes, *, code: int = 200) -> int:
+    if ctx.exchange.gone:
         return 0
     headers = [
-        (b"Audit-Id", passage.audit_id.encode()),
+        (b"Audit-Id", ctx.audit_id.encode()),
         (b"Cache-Control", b"no-cache, private"),
         (b"Vary", b"Accept"),
         (b"X-Content-Type-Options", b"nosniff"),
@@ -219,16 +219,16 @@ def _send(passage: Passage, content_type: str, body: bytes, *, code: int = 200) 
     if code == 200:
         tag = b'"' + hashlib.sha256(body).hexdigest().upper().encode() + b'"'
         headers.append((b"ETag", tag))
-        if tag.decode() in [each.strip() for each in _header(passage, b"if-none-match").split(",")]:
+        if tag.decode() in [each.strip() for each in _header(ctx, b"if-none-match").split(",")]:
             code, body = 304, b""
     if body:
         headers.append((b"Content-Type", content_type.encode("latin-1") or b"application/json"))
-    passage.exchange.respond(code, headers, body)
+    ctx.exchange.respond(code, headers, body)
     return code
 
 
-def _header(passage: Passage, name: bytes) -> str:
-    values = [value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name]
+def _header(ctx: RequestContext, name: bytes) -> str:
+    values = [value.decode("latin-1") for key, value in ctx.exchange.request.headers if key.lower() == name]
     return ",".join(values)[:LONGEST_ACCEPT]
 
 
@@ -278,38 +278,38 @@ def _forwarded(watched: WatchedPlugin, rest: list[str]) -> GroupRoute:
     return GroupRoute(upstream=watched.upstream)
 
 
-async def _send_group(watched: WatchedPlugin, passage: Passage) -> int:
+async def _send_group(watched: WatchedPlugin, ctx: RequestContext) -> int:
     if watched.has_conflict:
-        return await _send_unavailable(passage)
-    return _send_json(passage, {"kind": "APIGroup", "apiVersion": "v1", **group_json(watched.group)})
+        return await _send_unavailable(ctx)
+    return _send_json(ctx, {"kind": "APIGroup", "apiVersion": "v1", **group_json(watched.group)})
 
 
-async def _send_resources(watched: WatchedPlugin, passage: Passage) -> int:
-    version_name = passage.plan.info.path.strip("/").split("/")[-1]
+async def _send_resources(watched: WatchedPlugin, ctx: RequestContext) -> int:
+    version_name = ctx.plan.info.path.strip("/").split("/")[-1]
     version = next((each for each in watched.group.versions if each.version == version_name), None)
     if version is None:
-        return await _send_not_found(passage)
+        return await _send_not_found(ctx)
     if not watched.is_available:
-        return await _send_unavailable(passage)
-    return _send_json(passage, resource_list_json(f"{watched.plugin.group}/{version.version}", version.resources))
+        return await _send_unavailable(ctx)
+    return _send_json(ctx, resource_list_json(f"{watched.plugin.group}/{version.version}", version.resources))
 
 
-def _send_json(passage: Passage, value: dict[str, object]) -> int:
-    if passage.exchange.gone:
+def _send_json(ctx: RequestContext, value: dict[str, object]) -> int:
+    if ctx.exchange.gone:
         return 0
     lines = b"Audit-Id: %s\r\nCache-Control: no-cache, private\r\nContent-Type: application/json\r\n"
-    passage.exchange.respond_lines(200, lines % passage.audit_id.encode(), json.dumps(value).encode() + b"\n")
+    ctx.exchange.respond_lines(200, lines % ctx.audit_id.encode(), json.dumps(value).encode() + b"\n")
     return 200
 
 
-async def _send_not_found(passage: Passage) -> int:
-    return send_status(passage, status.no_route())
+async def _send_not_found(ctx: RequestContext) -> int:
+    return send_status(ctx, status.no_route())
 
 
-async def _send_unavailable(passage: Passage) -> int:
+async def _send_unavailable(ctx: RequestContext) -> int:
     # No Retry-After: kubectl would repeat discovery ten times for each plugin that is not well.
-    return send_status(passage, status.upstream_failed(503))
+    return send_status(ctx, status.upstream_failed(503))
 
 
-async def _send_method_not_allowed(passage: Passage) -> int:
-    return send_status(passage, status.method_not_allowed())
+async def _send_method_not_allowed(ctx: RequestContext) -> int:
+    return send_status(ctx, status.method_not_allowed())

@@ -13,7 +13,7 @@ from ostiary.wire import status
 from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary_gateway.interfaces.resources import ResourceAnswer, ResourceRequest, ServesResources
 from ostiary_gateway.proxy.builtin_endpoints import OwnPathsMapper
-from ostiary_gateway.proxy.context import OwnApi, Passage
+from ostiary_gateway.proxy.context import BuiltinApi, RequestContext
 from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.wire.discovery import ListedGroup, ListedResource, ListedVersion, group_json, resource_list_json
 
@@ -45,62 +45,62 @@ class ProviderResources:
         self.group = ListedGroup(served.group, (ListedVersion(served.version, resources),))
 
     @property
-    def own_api(self) -> OwnApi:
-        return OwnApi(f"/apis/{self.group.name}", OwnPathsMapper(), self.handle)
+    def own_api(self) -> BuiltinApi:
+        return BuiltinApi(f"/apis/{self.group.name}", OwnPathsMapper(), self.handle)
 
-    async def handle(self, passage: Passage) -> int:
-        info = passage.plan.info
+    async def handle(self, ctx: RequestContext) -> int:
+        info = ctx.plan.info
         if not info.is_resource:
-            return self._send_discovery(passage)
+            return self._send_discovery(ctx)
         if f"{info.api_group}/{info.api_version}" != self._group_version or info.resource not in self._verbs:
-            return send_status(passage, status.no_route())
+            return send_status(ctx, status.no_route())
         if info.verb not in self._verbs[info.resource] or info.subresource:
-            return send_status(passage, status.method_not_allowed())
+            return send_status(ctx, status.method_not_allowed())
         try:
-            answer = await self._provider.serve_resource(await _resource_request(passage))
-            return _send(passage, answer)
+            answer = await self._provider.serve_resource(await _resource_request(ctx))
+            return _send(ctx, answer)
         except ClientGone:
             return 0
         except BodyTooLarge:
-            return send_status(passage, status.too_large())
+            return send_status(ctx, status.too_large())
         except ValueError as error:
-            return send_status(passage, status.bad_request(str(error)))
+            return send_status(ctx, status.bad_request(str(error)))
         except ProviderError as error:
             cause = {"group": self.group.name, "cause": error.cause or error.summary}
-            log.error("a provider cannot serve its resources", extra={**cause, "request_id": passage.audit_id})
-            return send_status(passage, status.upstream_failed(503))
+            log.error("a provider cannot serve its resources", extra={**cause, "request_id": ctx.audit_id})
+            return send_status(ctx, status.upstream_failed(503))
 
-    def _send_discovery(self, passage: Passage) -> int:
-        if passage.plan.info.method not in ("GET", "HEAD"):
-            return send_status(passage, status.method_not_allowed())
-        match passage.plan.info.path.strip("/").split("/"):
+    def _send_discovery(self, ctx: RequestContext) -> int:
+        if ctx.plan.info.method not in ("GET", "HEAD"):
+            return send_status(ctx, status.method_not_allowed())
+        match ctx.plan.info.path.strip("/").split("/"):
             case ["apis", _]:
                 return _send(
-                    passage, ResourceAnswer(200, {"kind": "APIGroup", "apiVersion": "v1", **group_json(self.group)})
+                    ctx, ResourceAnswer(200, {"kind": "APIGroup", "apiVersion": "v1", **group_json(self.group)})
                 )
             case ["apis", _, version] if version == self.group.versions[0].version:
                 return _send(
-                    passage,
+                    ctx,
                     ResourceAnswer(200, resource_list_json(self._group_version, self.group.versions[0].resources)),
                 )
-        return send_status(passage, status.no_route())
+        return send_status(ctx, status.no_route())
 
 
-async def _resource_request(passage: Passage) -> ResourceRequest:
-    exchange, plan = passage.exchange, passage.plan
+async def _resource_request(ctx: RequestContext) -> ResourceRequest:
+    exchange, plan = ctx.exchange, ctx.plan
     body = await read_body(exchange, LARGEST_BODY) if exchange.request.has_body else b""
     query = exchange.request.target.partition(b"?")[2].decode("latin-1")
     return ResourceRequest(plan.user, plan.info, query, body)
 
 
-def _send(passage: Passage, answer: ResourceAnswer) -> int:
-    if passage.exchange.gone:
+def _send(ctx: RequestContext, answer: ResourceAnswer) -> int:
+    if ctx.exchange.gone:
         return 0
     body = json.dumps(answer.value).encode() + b"\n"
     headers = [
-        (b"Audit-Id", passage.audit_id.encode()),
+        (b"Audit-Id", ctx.audit_id.encode()),
         (b"Cache-Control", b"no-store"),
         (b"Content-Type", b"application/json"),
     ]
-    passage.exchange.respond(answer.status, headers, body)
+    ctx.exchange.respond(answer.status, headers, body)
     return answer.status

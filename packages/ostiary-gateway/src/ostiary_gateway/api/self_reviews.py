@@ -17,13 +17,13 @@ from ostiary.core.scopes import Delegation
 from ostiary.errors import OstiaryError
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire import status
-from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.cached_decision import OutOfScope
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.implied_groups import with_implied_groups
 from ostiary_gateway.authorization.scope_rules import rules_within
 from ostiary_gateway.authorization.token_scope import refusal_by_scope
 from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.proxy.reviews import SELF_REVIEW_KINDS, ReviewAnswer, ReviewRequest, review_request, send_review
 from ostiary_gateway.wire.audit_policy import ACTOR, SCOPE
@@ -90,7 +90,7 @@ class SelfReviews:
         attributes = Attributes(user, replace(question, upstream=upstream))
 
         def answer(decision: Decision) -> ReviewAnswer:
-            refused = decision.reason if isinstance(decision, BeyondScope) else ""
+            refused = decision.reason if isinstance(decision, OutOfScope) else ""
             return _creation(access_answer(review, decision, error=error, refused=refused), wanted, review)
 
         refusal = refusal_by_scope(delegation, (attributes.request,), generation=self._authorizer.generation)
@@ -160,13 +160,13 @@ class SelfReviewHandler:
     def __init__(self, authorizer: Authorizer, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reviews = SelfReviews(authorizer, clock)
 
-    async def handle(self, passage: Passage) -> int:
+    async def handle(self, ctx: RequestContext) -> int:
         try:
-            body = await read_body(passage.exchange, LARGEST_SELF_REVIEW)
+            body = await read_body(ctx.exchange, LARGEST_SELF_REVIEW)
         except ClientGone:
             return 0
         except BodyTooLarge:
-            return send_status(passage, status.too_large())
-        request = review_request(passage, body)
-        answer = self._reviews.answer(passage.plan.info, passage.plan.user, request, passage.plan.delegation)
-        return send_review(passage, answer if isinstance(answer, ReviewAnswer) else await answer)
+            return send_status(ctx, status.too_large())
+        request = review_request(ctx, body)
+        answer = self._reviews.answer(ctx.plan.info, ctx.plan.user, request, ctx.plan.delegation)
+        return send_review(ctx, answer if isinstance(answer, ReviewAnswer) else await answer)

@@ -23,17 +23,17 @@ from ostiary_gateway.api.revocations import RevokedCredentialList, RevokedCreden
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
 from ostiary_gateway.authentication.bearer_token import bearer
 from ostiary_gateway.authentication.callers import CallerToken, CertificateNames
-from ostiary_gateway.authentication.token_cache import TokenInUse
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authentication.token_cache import CachedToken
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.implied_groups import with_implied_groups
 from ostiary_gateway.authorization.step_up import AppliedRules, StepUpRules, describe
 from ostiary_gateway.config.extauth import Callers
 from ostiary_gateway.config.gateway_config import Webhooks
-from ostiary_gateway.http1.headers import NO_DIGEST, Scanned
+from ostiary_gateway.http1.headers import NO_DIGEST, FilteredHeaders
 from ostiary_gateway.issuer.claims import session_digest
 from ostiary_gateway.limits.rates import FailedAttempts
-from ostiary_gateway.proxy.context import Passage, Served
+from ostiary_gateway.proxy.context import RequestContext, Served
 from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.proxy.target import path_of
 from ostiary_gateway.proxy.token_review import NARROWED
@@ -60,7 +60,7 @@ class WebhookCallers:
         self._names = CertificateNames(configured.names)
         self._token = None if configured.token_file is None else CallerToken(configured.token_file, clock)
 
-    def include(self, certificate: bytes | None, scanned: Scanned) -> bool:
+    def include(self, certificate: bytes | None, scanned: FilteredHeaders) -> bool:
         """Whether the sender is one of them; raises `OSError` if the token file cannot be read.
 
         *certificate* is the peer's, in DER, and *scanned* the headers of the call.
@@ -122,7 +122,7 @@ class TokenIntrospections:
         return NOBODY if live is None else _describe(live)
 
 
-def _describe(live: TokenInUse) -> Answer:
+def _describe(live: CachedToken) -> Answer:
     session = live.session
     description = TokenDescription(
         live.user,
@@ -203,7 +203,7 @@ class TokenReviews:
             return _could_not_ask("a token cannot be looked up", error)
         return self._answer(asked, live)
 
-    def _answer(self, asked: _TokenQuestion, live: TokenInUse | None) -> Answer:
+    def _answer(self, asked: _TokenQuestion, live: CachedToken | None) -> Answer:
         if live is None:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
         # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
@@ -215,7 +215,7 @@ class TokenReviews:
                 live.review_answers[key] = answer
         return answer
 
-    def _work_out(self, asked: _TokenQuestion, live: TokenInUse) -> Answer:
+    def _work_out(self, asked: _TokenQuestion, live: CachedToken) -> Answer:
         audiences: tuple[str, ...] = ()
         if asked.audiences and self._audiences:
             audiences = tuple(audience for audience in asked.audiences if audience in self._audiences)
@@ -257,12 +257,12 @@ class SubjectAccessReviews:
         self._authorizer = authorizer
         self._on_refused = on_refused
         # What was allowed, by the bytes of the body. A refusal is answered anew each time, with an id of its own.
-        self._allowed: Bounded[bytes, tuple[Ruling, Answer]] = Bounded(MOST_QUESTIONS)
+        self._allowed: Bounded[bytes, tuple[CachedDecision, Answer]] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
         key = sha256(body).digest()
         allowed = self._allowed.get(key)
-        if allowed is not None and self._authorizer.still_holds(allowed[0]):
+        if allowed is not None and self._authorizer.is_valid(allowed[0]):
             return allowed[1]
         try:
             review = decode_review(body)
@@ -366,43 +366,45 @@ class WebhookHandler:
         # kube-apiserver appends this query to the URL. With any other query the path alone is looked up.
         self._reviews |= {path + b"?timeout=30s": reviews for path, reviews in self._reviews.items()}
 
-    def handle(self, passage: Passage, served: Served) -> Awaitable[None] | None:
-        exchange = passage.exchange
+    def handle(self, ctx: RequestContext, served: Served) -> Awaitable[None] | None:
+        exchange = ctx.exchange
         request = exchange.request
         target = path_of(request.target, request.host)
         reviews = self._reviews.get(target) or self._reviews.get(target.partition(b"?")[0])
         try:
-            allowed = self._callers.include(exchange.connection.peer_certificate, passage.scanned)
+            allowed = self._callers.include(exchange.connection.peer_certificate, ctx.scanned)
         except OSError as error:
             # Our own failure: a 401 would tell the caller that its token is not valid.
             log.error("callers.tokenFile cannot be read", extra={"cause": error.strerror})
-            served(send_status(passage, status.internal()))
+            served(send_status(ctx, status.internal()))
             return None
         if not allowed:
-            served(send_status(passage, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
+            served(send_status(ctx, status.unauthorized(), (b"WWW-Authenticate", b"Bearer")))
         elif self._revoked_list is not None and target.partition(b"?")[0] == REVOKED_CREDENTIALS:
-            return self._send_list(self._revoked_list, target.partition(b"?")[2], passage, served)
+            return self._send_list(self._revoked_list, target.partition(b"?")[2], ctx, served)
         elif reviews is None:
-            served(send_status(passage, status.no_route()))
+            served(send_status(ctx, status.no_route()))
         elif request.method != b"POST":
-            served(send_status(passage, status.method_not_allowed(), (b"Allow", b"POST")))
+            served(send_status(ctx, status.method_not_allowed(), (b"Allow", b"POST")))
         elif request.content_length is not None and request.content_length > LARGEST_REVIEW:
-            served(send_status(passage, status.too_large()))
+            served(send_status(ctx, status.too_large()))
         else:
             body = exchange.whole_body()
             answer = None if body is None else reviews.answer(body)
             if isinstance(answer, status.Answer):
-                served(send_status(passage, answer))
+                served(send_status(ctx, answer))
             else:
-                _ReviewInProgress(reviews, passage, served).begin(answer)
+                _ReviewInProgress(reviews, ctx, served).begin(answer)
         return None
 
-    async def _send_list(self, revoked: RevokedCredentialList, query: bytes, passage: Passage, served: Served) -> None:
-        if passage.exchange.request.method != b"GET":
-            served(send_status(passage, status.method_not_allowed(), (b"Allow", b"GET")))
+    async def _send_list(
+        self, revoked: RevokedCredentialList, query: bytes, ctx: RequestContext, served: Served
+    ) -> None:
+        if ctx.exchange.request.method != b"GET":
+            served(send_status(ctx, status.method_not_allowed(), (b"Allow", b"GET")))
         else:
             answer = await revoked.answer(query.decode("latin-1"))
-            served(send_status(passage, answer, (b"Cache-Control", b"no-store")))
+            served(send_status(ctx, answer, (b"Cache-Control", b"no-store")))
 
 
 class _ReviewInProgress:
@@ -410,8 +412,8 @@ class _ReviewInProgress:
 
     __slots__ = ("_parts", "_passage", "_reviews", "_served", "_size", "_task")
 
-    def __init__(self, reviews: Reviews, passage: Passage, served: Served) -> None:
-        self._reviews, self._passage, self._served = reviews, passage, served
+    def __init__(self, reviews: Reviews, ctx: RequestContext, served: Served) -> None:
+        self._reviews, self._passage, self._served = reviews, ctx, served
         self._parts: list[bytes] = []
         self._size = 0
         self._task: asyncio.Task[None] | None = None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import AuditUnavailable
 from ostiary_gateway.audit.buffered_events import (
     LARGEST_BUFFER,
@@ -68,7 +68,7 @@ class FileAudit(BufferedEvents):
         self._look_again_at = 0.0
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(FileAuditSettings, fields, context.directory)
         return cls(settings.path, fsync=settings.fsync, clock=context.clock)
 

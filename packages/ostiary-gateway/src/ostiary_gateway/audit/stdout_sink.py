@@ -13,7 +13,7 @@ import stat
 import time
 from typing import Self
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.audit.buffered_events import LARGEST_BUFFER, LOCK_SECONDS, WRITE_SECONDS, BufferedEvents
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.limits.counts import LineGuard, MachineCounts
@@ -49,7 +49,7 @@ class StdoutAudit(BufferedEvents):
         self._regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         # Several workers share the memory that they count in, and the guard lies there.
         counts = context.counts
         return cls(guard=counts.line_guard() if isinstance(counts, MachineCounts) else None)

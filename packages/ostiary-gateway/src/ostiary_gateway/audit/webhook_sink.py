@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import AuditUnavailable
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.audit import Batches
@@ -54,7 +54,7 @@ class WebhookAuditSettings:
     requests_per_second: Annotated[float, Rate("batches a second, on average")] = 10.0
     burst: Annotated[int, Integer("batches at once")] = 15
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         scheme, _, rest = self.url.partition("://")
         try:
             url = parse_origin(f"{scheme}://{re.split('[/?]', rest)[0]}")
@@ -98,7 +98,7 @@ class WebhookAudit:
         self._client: httpx2.AsyncClient | None = None
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(WebhookAuditSettings, fields, context.directory)
         return cls(
             settings.url,

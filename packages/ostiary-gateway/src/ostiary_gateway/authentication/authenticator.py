@@ -1,7 +1,7 @@
 """Token to user: finds a token in memory or in the store.
 
 Called by the engine for every request, and by the webhooks. A token is looked up in the store once. After that its
-`TokenInUse` answers, until it expires or is revoked, as long as all revocations are known to be in force
+`CachedToken` answers, until it expires or is revoked, as long as all revocations are known to be in force
 (`revocation_feed`).
 """
 
@@ -18,7 +18,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
 from ostiary.model import Secret
 from ostiary_gateway.authentication.cookies import PresentedCookie
-from ostiary_gateway.authentication.token_cache import TOKEN_BYTES, TOKEN_BYTES_PER_USER, TokenInUse, TokensInUse
+from ostiary_gateway.authentication.token_cache import TOKEN_BYTES, TOKEN_BYTES_PER_USER, CachedToken, TokenCache
 from ostiary_gateway.interfaces.token_store import Found, Revocation, RevocationKind, SessionKind, TokenStore
 from ostiary_gateway.sessions import ApplicationTokens, Tokens, ends_token
 
@@ -148,7 +148,7 @@ OnRevoked = Callable[[Revocation, int], None]
 class RevokedStreams:
     """Ends the tokens in use that revocations concern, and cuts their streams."""
 
-    def __init__(self, in_use: TokensInUse, tokens: Tokens, clock: Clock, on_revoked: OnRevoked) -> None:
+    def __init__(self, in_use: TokenCache, tokens: Tokens, clock: Clock, on_revoked: OnRevoked) -> None:
         self._in_use = in_use
         self._tokens = tokens
         self._now = clock.now
@@ -172,10 +172,10 @@ class RevokedStreams:
             self._in_use.forget(token)
             self._in_use.end(token)
 
-    def _affected_tokens(self, revocation: Revocation) -> list[TokenInUse]:
+    def _affected_tokens(self, revocation: Revocation) -> list[CachedToken]:
         return [token for token in self._in_use.every() if ends_token(revocation, token.digest, token.session)]
 
-    async def _ask_again(self, affected: Collection[TokenInUse], *, surely_gone: bool = False) -> int:
+    async def _ask_again(self, affected: Collection[CachedToken], *, surely_gone: bool = False) -> int:
         """Trust none of them until the store is asked, and end those that are gone; returns how many streams that cut.
 
         If the store cannot be asked this raises, and what has streams still is asked about the next time.
@@ -189,7 +189,7 @@ class RevokedStreams:
                 cut += self._in_use.end(token)
         return cut
 
-    async def _is_still_good(self, token: TokenInUse) -> bool:
+    async def _is_still_good(self, token: CachedToken) -> bool:
         if token.expires_at > self._now() or token.delegation:
             stored = await self._tokens.lookup(token.digest)
             session = None if stored is None else stored.session
@@ -234,7 +234,7 @@ class TokenAuthenticator:
         self.check_visitor: CheckVisitor | None = None
         self._application_tokens = ApplicationTokens(tokens, clock)
         self._now, self._monotonic = clock.now, clock.monotonic
-        self.in_use = TokensInUse(size=size, size_per_user=size_per_user)
+        self.in_use = TokenCache(size=size, size_per_user=size_per_user)
         self._by_digest = self.in_use.by_digest
         self.revoked_streams = RevokedStreams(self.in_use, tokens, clock, on_revoked)
         self.feed = RevocationFeed(
@@ -245,7 +245,7 @@ class TokenAuthenticator:
             ask_again=self.revoked_streams.ask_about_all,
         )
 
-    def recall(self, token_digest: bytes, at: float | None = None) -> TokenInUse | None:
+    def recall(self, token_digest: bytes, at: float | None = None) -> CachedToken | None:
         """The token, if it is in memory and good this very moment, which is *at* by the monotonic clock."""
         token = self._by_digest.get(token_digest)
         if token is None or token.revoked:
@@ -256,7 +256,7 @@ class TokenAuthenticator:
             return None
         return token if (self._monotonic() if at is None else at) < self.feed.fresh_until else None
 
-    async def find(self, token_digest: bytes) -> TokenInUse | None:
+    async def find(self, token_digest: bytes) -> CachedToken | None:
         """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here.
 
         Raises `ProviderError` if the store cannot be asked, or cannot confirm that no revocation is missing here, or if
@@ -274,17 +274,17 @@ class TokenAuthenticator:
             # A revocation came while the store was asked: its answer may be older than that.
         return None if stored is None else self.in_use.remember(stored, ends_at)
 
-    async def find_application(self, cookie: PresentedCookie) -> TokenInUse | None:
+    async def find_application(self, cookie: PresentedCookie) -> CachedToken | None:
         """The same for the token in the cookie of a web application. Its user is checked again now and then."""
         return await self._find_application(cookie.digest, cookie.keeping)
 
-    async def find_again(self, token: TokenInUse) -> TokenInUse | None:
+    async def find_again(self, token: CachedToken) -> CachedToken | None:
         """*token* as the store has it now, of whichever kind; another object if its session has changed meanwhile."""
         if token.is_application:
             return await self._find_application(token.digest, token.keeping)
         return await self.find(token.digest)
 
-    async def _find_application(self, token_digest: bytes, keeping: Secret | None) -> TokenInUse | None:
+    async def _find_application(self, token_digest: bytes, keeping: Secret | None) -> CachedToken | None:
         await self.feed.ensure_fresh()
         while True:
             epoch = self.in_use.epoch
@@ -318,7 +318,7 @@ class TokenAuthenticator:
         if failure is not None:
             raise failure
 
-    async def _check_stream(self, token: TokenInUse) -> None:
+    async def _check_stream(self, token: CachedToken) -> None:
         check: CheckHolder | None
         if token.is_application:
             stored = await self._application_tokens.find(token.digest)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from ostiary_gateway.http1.headers import Scanned, websocket_token
+from ostiary_gateway.http1.headers import FilteredHeaders, websocket_token
 
 if TYPE_CHECKING:
     # For its type alone: a backend that reads a header needs no parser of heads.
     from ostiary_gateway.http1.request_head import RequestHead
 
 
-def presented_token(scanned: Scanned, request: RequestHead) -> bytes | None:
+def presented_token(scanned: FilteredHeaders, request: RequestHead) -> bytes | None:
     """The token of a request; None if it presents none. Raises `BadHeader` if it presents two."""
     if scanned.authorization is not None:
         return bearer(scanned.authorization)

@@ -57,7 +57,7 @@ class KnownUser:
         self.size = size_of((info.username, info.uid, info.groups, info.extra, delegation))
 
 
-class TokenInUse:
+class CachedToken:
     """A token that was found in the store. `review_answers` are the webhooks' answers about it, dropped with it.
 
     `delegation` is what makes it less than its session; empty if nothing does. `ends_at` is when it ends: `expires_at`
@@ -94,7 +94,7 @@ class TokenInUse:
         self.keeping: Secret | None = None
         self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
-        # What was made of the token elsewhere, and must end with it: see `TokensInUse.follow`.
+        # What was made of the token elsewhere, and must end with it: see `TokenCache.follow`.
         self.followers: set[Stream] = set()
 
     @property
@@ -103,17 +103,17 @@ class TokenInUse:
         return self.ends_at if self.delegation else self.session.expires_at
 
 
-class TokensInUse:
+class TokenCache:
     """Those of one worker. `epoch` rises with every revocation, so that an older look-up is not believed."""
 
     def __init__(self, *, size: int = TOKEN_BYTES, size_per_user: int = TOKEN_BYTES_PER_USER) -> None:
-        self.by_digest: BoundedByOwner[bytes, TokenInUse] = BoundedByOwner(size, size_per_user)
+        self.by_digest: BoundedByOwner[bytes, CachedToken] = BoundedByOwner(size, size_per_user)
         self.epoch = 0
         self._users: WeakValueDictionary[tuple[UserInfo, str], KnownUser] = WeakValueDictionary()
         # Tokens with open streams, which must be cut even after the token itself has expired or was evicted.
-        self._streaming: set[TokenInUse] = set()
+        self._streaming: set[CachedToken] = set()
         # The same for tokens that others follow.
-        self._followed: set[TokenInUse] = set()
+        self._followed: set[CachedToken] = set()
         # The digests of those that are still to be looked at in this round of `expire`.
         self._to_look_at: list[bytes] = []
         # Asked to list their streams before anybody looks at streams.
@@ -131,13 +131,13 @@ class TokensInUse:
         self._list_streams()
         return sum(len(token.streams) for token in self._streaming)
 
-    def every(self) -> set[TokenInUse]:
+    def every(self) -> set[CachedToken]:
         """All of them, and those that have only streams or followers left."""
         self._list_streams()
         # A token that was evicted while it was streaming may since have come back as another object.
         return self._streaming.union(self._followed, self.by_digest.values())
 
-    def remember(self, stored: Found, ends_at: datetime | None = None) -> TokenInUse:
+    def remember(self, stored: Found, ends_at: datetime | None = None) -> CachedToken:
         """The token that was found in the store: the one that is here already, if that means the same.
 
         *ends_at* is for one that is kept for a shorter time than it lives.
@@ -150,30 +150,30 @@ class TokensInUse:
         known_user = self._users.get(key)
         if known_user is None:
             known_user = self._users[key] = KnownUser(*key)
-        token = TokenInUse(stored, known_user, ends_at)
+        token = CachedToken(stored, known_user, ends_at)
         size = _FIXED_BYTES + 2 * known_user.size + size_of((stored.session.sources, token.delegation))
         self.by_digest.keep(token.digest, token, owner=user.username, size=size)
         return token
 
-    def forget(self, token: TokenInUse) -> None:
+    def forget(self, token: CachedToken) -> None:
         """Look it up in the store again when it comes back. Its streams go on."""
         self.by_digest.forget(token.digest)
 
-    def add_stream(self, token: TokenInUse, stream: Stream) -> None:
+    def add_stream(self, token: CachedToken, stream: Stream) -> None:
         token.streams.add(stream)
         self._streaming.add(token)
 
-    def remove_stream(self, token: TokenInUse, stream: Stream) -> None:
+    def remove_stream(self, token: CachedToken, stream: Stream) -> None:
         token.streams.discard(stream)
         if not token.streams:
             self._streaming.discard(token)
 
-    def follow(self, token: TokenInUse, follower: Stream) -> None:
+    def follow(self, token: CachedToken, follower: Stream) -> None:
         """Cut *follower* when the token is revoked, also after the token itself has expired or was evicted."""
         token.followers.add(follower)
         self._followed.add(token)
 
-    def unfollow(self, token: TokenInUse, follower: Stream) -> None:
+    def unfollow(self, token: CachedToken, follower: Stream) -> None:
         token.followers.discard(follower)
         if not token.followers:
             self._followed.discard(token)
@@ -195,7 +195,7 @@ class TokensInUse:
         for token in [token for token in self._streaming if token.streams_until <= now]:
             self.end(token)
 
-    def end(self, token: TokenInUse) -> int:
+    def end(self, token: CachedToken) -> int:
         """It is good for nothing from now on: cut its streams; returns how many there were."""
         self._list_streams()
         token.revoked = True
@@ -209,5 +209,5 @@ class TokensInUse:
         return len(streams)
 
 
-def _means_the_same(token: TokenInUse, stored: Found) -> bool:
+def _means_the_same(token: CachedToken, stored: Found) -> bool:
     return token.session == stored.session and token.delegation == stored.token.delegation

@@ -12,10 +12,10 @@ from ostiary.model import Attributes, Decision, Requirement, Verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ruling(Decision):
+class CachedDecision(Decision):
     """A decision that holds until a time, on the monotonic clock, and for one generation of the policy.
 
-    `Authorizer.still_holds` says whether it may be used again for the same attributes. It equals every decision that
+    `Authorizer.is_valid` says whether it may be used again for the same attributes. It equals every decision that
     says the same: for how long it holds is no part of that.
     """
 
@@ -32,7 +32,7 @@ class Ruling(Decision):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BeyondScope(Ruling):
+class OutOfScope(CachedDecision):
     """A refusal by the scope of a token, before the policy was asked; `scope` is what the token may be used for.
 
     Never hidden: it says nothing about what is there. Whoever holds a token may know what it is for.
@@ -42,13 +42,13 @@ class BeyondScope(Ruling):
 
 
 # The ruling on a request for which nothing must be allowed.
-NOTHING_ASKED = Ruling(Verdict.ALLOW)
+NOTHING_ASKED = CachedDecision(Verdict.ALLOW)
 
 
-def stricter(first: Ruling, second: Ruling) -> Ruling:
+def stricter(first: CachedDecision, second: CachedDecision) -> CachedDecision:
     """Both must allow: the refusal counts, and the shorter time."""
     decision = second if first.allowed else first
-    return Ruling(
+    return CachedDecision(
         decision.verdict,
         decision.reason,
         decision.hidden,

@@ -31,11 +31,11 @@ from ostiary_gateway.interfaces.authorization import (
     Explanation,
     ListsRules,
     ListsSubjects,
+    NameIndependent,
     Revised,
     Rules,
     Subject,
     TellsRights,
-    TellsWhereNamesMatter,
 )
 from ostiary_gateway.observability.reasons import reason_of
 
@@ -82,7 +82,7 @@ class CachedAuthorizationProvider:
         self._keeps_decisions = deciding is None or not has_trait(provider, DecidesQuickly)
         self._chosen_key = None if choosing is None else choosing.cache_key
         self._revised = ability(provider, Revised)
-        self._telling_names = ability(provider, TellsWhereNamesMatter)
+        self._telling_names = ability(provider, NameIndependent)
         self._revision: object = None
         self._epoch = 0
         self._decisions: Cache[Hashable, TimedDecision] = Cache(

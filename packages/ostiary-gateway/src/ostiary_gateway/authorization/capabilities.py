@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ostiary.model import RequestInfo
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 
 VERB, RESOURCE, API_GROUP = "use", "capabilities", "ostiary.dev"
 _NOTHING = RequestInfo("", "", "")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CapabilityRefused(Ruling):
+class CapabilityRefused(CachedDecision):
     """A refusal because of what the object asks for; `question` is what is not allowed.
 
     Its reason is for whoever sent the object: it says nothing that is not in it.

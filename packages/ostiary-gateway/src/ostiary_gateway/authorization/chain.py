@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
-from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, Ruling, stricter
+from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, CachedDecision, stricter
 from ostiary_gateway.authorization.cached_provider import CachedAuthorizationProvider, Link, TimedDecision
 from ostiary_gateway.authorization.capabilities import questions_of
-from ostiary_gateway.authorization.denials import Refusal, Refusals
+from ostiary_gateway.authorization.denials import RecentDenials, Refusal
 from ostiary_gateway.authorization.implied_groups import with_implied_groups
 from ostiary_gateway.config.gateway_config import AuthorizationSettings, DecisionSettings
 from ostiary_gateway.config.provider import OnError
@@ -87,7 +87,7 @@ class Authorizer:
         clock: Clock = SYSTEM_CLOCK,
         max_entries: int = ENTRIES,
         timeout: float = TIMEOUT_SECONDS,
-        refusals: Refusals | None = None,
+        refusals: RecentDenials | None = None,
     ) -> None:
         self._providers = tuple(
             CachedAuthorizationProvider(link, ttl=cache_ttl, timeout=timeout, max_entries=max_entries, clock=clock)
@@ -96,11 +96,11 @@ class Authorizer:
         self._ttl = cache_ttl
         self._hide_denied = hide_denied
         self._clock = clock
-        self._refusals = refusals or Refusals(clock=clock)
+        self._refusals = refusals or RecentDenials(clock=clock)
 
     @classmethod
     def from_settings(
-        cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK, refusals: Refusals | None = None
+        cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK, refusals: RecentDenials | None = None
     ) -> Authorizer:
         """The chain of a configuration, as the gateway asks it. *refusals* are those of the chain before it."""
         return cls(
@@ -130,7 +130,7 @@ class Authorizer:
         """How long a decision is used again."""
         return self._ttl
 
-    def still_holds(self, ruling: Ruling) -> bool:
+    def is_valid(self, ruling: CachedDecision) -> bool:
         """Whether *ruling* may be used again for the very same attributes."""
         return ruling.generation == self.generation and self._clock.monotonic() < ruling.until
 
@@ -144,7 +144,7 @@ class Authorizer:
 
     # --- deciding ---
 
-    def decide(self, *questions: Attributes) -> Ruling | None:
+    def decide(self, *questions: Attributes) -> CachedDecision | None:
         """The ruling on all of *questions* if nothing must be waited for, else None: call `authorize` then.
 
         For callers that serve many requests and start a task only if they must. Raises `ProviderError`.
@@ -178,7 +178,7 @@ class Authorizer:
                 return False
         return False
 
-    async def authorize(self, *questions: Attributes) -> Ruling:
+    async def authorize(self, *questions: Attributes) -> CachedDecision:
         """The ruling on all of *questions*, waited for; raises `ProviderError` if a provider cannot be asked.
 
         For callers that run in a task anyway: it also takes what can be decided at once.
@@ -191,7 +191,7 @@ class Authorizer:
                 break
         return ruling
 
-    def _decide_one(self, attributes: Attributes) -> Ruling | None:
+    def _decide_one(self, attributes: Attributes) -> CachedDecision | None:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
         for provider in self._providers:
@@ -209,7 +209,7 @@ class Authorizer:
                 break
         return walk.end()
 
-    async def _authorize_one(self, attributes: Attributes) -> Ruling:
+    async def _authorize_one(self, attributes: Attributes) -> CachedDecision:
         attributes = _complete(attributes)
         walk = self._walk(attributes)
         for provider in self._providers:
@@ -373,7 +373,7 @@ class _Walk:
             raise error
         self._errors.append(error)
 
-    def end(self) -> Ruling:
+    def end(self) -> CachedDecision:
         """The ruling; raises `ProviderError` if no provider has decided and one could not be asked."""
         if self._ended is None and self._errors:
             first, *others = self._errors
@@ -387,7 +387,7 @@ class _Walk:
             verdict, reason, is_hidden = Verdict.NO_OPINION, "; ".join(self._reasons), self._hidden
         else:
             verdict, reason, is_hidden = self._ended.verdict, self._ended.reason, self._ended.hidden
-        return Ruling(verdict, reason, self._hide and is_hidden, until, self._generation)
+        return CachedDecision(verdict, reason, self._hide and is_hidden, until, self._generation)
 
 
 def _complete(attributes: Attributes) -> Attributes:

@@ -16,7 +16,7 @@ from datetime import datetime
 from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.model import Attributes, Decision
-from ostiary_gateway.authorization.cached_decision import FIXED_BYTES, BeyondScope, attributes_size
+from ostiary_gateway.authorization.cached_decision import FIXED_BYTES, OutOfScope, attributes_size
 
 ENTRIES = 4096
 # In bytes: what was asked may be as long as a request's head.
@@ -44,7 +44,7 @@ class Refusal:
         return FIXED_BYTES + attributes_size(self.attributes) + len(self.decision.reason) + len(self.scope)
 
 
-class Refusals:
+class RecentDenials:
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._clock = clock
         self._kept: Cache[str, Refusal] = Cache(
@@ -62,7 +62,7 @@ class Refusals:
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:
         """Remember a refusal under the id of its request, or under a new one, which is returned."""
         decision_id = decision_id or base64.b32encode(secrets.token_bytes(_ID_BYTES)).decode().lower()
-        scope = decision.scope if isinstance(decision, BeyondScope) else ""
+        scope = decision.scope if isinstance(decision, OutOfScope) else ""
         refusal = Refusal(decision_id, attributes, decision, self._clock.now(), scope)
         self._kept.put(decision_id, refusal, owner=attributes.user.username)
         self._latest.append(refusal)

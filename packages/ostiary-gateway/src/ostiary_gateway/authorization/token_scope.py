@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ostiary.core.scopes import BEYOND_SCOPE, Delegation, explain_miss, parse_scope, rule_for
 from ostiary.errors import ScopeError
 from ostiary.model import Decision, RequestInfo, Verdict
-from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.cached_decision import OutOfScope
 from ostiary_gateway.authorization.chain import ChainExplanation, Step
 from ostiary_gateway.authorization.denials import Refusal
 from ostiary_gateway.interfaces.authorization import Explanation
@@ -21,7 +21,7 @@ STEP = "token scope"
 
 def refusal_by_scope(
     delegation: Delegation | None, required: Sequence[RequestInfo], *, generation: int
-) -> BeyondScope | None:
+) -> OutOfScope | None:
     """The refusal of the first of *required* that is beyond *delegation*; None if the token may be used for all.
 
     It holds as long as the token does. *generation* is that of the policy in force.
@@ -35,7 +35,7 @@ def refusal_by_scope(
             reason = f"{BEYOND_SCOPE}: {scope or 'nothing'}"
             if request is not required[0]:
                 reason += f" (the request needs this as well: {rule_for(request)})"
-            return BeyondScope(Verdict.DENY, reason, False, float("inf"), generation, scope)
+            return OutOfScope(Verdict.DENY, reason, False, float("inf"), generation, scope)
     return None
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Annotated
 
 from ostiary.core.account_names import NAME_PATTERN, NAMESPACE_PATTERN, AccountName
-from ostiary.core.yaml import Fields
-from ostiary_gateway.settings.declare import Itself
+from ostiary.core.yaml import ConfigSection
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import Duration, Flag, Text
 from ostiary_gateway.settings.sections import Sections
 
@@ -22,7 +22,7 @@ class DeclaredAccount:
     name: Annotated[str, Text("its name; unique in its namespace", pattern=NAME_PATTERN, mistake=_NO_NAME)]
     description: Annotated[str, Text("what it is for, shown in lists", unset="none")] = ""
     disabled: Annotated[bool, Flag("whether it gets no tokens, and those it has are revoked")] = False
-    fields: Annotated[Fields | None, Itself] = field(default=None, compare=False, repr=False)
+    fields: Annotated[ConfigSection | None, RawFields] = field(default=None, compare=False, repr=False)
 
     @property
     def account_name(self) -> AccountName:
@@ -45,7 +45,7 @@ class ServiceAccountSettings:
         ),
     ] = ()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.lifetime > self.longest_lifetime and fields.is_right("lifetime", "longestLifetime"):
             fields.problem(
                 "it is longer than longestLifetime", "lifetime", "make serviceAccounts.longestLifetime longer"
@@ -79,6 +79,6 @@ class ApiTokenSettings:
         ),
     ] = timedelta(days=7)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.lifetime > self.longest_lifetime and fields.is_right("lifetime", "longestLifetime"):
             fields.problem("it is longer than longestLifetime", "lifetime", "make apiTokens.longestLifetime longer")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.capabilities import ability, has_trait
 from ostiary_gateway.config.api_plugins import ApiPluginSettings, DeclaredApiPlugin, group_mistake, version_mistake
 from ostiary_gateway.config.gateway_config import GatewayConfig
@@ -61,7 +61,7 @@ def _providers_with_resources(config: GatewayConfig) -> list[tuple[str, str, Ser
     return list(found.values())
 
 
-def check_provider_groups(config: GatewayConfig, root: Fields) -> None:
+def check_provider_groups(config: GatewayConfig, root: ConfigSection) -> None:
     taken = {plugin.group for plugin in config.api_plugins.declared}
     processes = _other_processes(config)
     for section, name, provider in _providers_with_resources(config):
@@ -112,12 +112,12 @@ def server_mistake(server: str) -> str:
     return "" if url.scheme == "https" else "only https is spoken with a plugin: both sides prove themselves by TLS"
 
 
-def _check_server(plugin: DeclaredApiPlugin, fields: Fields) -> None:
+def _check_server(plugin: DeclaredApiPlugin, fields: ConfigSection) -> None:
     if plugin.server and (mistake := server_mistake(plugin.server)):
         fields.problem(mistake, "server", "write it as in https://10.0.0.1:9443")
 
 
-def _check_tls(plugin: DeclaredApiPlugin, settings: ApiPluginSettings, fields: Fields) -> None:
+def _check_tls(plugin: DeclaredApiPlugin, settings: ApiPluginSettings, fields: ConfigSection) -> None:
     if not fields.is_right("tls"):
         return
     if plugin.tls.certificate is None and settings.certificate is None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.config.kinds import NAME, PLAIN_PATH
 from ostiary_gateway.config.listen import ClientTls
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey, Text, Texts
 from ostiary_gateway.settings.outgoing import bad_pair
 from ostiary_gateway.settings.sections import Section, Sections
@@ -98,7 +98,7 @@ class DeclaredApiPlugin:
             unset="none",
         ),
     ] = None
-    fields: Annotated[Fields | None, Itself] = field(default=None, compare=False, repr=False)
+    fields: Annotated[ConfigSection | None, RawFields] = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class ApiPluginSettings:
         ),
     ] = ()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if (self.certificate is None) != (self.key is None) and fields.is_right("certificate", "key"):
             fields.problem("set both the certificate and its key", "certificate" if self.key is None else "key")
         if self.certificate is not None and self.key is not None and (mistake := bad_pair(self.certificate, self.key)):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.config.kinds import EntryName, ProviderEntries, TypeName
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import FilePath, Flag, unreadable
 from ostiary_gateway.settings.sections import ProviderFlag, ProviderSettings
 from ostiary_gateway.wire.audit_policy import load_policy
@@ -19,7 +19,7 @@ from ostiary_gateway.wire.audit_policy import load_policy
 class AuditEntry:
     name: Annotated[str, EntryName("small letters, digits and dashes; unique in its list")]
     type: Annotated[str, TypeName("a bundled type, or one of an installed package (entry point `ostiary.audit`)")]
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Audit:
         None
     )
     stdout: Annotated[bool, ProviderFlag("events go to standard output", "audit")] = False
-    log: Annotated[Fields | None, ProviderSettings("events go to a file", "audit", unset="none")] = field(
+    log: Annotated[ConfigSection | None, ProviderSettings("events go to a file", "audit", unset="none")] = field(
         default=None, compare=False
     )
-    webhook: Annotated[Fields | None, ProviderSettings("events go to another server", "audit", unset="none")] = field(
-        default=None, compare=False
+    webhook: Annotated[ConfigSection | None, ProviderSettings("events go to another server", "audit", unset="none")] = (
+        field(default=None, compare=False)
     )
     sinks: Annotated[
         tuple[AuditEntry, ...],
@@ -53,7 +53,7 @@ class Audit:
         ),
     ] = False
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.policy is None or unreadable(self.policy):
             return
         try:

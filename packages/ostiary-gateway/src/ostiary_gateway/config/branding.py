@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.languages import LANGUAGES
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import FilePath, Parsed, Text, Texts
 
 # Colours of the operator's own, and whether people can read what is written in them. Pure.
@@ -78,7 +78,7 @@ MOST_CARRIED = 5 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Branding:
     """Images are ``data:`` addresses; empty where there is none."""
 
     name: str = "ostiary"
@@ -90,7 +90,7 @@ class Look:
     support: str = ""
     languages: tuple[str, ...] = LANGUAGES
 
-    def for_other_proxies(self) -> Look:
+    def for_other_proxies(self) -> Branding:
         """The same for pages that a proxy carries whole in a buffer of its own, without images that do not fit."""
         return self if len(self.logo) + len(self.favicon) <= MOST_CARRIED else replace(self, logo="", favicon="")
 
@@ -105,7 +105,7 @@ class Look:
         }
 
 
-DEFAULT_LOOK = Look()
+DEFAULT_LOOK = Branding()
 
 # Images of the operator's own: small files, which become part of the page as a ``data:`` address.
 #
@@ -198,7 +198,7 @@ class PagesSettings:
         ),
     ] = LANGUAGES
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         for text, most, key in ((self.name, LONGEST_NAME, "name"), (self.support, LONGEST_SUPPORT, "support")):
             if len(text) > most or not text.isprintable():
                 fields.problem(f"it is longer than {most} characters, or has some that cannot be shown", key)
@@ -214,8 +214,8 @@ class PagesSettings:
             if path is not None and fields.is_right(key):
                 check_image(path, fields, key)
 
-    def look(self) -> Look:
-        return Look(
+    def look(self) -> Branding:
+        return Branding(
             name=self.name,
             logo=image_or_none(self.logo),
             favicon=image_or_none(self.favicon),
@@ -227,7 +227,7 @@ class PagesSettings:
         )
 
 
-def check_image(path: Path, fields: Fields, key: str) -> None:
+def check_image(path: Path, fields: ConfigSection, key: str) -> None:
     try:
         read_image(path)
     except ValueError as mistake:

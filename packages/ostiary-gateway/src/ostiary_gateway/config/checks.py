@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.account_names import OWN_NAMES
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.capabilities import ability, has_trait
 from ostiary_gateway.config.api_groups import check_provider_groups
 from ostiary_gateway.config.certificate_files import is_from_a_known_authority
@@ -18,7 +18,7 @@ from ostiary_gateway.config.refresh_check import renewal_check
 from ostiary_gateway.config.upstream import IdentityMode, UpstreamConfig
 from ostiary_gateway.config.values import origin_text
 from ostiary_gateway.interfaces.authorization import AllowsEverything
-from ostiary_gateway.interfaces.identity import BoundToCluster, ProvesNothing, RenewalCheck, StepsUp
+from ostiary_gateway.interfaces.identity import BoundToCluster, RenewalCheck, StepsUp, Unauthenticated
 from ostiary_gateway.interfaces.store_capabilities import ObjectStore, OwnedStore, PortableStore
 from ostiary_gateway.interfaces.token_store import SharedBetweenProcesses, SurvivesRestart
 from ostiary_gateway.interfaces.upstream_capabilities import FollowsUpstream
@@ -28,7 +28,7 @@ from ostiary_gateway.settings.outgoing import parse_origin
 SYSTEM = "system:"
 
 
-def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> None:
+def check(config: GatewayConfig, root: ConfigSection, *, insecure_allow_all: bool) -> None:
     """Note in *root* what does not go together."""
     problem = root.problem
     # A proxy in front lets in whom it likes, wherever the gateway itself listens.
@@ -58,7 +58,7 @@ def check(config: GatewayConfig, root: Fields, *, insecure_allow_all: bool) -> N
     check_provider_groups(config, root)
 
 
-def _check_issuer(config: GatewayConfig, root: Fields) -> None:
+def _check_issuer(config: GatewayConfig, root: ConfigSection) -> None:
     if config.webhooks.revocations and config.issuer is None and root.is_right("issuer"):
         root.problem("revocations are told to clusters that verify JWTs, and none are signed", "webhooks", "set issuer")
     if config.webhooks.lists_revocations and ability(config.store.instance, PortableStore) is None:
@@ -72,7 +72,7 @@ def _check_issuer(config: GatewayConfig, root: Fields) -> None:
         root.problem("required: without it there is nobody whom a JWT could name", "identity")
 
 
-def _check_step_up(config: GatewayConfig, root: Fields) -> None:
+def _check_step_up(config: GatewayConfig, root: ConfigSection) -> None:
     rules = config.step_up.rules
     if not rules or not root.is_right("stepUp", "identity", "upstreams"):
         return
@@ -86,7 +86,7 @@ def _check_step_up(config: GatewayConfig, root: Fields) -> None:
             root.problem(message, "stepUp", f"there are: {', '.join(sorted(names)) or 'none'}")
 
 
-def _check_applications(config: GatewayConfig, root: Fields) -> None:
+def _check_applications(config: GatewayConfig, root: ConfigSection) -> None:
     applications = [upstream for upstream in config.upstreams if upstream.is_application]
     if applications and not config.owner and root.is_right("externalURL"):
         root.problem("required: browsers of web applications (auth: browser) sign in there", "externalURL")
@@ -102,7 +102,7 @@ def _check_applications(config: GatewayConfig, root: Fields) -> None:
             root.problem(message, "upstreams", "give it another name, or change issuer.audiences")
 
 
-def _check_redirects(config: GatewayConfig, root: Fields) -> None:
+def _check_redirects(config: GatewayConfig, root: ConfigSection) -> None:
     for upstream in config.upstreams:
         if upstream.redirect is None:
             continue
@@ -120,7 +120,7 @@ def _check_redirects(config: GatewayConfig, root: Fields) -> None:
 
 def is_open_to_all(config: GatewayConfig) -> bool:
     """Whether whoever can connect may do everything: one user without a proof, and nothing that says no."""
-    without_proof = any(has_trait(identity.instance, ProvesNothing) for identity in config.identity)
+    without_proof = any(has_trait(identity.instance, Unauthenticated) for identity in config.identity)
     return without_proof and bool(_links_that_allow_everything(config))
 
 
@@ -246,7 +246,7 @@ def _is_local(upstream: UpstreamConfig) -> bool:
     return is_loopback(parse_origin(upstream.server).hostname or "")
 
 
-def _check_prefixes(identities: tuple[Identity, ...], root: Fields) -> None:
+def _check_prefixes(identities: tuple[Identity, ...], root: ConfigSection) -> None:
     for identity in identities:
         if identity.prefix.startswith(SYSTEM):
             root.problem(f'"{identity.name}" would name users of the system itself ("{SYSTEM}")', "identity")
@@ -270,7 +270,7 @@ def _begins(prefix: str, other: str) -> bool:
     return prefix != "" and other.startswith(prefix)
 
 
-def _check_clusters(config: GatewayConfig, root: Fields) -> None:
+def _check_clusters(config: GatewayConfig, root: ConfigSection) -> None:
     """Service accounts keep their names only where nobody can take those of one cluster for those of another."""
     cluster_identities = [(each, cluster) for each in config.identity if (cluster := bound_cluster(each))]
     names = [upstream.name for upstream in config.upstreams]
@@ -294,7 +294,7 @@ def bound_cluster(identity: Identity) -> str:
     return "" if binding is None else binding.bound_cluster
 
 
-def _check_policies(config: GatewayConfig, root: Fields) -> None:
+def _check_policies(config: GatewayConfig, root: ConfigSection) -> None:
     names = {upstream.name for upstream in config.upstreams}
     for link in config.authorization.chain:
         for name in sorted((link.upstreams or frozenset()) - names):
@@ -303,7 +303,7 @@ def _check_policies(config: GatewayConfig, root: Fields) -> None:
     _check_followed(config, root)
 
 
-def _check_followed(config: GatewayConfig, root: Fields) -> None:
+def _check_followed(config: GatewayConfig, root: ConfigSection) -> None:
     """A policy that an upstream holds needs an upstream that can be asked."""
     upstreams = {upstream.name: upstream for upstream in config.upstreams}
     for link in config.authorization.chain:
@@ -321,7 +321,7 @@ def _check_followed(config: GatewayConfig, root: Fields) -> None:
             root.problem(f'{whose} the upstream "{name}", which is no Kubernetes API server', "authorization")
 
 
-def _check_routes(upstreams: tuple[UpstreamConfig, ...], root: Fields) -> None:
+def _check_routes(upstreams: tuple[UpstreamConfig, ...], root: ConfigSection) -> None:
     for first, second in combinations(upstreams, 2):
         same_host = set(first.hosts) & set(second.hosts) or (not first.hosts and not second.hosts)
         if first.prefix == second.prefix and same_host:

@@ -8,10 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.config.kinds import DOORS_PREFIX, EntryName, listen_address
 from ostiary_gateway.config.values import Address
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import Duration, FilePath, Holds, Integer, Names, OneOf, Text, Texts
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
@@ -172,13 +172,13 @@ class DoorSettings:
             CarriedDecisions,
         ),
     ] = None
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
     @property
     def path(self) -> str:
         return f"{DOORS_PREFIX}/{self.name}"
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         callers = self.callers
         if not callers.names and callers.token_file is None and fields.is_right("callers"):
             hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"

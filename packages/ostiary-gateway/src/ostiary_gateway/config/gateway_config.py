@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Document, Fields
+from ostiary.core.yaml import ConfigSection, Document
 from ostiary_gateway.config.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary_gateway.config.api_plugins import ApiPluginSettings
 from ostiary_gateway.config.audit import Audit
-from ostiary_gateway.config.branding import Look, PagesSettings
+from ostiary_gateway.config.branding import Branding, PagesSettings
 from ostiary_gateway.config.extauth import Callers, DoorSettings
 from ostiary_gateway.config.issuer import JwtIssuerSettings
 from ostiary_gateway.config.listen import Listen
@@ -77,7 +77,7 @@ class TokenSettings:
         FilePath("a file whose lines revoke; its directory must exist", holds=Holds.WRITTEN, unset="none"),
     ] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.max_stale < LEAST_MAX_STALE and fields.is_right("maxStale"):
             fields.problem("it must be at least one second", "maxStale", "the token store needs time to answer")
         if self.lifetime > self.session and fields.is_right("lifetime", "session"):
@@ -149,7 +149,7 @@ class Webhooks:
     def lists_revocations(self) -> bool:
         return self.revocations or self.introspection
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         callers = self.callers
         if self.enabled and not callers.names and callers.token_file is None and fields.is_right("callers"):
             hint = "set callers.tokenFile, or callers.names with listen.tls.clientCA"
@@ -190,7 +190,7 @@ class GatewayConfig:
     issuer: JwtIssuerSettings | None = None
     pages: PagesSettings = field(default=PagesSettings())
     # What `pages` says, with the images read.
-    look: Look = field(default=Look())
+    look: Branding = field(default=Branding())
     # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
     authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)

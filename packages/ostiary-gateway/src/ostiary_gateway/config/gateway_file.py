@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from urllib.parse import SplitResult
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.config.accounts import ApiTokenSettings, ServiceAccountSettings
 from ostiary_gateway.config.api_plugins import ApiPluginSettings
 from ostiary_gateway.config.audit import Audit
@@ -35,7 +35,7 @@ from ostiary_gateway.config.step_up import StepUpSettings
 from ostiary_gateway.config.tracing import Tracing
 from ostiary_gateway.config.upstream import UpstreamSettings
 from ostiary_gateway.limits.settings import LimitSettings
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import AnyText, Constant, FilePath, Flag, Holds, Names, OneOf, Parsed, Text, Word
 from ostiary_gateway.settings.outgoing import bad_authorities, parse_origin
 from ostiary_gateway.settings.sections import OptionalSection, Section, Sections
@@ -54,7 +54,7 @@ DEFAULT_ATTRIBUTES = "kubernetes"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEntry:
     type: Annotated[str, TypeName(_TYPE.format("token_store"))]
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +89,9 @@ class IdentityEntry:
             unset="none for a single entry; required if there are several",
         ),
     ] = None
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.icon and self.icon_file is not None:
             fields.problem("there are two icons", "iconFile", "leave out icon or iconFile")
         if self.icon_file is not None and fields.is_right("iconFile"):
@@ -116,7 +116,7 @@ class GroupEntry:
     identities: Annotated[
         tuple[str, ...], Names("the identity providers whose users it is asked about", unset="all")
     ] = ()
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,14 +140,14 @@ class AuthorizationEntry:
             unset="all",
         ),
     ] = None
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionEntry:
     name: Annotated[str, EntryName(_NAME)]
     type: Annotated[str, TypeName(_TYPE.format("admission"))]
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +163,10 @@ class UpstreamEntry(UpstreamSettings):
     ] = ""
     insecure: Annotated[bool, Flag("plain HTTP is for the loopback only, unless this is `true`")] = False
     attributes: Annotated[
-        str | Fields,
+        str | ConfigSection,
         TypeOrEntry("how requests are understood (entry point `ostiary.attributes`)", "attributes"),
     ] = DEFAULT_ATTRIBUTES
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +297,7 @@ class GatewayFile:
         ),
     ] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.external_ca is not None and (mistake := bad_authorities(self.external_ca)):
             fields.problem(mistake, "externalCA")
         url = self.external_url

@@ -9,7 +9,7 @@ from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import OstiaryError
 from ostiary.keys.address import KeyAddress
 from ostiary_gateway.issuer.keys import LONGEST_LIFETIME, KeyLife
@@ -82,7 +82,7 @@ class IssuerKeys:
     def life(self) -> KeyLife:
         return KeyLife(self.sign_for, self.publish_ahead)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if (self.secret_file is None) == (not self.files) and fields.is_right("secretFile", "files"):
             hint = "openssl rand -hex 32 > issuer-secret, and keys: {secretFile: issuer-secret}"
             fields.problem("either secretFile or files must be set", None, hint)
@@ -114,7 +114,7 @@ def _check_device_key(address: KeyAddress) -> None:
     check_address(address)
 
 
-def _note(fields: Fields, key: str, read: object) -> None:
+def _note(fields: ConfigSection, key: str, read: object) -> None:
     assert callable(read)
     try:
         read()
@@ -155,7 +155,7 @@ class JwtIssuerSettings:
         """The path of `url`, empty if it has none."""
         return "" if self.url is None else self.url.path
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not SHORTEST_LIFETIME <= self.lifetime <= LONGEST_LIFETIME and fields.is_right("lifetime"):
             fields.problem("it must be from 30 seconds to 15 minutes", "lifetime")
         url = self.url

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.config.values import Address, Network, collapse, origin_text, parse_address
 from ostiary_gateway.settings.kinds import Names, Parsed, SettingKind, Text
 from ostiary_gateway.settings.outgoing import is_host, is_ip, parse_origin
@@ -56,7 +56,7 @@ class Networks(SettingKind[tuple[Network, ...]]):
     def label(self) -> str:
         return "list of networks"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[Network, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[Network, ...] | None:
         networks: list[Network] = []
         for text in Names(self.doc).read(fields, key, directory) or ():
             try:
@@ -84,7 +84,7 @@ class Networks(SettingKind[tuple[Network, ...]]):
 class Hosts(Names):
     """Names or addresses of hosts, without a port; in any case, which is then a small one."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         hosts = tuple(host.lower().rstrip(".") for host in super().read(fields, key, directory) or ())
         for host in hosts:
             if host and not is_host(host) and not is_ip(host):
@@ -100,7 +100,7 @@ class Pins(SettingKind[frozenset[str]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> frozenset[str] | None:
         pins = set()
         for text in Names(self.doc).read(fields, key, directory) or ():
             pin = parse_pin(text)
@@ -126,7 +126,7 @@ class Pins(SettingKind[frozenset[str]]):
 class Prefix(Text):
     """The beginning of a path, without a slash at its end."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = super().read(fields, key, directory) or "/"
         prefix = text.rstrip("/") or "/"
         if not re.fullmatch(PLAIN_PATH, prefix):
@@ -144,7 +144,7 @@ class Prefix(Text):
 class PathsAndBelow(Names):
     """Paths; one that ends with a slash stands for everything below it."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         paths = super().read(fields, key, directory)
         if not all(path == "/" or re.fullmatch(PLAIN_PATH, path.removesuffix("/")) for path in paths or ()):
             fields.problem("an entry is not a plain path", key, "write it as in /healthz or /static/")
@@ -153,7 +153,7 @@ class PathsAndBelow(Names):
 
 @dataclass(frozen=True)
 class PublicPaths(PathsAndBelow):
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         paths = super().read(fields, key, directory)
         if "/" in (paths or ()):
             fields.problem("everything would be public", key, "list the paths that need no sign-in")
@@ -164,7 +164,7 @@ class PublicPaths(PathsAndBelow):
 class PublicOrigin(Text):
     """An origin, as browsers write it, where clients bring what proves who they are."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = super().read(fields, key, directory)
         if not text:
             return text
@@ -185,7 +185,7 @@ class PublicOrigin(Text):
 class EntryName(Text):
     """What an entry of a list is called. A mistaken name is kept: others refer to it, and that is no second mistake."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         name = fields.optional_string(key)
         if name and not re.fullmatch(NAME, name):
             fields.problem("it is not a name of lower-case letters, digits and dashes", key)
@@ -199,7 +199,7 @@ class EntryName(Text):
 class TypeName(Text):
     """The type of a provider. It is read, and missed, by what builds the provider (`config.providers`)."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         return ""
 
 
@@ -225,7 +225,7 @@ class ProviderEntry(OptionalSection[S]):
 
 
 @dataclass(frozen=True)
-class TypeOrEntry(SettingKind["str | Fields"]):
+class TypeOrEntry(SettingKind["str | ConfigSection"]):
     """The type of a provider, or a mapping with the type and its settings."""
 
     plugin_type: str
@@ -234,7 +234,7 @@ class TypeOrEntry(SettingKind["str | Fields"]):
     def label(self) -> str:
         return "type, or `{type: ..., settings}`"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | Fields | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | ConfigSection | None:
         if isinstance(fields.plain(key), dict):
             return fields.section(key)
         return Text(self.doc).read(fields, key, directory)
@@ -242,7 +242,7 @@ class TypeOrEntry(SettingKind["str | Fields"]):
     def schema(self) -> dict[str, Json]:
         return {"anyOf": [{"type": "string", "minLength": 1}, {"$ref": f"#/$defs/{self.plugin_type}"}]}
 
-    def blank(self) -> str | Fields:
+    def blank(self) -> str | ConfigSection:
         return ""
 
 
@@ -254,7 +254,7 @@ class PolicyUpstreams(SettingKind["frozenset[str] | str"]):
     def label(self) -> str:
         return f"list, or `{ALL_UPSTREAMS}`"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> frozenset[str] | str | None:
         value = fields.plain(key)
         if value is None:
             return None

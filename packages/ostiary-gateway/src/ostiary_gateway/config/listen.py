@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.config.kinds import Networks, Pins, listen_address
 from ostiary_gateway.config.values import Address, Network
 from ostiary_gateway.http1.listen_limits import ListenLimits, ListenTimeouts
@@ -43,7 +43,7 @@ class ServerTls:
         ),
     ] = True
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if fields.is_right("certificate", "key"):
             _check_pair(self.certificate, self.key, fields)
         if self.client_ca is not None and (mistake := bad_authorities(self.client_ca)):
@@ -70,7 +70,7 @@ class ClientTls(OutgoingTls):
     ] = True
 
 
-def _check_pair(certificate: Path, key: KeyPlace, fields: Fields) -> None:
+def _check_pair(certificate: Path, key: KeyPlace, fields: ConfigSection) -> None:
     if mistake := bad_pair(certificate, key):
         fields.problem(mistake, "certificate")
 
@@ -154,7 +154,7 @@ class Listen:
         """From SIGTERM until the last request has ended."""
         return self.shutdown_delay + self.drain
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         is_plain = self.tls is None and not self.address.is_loopback and not self.insecure
         if is_plain and fields.is_right("tls", "insecure"):
             hint = "set listen.tls, or listen.insecure: true if a proxy in front of it terminates TLS"
@@ -162,7 +162,7 @@ class Listen:
         if self.grpc is not None:
             self._check_grpc(self.grpc.address, fields)
 
-    def _check_grpc(self, address: Address, fields: Fields) -> None:
+    def _check_grpc(self, address: Address, fields: ConfigSection) -> None:
         if self.tls is None and not address.is_loopback and fields.is_right("tls"):
             hint = "set listen.tls, or listen on the loopback"
             fields.problem("tokens, and the secrets of doors, would cross the network in plain text", "grpc", hint)

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Document, Reading, parse, read
+from ostiary.core.yaml import ConfigReader, Document, parse, read
 from ostiary_gateway.config import sections
 from ostiary_gateway.config.api_groups import check_api_plugins
 from ostiary_gateway.config.audit import Audit
@@ -78,7 +78,7 @@ def _config(
     built: list[object] | None = None,
     counts: ImmediateCounts | None = None,
 ) -> GatewayConfig:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     config = read_sections(reading, directory, clock, built, counts)
     if document.more:
         reading.root.problem("the file has a second YAML document", None, "remove it: only the first document is read")
@@ -89,7 +89,7 @@ def _config(
 
 
 def read_sections(
-    reading: Reading,
+    reading: ConfigReader,
     directory: Path,
     clock: Clock = SYSTEM_CLOCK,
     built: list[object] | None = None,

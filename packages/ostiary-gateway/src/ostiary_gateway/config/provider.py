@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import Place
 from ostiary_gateway.interfaces.authorization import AuthorizationProvider
 from ostiary_gateway.interfaces.group import GroupProvider
@@ -23,7 +23,7 @@ class Provider(Generic[T_co]):
     type: str
     instance: T_co
     place: Place = field(default=Place(), compare=False)
-    fields: Fields | None = field(default=None, compare=False, repr=False)
+    fields: ConfigSection | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ostiary.core.clock import Clock
 from ostiary.core.entry_points import list_entries
-from ostiary.core.yaml import Document, Fields, Node, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, Node
 from ostiary.errors import ConfigurationError
 from ostiary_gateway import catalog
 from ostiary_gateway.capabilities import ability
@@ -40,7 +40,7 @@ class Builder:
         self._external_url = external_url.rstrip("/")
         self._built = [] if built is None else built
 
-    def build(self, plugin_type: str, fields: Fields, *, name: str) -> Provider[Any] | None:
+    def build(self, plugin_type: str, fields: ConfigSection, *, name: str) -> Provider[Any] | None:
         """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
         type_name = fields.string("type")
         if type_name == "":
@@ -49,7 +49,7 @@ class Builder:
             return None
         return self._build(plugin_type, type_name, fields, name=name)
 
-    def build_for_key(self, plugin_type: str, key: str, fields: Fields) -> Provider[Any] | None:
+    def build_for_key(self, plugin_type: str, key: str, fields: ConfigSection) -> Provider[Any] | None:
         """The provider whose settings stand under a key that says its type; it has the key for a name."""
         type_name = catalog.type_for_key(plugin_type, key)
         if type_name is None:
@@ -58,7 +58,7 @@ class Builder:
             return None
         return self._build(plugin_type, type_name, fields, name=key)
 
-    def _build(self, plugin_type: str, type_name: str, fields: Fields, *, name: str) -> Provider[Any] | None:
+    def _build(self, plugin_type: str, type_name: str, fields: ConfigSection, *, name: str) -> Provider[Any] | None:
         try:
             context = catalog.Context(name, self._directory, self._clock, self._counts, self._external_url)
             instance = catalog.load(plugin_type, type_name).from_config(fields, context)
@@ -76,10 +76,10 @@ class Builder:
         return None
 
     def build_without_settings(
-        self, plugin_type: str, type_name: str, fields: Fields, key: str, *, name: str
+        self, plugin_type: str, type_name: str, fields: ConfigSection, key: str, *, name: str
     ) -> Provider[Any] | None:
         """The same for a type that stands alone, as a text under *key*."""
-        empty = Reading(Document(Node({"type": Node(type_name)})))
+        empty = ConfigReader(Document(Node({"type": Node(type_name)})))
         provider = self.build(plugin_type, empty.root, name=name)
         for problem in empty.problems:
             fields.problem(problem.message, key, problem.hint)
@@ -95,14 +95,14 @@ async def close_all(instances: Iterable[object]) -> None:
                 await closing.close()
 
 
-def _report_missing_type(plugin_type: str, fields: Fields) -> None:
+def _report_missing_type(plugin_type: str, fields: ConfigSection) -> None:
     # What is no text has been reported as such.
     if fields.plain("type") in (None, ""):
         names = ", ".join(sorted({entry.name for entry in list_entries(plugin_type)}))
         fields.problem("the type is missing", "type", f"known types: {names}")
 
 
-def _report(error: ConfigurationError, fields: Fields) -> None:
+def _report(error: ConfigurationError, fields: ConfigSection) -> None:
     for problem in error.problems:
         fields.problem(f"{error.summary}: {problem}", None, problem.hint)
     if not error.problems:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from typing import Any, TypeVar
 
-from ostiary.core.yaml import Document, Fields, Node, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, Node
 from ostiary.model import Place
 from ostiary_gateway.capabilities import has_trait
 from ostiary_gateway.config.audit import Audit, AuditEntry
-from ostiary_gateway.config.branding import MOST_ENCODED, Look, image_or_none
+from ostiary_gateway.config.branding import MOST_ENCODED, Branding, image_or_none
 from ostiary_gateway.config.certificate_files import certificate_pem, certificates, own_authorities
 from ostiary_gateway.config.extauth import DoorSettings
 from ostiary_gateway.config.file_checks import DEFAULT_STORE_FILE
@@ -71,7 +71,7 @@ DEFAULT_STORE = {"type": Node(DEFAULT_STORE_TYPE), "path": Node(DEFAULT_STORE_FI
 # --- what browsers and programs see ---
 
 
-def external_url(file: GatewayFile, root: Fields) -> str:
+def external_url(file: GatewayFile, root: ConfigSection) -> str:
     """What browsers and programs call the gateway; worked out from the address where that is possible."""
     if file.external_url is not None:
         return file.external_url.geturl()
@@ -89,7 +89,7 @@ def authorities_pem(file: GatewayFile) -> str | None:
     return None if file.listen.tls is None else own_authorities(file.listen.tls.certificate)
 
 
-def look(file: GatewayFile, root: Fields, known: IdentitiesByName) -> Look:
+def look(file: GatewayFile, root: ConfigSection, known: IdentitiesByName) -> Branding:
     """How the pages look. All images on a page count, because each is part of it."""
     look = file.pages.look()
     images = [look.logo, look.favicon, *(provider.image for provider in known.values() if provider is not None)]
@@ -104,7 +104,7 @@ def look(file: GatewayFile, root: Fields, known: IdentitiesByName) -> Look:
 
 def store(file: GatewayFile, builder: Builder) -> Provider[Any] | None:
     if file.store is None:
-        return builder.build("token_store", Reading(Document(Node(dict(DEFAULT_STORE)))).root, name="store")
+        return builder.build("token_store", ConfigReader(Document(Node(dict(DEFAULT_STORE)))).root, name="store")
     return builder.build("token_store", file.store.fields, name="store")
 
 
@@ -198,7 +198,7 @@ def admission(file: GatewayFile, builder: Builder) -> tuple[Provider[AdmissionPr
     return tuple(provider for provider in providers if provider is not None)
 
 
-def audit(configured: Audit, builder: Builder, root: Fields) -> tuple[Provider[AuditProvider], ...]:
+def audit(configured: Audit, builder: Builder, root: ConfigSection) -> tuple[Provider[AuditProvider], ...]:
     """The providers of audit: of ``log``, ``stdout`` and ``webhook``, and then the others."""
     check_unique(configured.sinks)
     providers = [
@@ -208,22 +208,22 @@ def audit(configured: Audit, builder: Builder, root: Fields) -> tuple[Provider[A
     return tuple(provider for provider in providers if provider is not None)
 
 
-def _audit_by_key(configured: Audit, builder: Builder, root: Fields) -> Iterator[Provider[AuditProvider] | None]:
+def _audit_by_key(configured: Audit, builder: Builder, root: ConfigSection) -> Iterator[Provider[AuditProvider] | None]:
     """Those that have a key of their own in the section."""
     for setting in settings_of(Audit):
         kind: object = setting.kind
         value = getattr(configured, setting.attribute)
-        if isinstance(kind, ProviderSettings) and isinstance(value, Fields):
+        if isinstance(kind, ProviderSettings) and isinstance(value, ConfigSection):
             yield builder.build_for_key(kind.plugin_type, setting.name, value)
         elif isinstance(kind, ProviderFlag) and value:
-            nothing = Reading(Document(Node({})))
+            nothing = ConfigReader(Document(Node({})))
             yield builder.build_for_key(kind.plugin_type, setting.name, nothing.root)
             for problem in nothing.problems:
                 root.problem(f"{setting.name}: {problem.message}", "audit", problem.hint)
 
 
 def identity_as(
-    fields: Fields, plugin_type: str, name: str, identity_name: str, known: IdentitiesByName
+    fields: ConfigSection, plugin_type: str, name: str, identity_name: str, known: IdentitiesByName
 ) -> Provider[Any] | None:
     """The object of an identity provider in a second part: one object may be several kinds of provider."""
     if fields.string("type"):
@@ -254,6 +254,6 @@ def _parts(provider: Provider[T]) -> tuple[str, str, T, Place]:
     return provider.name, provider.type, provider.instance, provider.place
 
 
-def lacks_client_certificates(listen: Listen, fields: Fields) -> bool:
+def lacks_client_certificates(listen: Listen, fields: ConfigSection) -> bool:
     """Whether the listener checks no client certificates, and not because of a mistake in its settings."""
     return (listen.tls is None or listen.tls.client_ca is None) and fields.is_right_at("listen.tls")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.config.kinds import NAME
 from ostiary_gateway.interfaces.identity import RequiredAuthentication
 from ostiary_gateway.settings.kinds import Duration, Integer, Names, Text, Texts
@@ -88,7 +88,7 @@ class StepUpRuleSettings:
     def required(self) -> RequiredAuthentication:
         return RequiredAuthentication(acr_values=self.acr, max_age=self.max_age, amr_values=self.amr)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not self.resources and not self.paths and fields.is_right("resources", "paths"):
             fields.problem("no request falls under this rule", hint='name resources or paths, as in resources: ["*"]')
         if self.required == RequiredAuthentication() and fields.is_right("acr", "amr", "maxAge"):
@@ -114,7 +114,7 @@ class StepUpSettings:
         Sections("all rules that a request falls under must be met", StepUpRuleSettings, "One rule."),
     ] = ()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names) and fields.is_right("rules"):
             fields.problem("two rules have the same name", "rules")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Ratio, Text
 from ostiary_gateway.settings.outgoing import OutgoingTls, parse_origin
 from ostiary_gateway.settings.sections import Section
@@ -66,7 +66,7 @@ class Tracing:
     wait: Annotated[timedelta, Duration("spans are sent after this time, however few")] = timedelta(seconds=5)
     timeout: Annotated[timedelta, Duration("for one request to the collector")] = timedelta(seconds=10)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if importlib.util.find_spec("opentelemetry") is None or importlib.util.find_spec("opentelemetry.proto") is None:
             fields.problem(
                 "the package that encodes spans is not installed", None, "pip install 'ostiary-gateway[otel]'"
@@ -76,7 +76,7 @@ class Tracing:
         self._check_endpoint(fields)
         self._check_headers(fields)
 
-    def _check_endpoint(self, fields: Fields) -> None:
+    def _check_endpoint(self, fields: ConfigSection) -> None:
         scheme, _, rest = self.endpoint.partition("://")
         try:
             url = parse_origin(f"{scheme}://{re.split('[/?]', rest)[0]}")
@@ -87,7 +87,7 @@ class Tracing:
         if url.scheme == "http" and not is_loopback(url.hostname or ""):
             fields.problem("spans would cross the network in plain text", "endpoint", "use https")
 
-    def _check_headers(self, fields: Fields) -> None:
+    def _check_headers(self, fields: ConfigSection) -> None:
         if self.headers_file is None or not fields.is_right("headersFile"):
             return
         # Only here: nothing of tracing is loaded where it is not configured.

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import Place
 from ostiary_gateway.capabilities import has_trait
 from ostiary_gateway.config.kinds import PLAIN_PATH, Hosts, PathsAndBelow, Prefix, PublicOrigin, PublicPaths
@@ -79,7 +79,7 @@ class RedirectSettings:
         seconds=60
     )
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not SHORTEST_ACTION <= self.lifetime <= LONGEST_ACTION and fields.is_right("lifetime"):
             fields.problem("it must be from 5 seconds to 5 minutes", "lifetime")
 
@@ -97,7 +97,7 @@ class ShadowSettings:
         int, Integer("at most so many reviews a second, in each worker; what would be more is counted as dropped")
     ] = 20
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.share < _LEAST_SHARE and fields.is_right("share"):
             fields.problem("no request would be compared", "share", "leave shadow out, or set a larger share")
 

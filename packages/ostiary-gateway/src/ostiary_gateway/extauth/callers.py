@@ -49,7 +49,7 @@ def presented_secret(headers: Headers) -> bytes:
 log = logging.getLogger("ostiary.gateway")
 
 
-class VainQuestions:
+class InvalidRequestLog:
     """Those of one handler."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:

@@ -14,9 +14,9 @@ from ostiary_gateway.http1.headers import (
     IDENTITY,
     OVERRIDES,
     BadHeader,
+    FilteredHeaders,
     HeaderFilter,
     Headers,
-    Scanned,
     normal_name,
     websocket_token,
 )
@@ -55,7 +55,7 @@ def cleared(drop: Sequence[str] = ()) -> list[str]:
 class CarriedHeaders(HeaderFilter):
     """Reads the headers of a carried request. A token that the proxy cannot take out of them is refused."""
 
-    def scan(self, headers: Headers) -> Scanned:
+    def scan(self, headers: Headers) -> FilteredHeaders:
         # Among the WebSocket protocols: a proxy sets or removes whole headers, and this one has others in it.
         if websocket_token(headers) is not None:
             raise BadHeader("a token in Sec-WebSocket-Protocol cannot pass another proxy: send it in Authorization")
@@ -73,7 +73,7 @@ class ClaimsRefused(CarriedHeaders):
         super().__init__(drop=drop)
         self._passable = {name.lower().encode() for name in (*told, *cleared(drop), *OVERWRITTEN)}
 
-    def scan(self, headers: Headers) -> Scanned:
+    def scan(self, headers: Headers) -> FilteredHeaders:
         for name, _ in headers:
             lower = name.lower()
             if lower not in self._passable and self.is_protected(normal_name(lower)):

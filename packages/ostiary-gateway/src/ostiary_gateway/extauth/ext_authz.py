@@ -23,7 +23,7 @@ from ipaddress import ip_address
 from ostiary.core.bounded_cache import BoundedByOwner
 from ostiary.core.clock import Clock
 from ostiary.wire import status
-from ostiary_gateway.extauth.callers import VainQuestions
+from ostiary_gateway.extauth.callers import InvalidRequestLog
 from ostiary_gateway.extauth.dialects import ORIGINAL_UPGRADE
 from ostiary_gateway.extauth.forward_auth import ASKED, BAD_QUESTION, REFUSED, UNKNOWN_CALLER, Door
 from ostiary_gateway.extauth.forwarded_request import CarriedExchange
@@ -186,7 +186,7 @@ class CheckHandler:
         self._doors = doors
         self._limits = limits
         self._metrics = metrics
-        self._vain = VainQuestions(metrics, clock)
+        self._vain = InvalidRequestLog(metrics, clock)
         self._known: BoundedByOwner[bytes, CarriedRequest] = BoundedByOwner(KNOWN_BYTES, KNOWN_BYTES_PER_OWNER)
 
     def handle(self, call: Call) -> None:

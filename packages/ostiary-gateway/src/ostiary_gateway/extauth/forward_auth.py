@@ -18,7 +18,7 @@ from ostiary.core.clock import Clock
 from ostiary.wire import status
 from ostiary_gateway.config.extauth import DoorSettings
 from ostiary_gateway.config.kinds import DOORS_PREFIX
-from ostiary_gateway.extauth.callers import DoorCallers, VainQuestions, presented_secret
+from ostiary_gateway.extauth.callers import DoorCallers, InvalidRequestLog, presented_secret
 from ostiary_gateway.extauth.dialects import DIALECTS, ProxyDialect, is_sign_in_path
 from ostiary_gateway.extauth.forwarded_request import ALLOWED, ForwardAuthExchange
 from ostiary_gateway.extauth.request import BadQuestion, CarriedRequest, carried_request
@@ -98,7 +98,7 @@ class DoorHandler:
         self._pass_on = pass_on
         self._metrics = metrics
         self._monotonic = clock.monotonic
-        self._vain = VainQuestions(metrics, clock)
+        self._vain = InvalidRequestLog(metrics, clock)
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises, as an engine does not."""

@@ -17,9 +17,9 @@ from ostiary_gateway.extauth.identity_headers import NO_ASSERTION, NOBODY, cooki
 from ostiary_gateway.http1.exchange import Account, Exchange, Tunnel
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.http1.write_coalescer import OutgoingTransport
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.request_log import RequestRecords
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.request_log import RequestLog
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.upstreams import Upstream
 
 STATUS_HEADER, BODY_HEADER = b"X-Ostiary-Status", b"X-Ostiary-Body"
@@ -141,29 +141,29 @@ class AllowedAnswers:
         """Whether an answer is `RequestPlan.identity` and nothing else, so that it can be given again."""
         return self._upstream.assertions is None and not self._cleans_cookies
 
-    def answer(self, records: RequestRecords, answers: Answers, passage: Passage) -> None:
-        plan, exchange = passage.plan, passage.exchange
+    def answer(self, records: RequestLog, answers: Responses, ctx: RequestContext) -> None:
+        plan, exchange = ctx.plan, ctx.exchange
         assert isinstance(exchange, CarriedExchange)
         if not plan.identity:
             user = NOBODY if plan.public else plan.user
             plan.identity = identity_answer(user, self._dialect, self._extra_keys)
         try:
-            lines = plan.identity + self._assertion(passage)
+            lines = plan.identity + self._assertion(ctx)
         except ProviderError as error:
-            records.conclude(passage, 503)
-            answers.send_unsigned(passage, error)
+            records.conclude(ctx, 503)
+            answers.send_unsigned(ctx, error)
             return
         if self._cleans_cookies:
-            lines += cookies_answer(passage.scanned.cookies, self._dialect)
-        records.conclude(passage, ALLOWED)
+            lines += cookies_answer(ctx.scanned.cookies, self._dialect)
+        records.conclude(ctx, ALLOWED)
         if not exchange.gone:
             exchange.allow(lines)
 
-    def _assertion(self, passage: Passage) -> bytes:
+    def _assertion(self, ctx: RequestContext) -> bytes:
         assertions = self._upstream.assertions
         if assertions is None:
             return b""
-        return NO_ASSERTION if passage.plan.public else assertions.line(passage.token.session, passage.plan.user)
+        return NO_ASSERTION if ctx.plan.public else assertions.line(ctx.token.session, ctx.plan.user)
 
 
 def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:

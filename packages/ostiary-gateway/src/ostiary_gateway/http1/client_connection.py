@@ -32,7 +32,7 @@ from ostiary_gateway.http1.response import (
     AnswerHeaders,
     FailureKind,
     Framing,
-    Receiver,
+    ResponseHandler,
     UpstreamLost,
 )
 from ostiary_gateway.http1.write_coalescer import Outbox, OutgoingTransport
@@ -240,7 +240,7 @@ class UpstreamConnection(asyncio.Protocol):
         # Set by the event loop before anything else happens.
         self.transport: OutgoingTransport
         self._tls: object = None
-        self.receiver: Receiver | None = None
+        self.receiver: ResponseHandler | None = None
         self.reused = False
         self.deadline = _NEVER
         # How long to wait for more of an answer once it has begun.
@@ -272,7 +272,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- the sender of a request calls these ---
 
-    def send(self, head: bytes, receiver: Receiver, *, is_head: bool) -> None:
+    def send(self, head: bytes, receiver: ResponseHandler, *, is_head: bool) -> None:
         """Begin a request; its answer goes to *receiver*."""
         self.receiver = receiver
         self._is_head = is_head
@@ -517,7 +517,7 @@ class UpstreamConnection(asyncio.Protocol):
             log.error("an answer failed inside the gateway", extra={"cause": type(cause).__name__}, exc_info=cause)
         self._fail(str(cause) if isinstance(cause, UpstreamLost) else "its answer is not HTTP")
 
-    def _complete(self, receiver: Receiver) -> None:
+    def _complete(self, receiver: ResponseHandler) -> None:
         """Deliver the end of the answer. The connection goes back first, so that the next request finds it."""
         self.receiver = None
         self.deadline = _NEVER

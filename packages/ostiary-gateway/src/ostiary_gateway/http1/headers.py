@@ -128,7 +128,7 @@ class BadHeader(ValueError):
 NO_DIGEST = b""
 
 
-class Scanned:
+class FilteredHeaders:
     """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
 
     `cookies` are those of `lines`, on one line, for a proxy that has to set them by itself.
@@ -204,9 +204,9 @@ class HeaderFilter:
         """Whether all of `TRACES` go on to the upstream."""
         return all(self.action(name) is Action.TRACE for name in TRACES)
 
-    def scan(self, headers: Headers) -> Scanned:
+    def scan(self, headers: Headers) -> FilteredHeaders:
         """What a request's headers say to us, and the lines of them that go on to the upstream."""
-        scanned = Scanned()
+        scanned = FilteredHeaders()
         lines: list[bytes] = []
         traces: list[bytes] = []
         listed: set[bytes] | None = None

@@ -40,7 +40,7 @@ def framing_header(name: bytes) -> int:
     return _FRAMING_HEADERS.get(name.lower(), NOT_FRAMING)
 
 
-class Receiver(Protocol):
+class ResponseHandler(Protocol):
     """The sender of one request.
 
     It hears `response_whole`, or the answer piece by piece. `response_whole`, `response_end` and `upstream_lost` are

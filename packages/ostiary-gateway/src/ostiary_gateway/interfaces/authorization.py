@@ -52,7 +52,7 @@ class ChoosesCacheKey(Protocol):
 
 
 @runtime_checkable
-class TellsWhereNamesMatter(Protocol):
+class NameIndependent(Protocol):
     """A provider that knows whether its decision on a resource depends on the name of the object.
 
     Where it does not, the gateway uses the decision for other objects as well, as long as it may use it at all: for
@@ -202,7 +202,8 @@ class AllowsEverything(Protocol):
     """A trait: the provider allows every request of every user.
 
     The gateway warns of it at every start, and refuses to serve others than this machine where users prove nothing
-    either (`ostiary_gateway.interfaces.identity.ProvesNothing`). Of a provider without it we assume that it can refuse.
+    either (`ostiary_gateway.interfaces.identity.Unauthenticated`). Of a provider without it we assume that it can
+    refuse.
     """
 
     allows_everything: bool

@@ -295,7 +295,7 @@ class NeedsClientCertificate(Protocol):
 
 
 @runtime_checkable
-class ProvesNothing(Protocol):
+class Unauthenticated(Protocol):
     """A trait: everybody who can connect is signed in, without any proof.
 
     Together with `ostiary_gateway.interfaces.authorization.AllowsEverything` this opens the gateway to all, so it then

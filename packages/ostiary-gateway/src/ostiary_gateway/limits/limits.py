@@ -3,7 +3,7 @@
     rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
 
 Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together,
-and nearly so by all replicas (`core.counting`); seats and streams by each worker. Each user has a `UserShare`, which
+and nearly so by all replicas (`core.counting`); seats and streams by each worker. Each user has a `UserUsage`, which
 counts what they hold.
 """
 
@@ -22,7 +22,7 @@ from ostiary_gateway.http1.exchange import ClientConnection
 from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
 from ostiary_gateway.limits.rates import Buckets, FailedAttempts
 from ostiary_gateway.limits.settings import LimitSettings
-from ostiary_gateway.limits.user_usage import Leave, UserShare, no_place
+from ostiary_gateway.limits.user_usage import Leave, UserUsage, no_place
 
 # Seats: how many requests are served at once, and in which order those are served that wait for a seat.
 #
@@ -33,11 +33,11 @@ from ostiary_gateway.limits.user_usage import Leave, UserShare, no_place
 class _Waiter:
     __slots__ = ("deadline", "share", "turn")
 
-    def __init__(self, share: UserShare, turn: asyncio.Future[Leave], deadline: float) -> None:
+    def __init__(self, share: UserUsage, turn: asyncio.Future[Leave], deadline: float) -> None:
         self.share, self.turn, self.deadline = share, turn, deadline
 
 
-class FairSeats:
+class FairSemaphore:
     """Bounds the requests that are served at once, in all and for one user. Each user has a queue of their own.
 
     The queues are served in turn. A user who holds their share is passed over: while a seat is free, nobody waits but
@@ -59,7 +59,7 @@ class FairSeats:
         self._queue_length, self._queued_in_all, self._wait_seconds = queue_length, queued_in_all, wait_seconds
         self._clock = clock
         # In the order in which they are served: a user who has been served goes to the end.
-        self._queues: dict[UserShare, deque[_Waiter]] = {}
+        self._queues: dict[UserUsage, deque[_Waiter]] = {}
         # All that wait, the longest first. All may wait equally long, so this is also the order of deadlines.
         self.waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -69,7 +69,7 @@ class FairSeats:
     def queued(self) -> int:
         return len(self.waiters)
 
-    def try_enter(self, share: UserShare) -> Leave | None:
+    def try_enter(self, share: UserUsage) -> Leave | None:
         """A seat, if there is one right now."""
         # A user who waits although a seat is free holds their whole share, so nobody is overtaken.
         if self.in_flight >= self._seats or share.seats >= self._per_user:
@@ -78,11 +78,11 @@ class FairSeats:
         share.seats += 1
         return share.leave_seat
 
-    def is_free_for(self, share: UserShare) -> bool:
+    def is_free_for(self, share: UserUsage) -> bool:
         """Whether `try_enter` would give a seat."""
         return self.in_flight < self._seats and share.seats < self._per_user
 
-    async def wait(self, share: UserShare) -> Leave:
+    async def wait(self, share: UserUsage) -> Leave:
         """A seat, when it is this user's turn; raises `TooManyRequests` if the queue is full or the wait too long."""
         leave = self.try_enter(share)
         if leave is not None:
@@ -107,7 +107,7 @@ class FairSeats:
             if not waiter.turn.done():
                 waiter.turn.set_exception(self._refusal("the request waited too long in the queue"))
 
-    def _enqueue(self, share: UserShare) -> _Waiter:
+    def _enqueue(self, share: UserUsage) -> _Waiter:
         if len(self._queues.get(share, ())) >= self._queue_length:
             raise self._refusal("too many requests of this user are queued")
         if len(self.waiters) >= self._queued_in_all:
@@ -134,7 +134,7 @@ class FairSeats:
                 share.seats += 1
                 waiter.turn.set_result(share.leave_seat)
 
-    def _to_the_end(self, share: UserShare) -> None:
+    def _to_the_end(self, share: UserUsage) -> None:
         queue = self._queues.pop(share, None)
         if queue is not None:
             self._queues[share] = queue
@@ -182,7 +182,7 @@ class StreamLimit:
         self._per_user, self._in_all = per_user, in_all
         self.open_in_all = 0
 
-    def try_open(self, share: UserShare) -> Leave | None:
+    def try_open(self, share: UserUsage) -> Leave | None:
         """A place, if one is free."""
         if not share.exempt and (self._has_most(share) or self._is_full):
             return None
@@ -190,7 +190,7 @@ class StreamLimit:
         self.open_in_all += 1
         return share.close_stream
 
-    def open(self, share: UserShare) -> Leave:
+    def open(self, share: UserUsage) -> Leave:
         """A place; raises `TooManyRequests` if none is free."""
         leave = self.try_open(share)
         if leave is None:
@@ -200,11 +200,11 @@ class StreamLimit:
             raise TooManyRequests("too many open streams", cause=cause, retry_after=1.0)
         return leave
 
-    def close(self, share: UserShare) -> None:
+    def close(self, share: UserUsage) -> None:
         share.streams -= 1
         self.open_in_all -= 1
 
-    def _has_most(self, share: UserShare) -> bool:
+    def _has_most(self, share: UserUsage) -> bool:
         return bool(self._per_user) and share.streams >= self._per_user
 
     @property
@@ -224,7 +224,7 @@ class UnreadLimit:
         self._per_user, self._in_all = per_user, in_all
         self.held_in_all = 0
 
-    def hold(self, share: UserShare, size: int) -> bool:
+    def hold(self, share: UserUsage, size: int) -> bool:
         """Count *size* more bytes, or fewer if it is negative; False if they are too many."""
         share.unread += size
         self.held_in_all += size
@@ -255,7 +255,7 @@ class Limits:
         counts: ImmediateCounts | None = None,
     ) -> None:
         self.settings = settings = settings or LimitSettings()
-        self.seats = FairSeats(
+        self.seats = FairSemaphore(
             settings.concurrency,
             per_user=settings.seats_per_user,
             queue_length=settings.queue_length,
@@ -270,7 +270,7 @@ class Limits:
         rate, burst = settings.requests_per_second, settings.burst
         self._rate = Buckets(rate, burst, clock=clock, counts=counts, name="requests")
         self._has_rate = rate > 0
-        self._shares: WeakValueDictionary[tuple[str, bool], UserShare] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[tuple[str, bool], UserUsage] = WeakValueDictionary()
 
     @asynccontextmanager
     async def lookup(self, address: str) -> AsyncIterator[None]:
@@ -290,13 +290,13 @@ class Limits:
         """How many bytes wait for clients and upstreams that do not read them."""
         return self._unread.held_in_all
 
-    def share(self, user: UserInfo) -> UserShare:
+    def share(self, user: UserInfo) -> UserUsage:
         """The share that a user's requests count for. It lives as long as a plan, a request or a connection has it."""
         settings = self.settings
         exempt = user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups)
         share = self._shares.get((user.username, exempt))
         if share is None:
-            share = self._shares[user.username, exempt] = UserShare(
+            share = self._shares[user.username, exempt] = UserUsage(
                 user.username,
                 seats=self.seats,
                 streams=self.streams,
@@ -306,7 +306,7 @@ class Limits:
             )
         return share
 
-    def try_enter(self, share: UserShare) -> Leave | None:
+    def try_enter(self, share: UserUsage) -> Leave | None:
         """A seat, if there is one right now; None if the caller must `wait` for it."""
         if share.exempt:
             return no_place
@@ -314,7 +314,7 @@ class Limits:
             self.check_rate(share.name)
         return self.seats.try_enter(share)
 
-    def pass_through(self, share: UserShare) -> bool:
+    def pass_through(self, share: UserUsage) -> bool:
         """Count a request that is over as soon as it is let in, and needs a seat for no time.
 
         False if it must go the usual way, by `try_enter`: nothing was counted then.
@@ -324,8 +324,8 @@ class Limits:
         # The rate comes last: what takes from it is let in.
         return self.seats.is_free_for(share) and not (self._has_rate and self._rate.take(share.name))
 
-    def take_seat(self, share: UserShare) -> bool:
-        """Count a request and take a seat, which `UserShare.leave` gives back, if there is one right now.
+    def take_seat(self, share: UserUsage) -> bool:
+        """Count a request and take a seat, which `UserUsage.leave` gives back, if there is one right now.
 
         False if it must go the usual way, by `try_enter`: nothing was counted then.
         """
@@ -338,10 +338,10 @@ class Limits:
         share.seats += 1
         return True
 
-    async def wait(self, share: UserShare) -> Leave:
+    async def wait(self, share: UserUsage) -> Leave:
         return await self.seats.wait(share)
 
-    def open_stream(self, share: UserShare) -> Leave:
+    def open_stream(self, share: UserUsage) -> Leave:
         if self._has_rate and not share.exempt:
             self.check_rate(share.name)
         return self.streams.open(share)
@@ -357,7 +357,7 @@ class Limits:
 # Counts the connections of each user. Called by the engine when a connection carries another user's request.
 
 
-def charge_connection(connection: ClientConnection, share: UserShare) -> bool:
+def charge_connection(connection: ClientConnection, share: UserUsage) -> bool:
     """Count *connection* for the user of *share*, and no longer for its last one; False if that user has too many."""
     account = connection.account
     if account is None:

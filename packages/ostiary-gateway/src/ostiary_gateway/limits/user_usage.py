@@ -30,16 +30,16 @@ class SeatsOfAll(Protocol):
 class StreamsOfAll(Protocol):
     """The streams, as a share gives one back."""
 
-    def close(self, share: UserShare) -> None: ...
+    def close(self, share: UserUsage) -> None: ...
 
 
 class UnreadOfAll(Protocol):
     """The unread bytes, as a share counts its own."""
 
-    def hold(self, share: UserShare, size: int) -> bool: ...
+    def hold(self, share: UserUsage, size: int) -> bool: ...
 
 
-class UserShare:
+class UserUsage:
     """The share of one user, for all of their tokens."""
 
     __slots__ = (

@@ -215,7 +215,9 @@ def _in_own_thread(work: Callable[[], T]) -> Future[T]:
 
 
 class SignedRequest:
-    """One request's way to the cluster, with the credential that it has. It is what a `Proxied` calls its upstream."""
+    """One request's way to the cluster, with the credential that it has. It is what a `ProxiedRequest` calls its
+    upstream.
+    """
 
     refuses_redirects = True
 

@@ -18,14 +18,14 @@ from ostiary.core.clock import Clock
 from ostiary.errors import OstiaryError
 from ostiary.wire.status import failure
 from ostiary_gateway.http1.exchange import Exchange
-from ostiary_gateway.http1.headers import BadHeader, HeaderFilter, Scanned
+from ostiary_gateway.http1.headers import BadHeader, FilteredHeaders, HeaderFilter
 from ostiary_gateway.http1.request_head import RequestHead, framing_lines
 from ostiary_gateway.http1.response import FailureKind, UpstreamLost
 from ostiary_gateway.local_proxy.cluster import ConnectedCluster, SignedRequest
 from ostiary_gateway.local_proxy.loopback_tokens import LoopbackTokens
 from ostiary_gateway.local_proxy.record import ConnectRecord
 from ostiary_gateway.observability.repeated_log import RepeatedLog
-from ostiary_gateway.proxy.proxied_request import Proxied
+from ostiary_gateway.proxy.proxied_request import ProxiedRequest
 
 # Whether a request to a listener may go on: it names the listener, no web page sends it, and it has the token. Pure.
 #
@@ -143,7 +143,7 @@ class Forwarding:
         self._log.write(logging.WARNING, "a request was refused", fields)
         _answer(exchange, refusal.status, refusal.reason, refusal.message)
 
-    async def _forward(self, exchange: Exchange, scanned: Scanned, impersonation: bytes) -> None:
+    async def _forward(self, exchange: Exchange, scanned: FilteredHeaders, impersonation: bytes) -> None:
         try:
             signed = SignedRequest(self._cluster.route(), _ClientHeaders(has_impersonation=bool(impersonation)))
             credential = await signed.sign()
@@ -174,7 +174,7 @@ class Forwarding:
                 b"\r\n\r\n" if request.bare else framing_lines(request),
             )
         )
-        proxied = Proxied(exchange, signed, head, audit_line, _NO_LIMIT, self, Sent(exchange, signed))
+        proxied = ProxiedRequest(exchange, signed, head, audit_line, _NO_LIMIT, self, Sent(exchange, signed))
         proxied.credential = credential
         proxied.relayed = _is_relayed(request.target)
         proxied.tells_when_started = True
@@ -184,12 +184,12 @@ class Forwarding:
         self.open -= 1
         self._note_use()
 
-    # --- called by `Proxied` ---
+    # --- called by `ProxiedRequest` ---
 
-    def proxied_started(self, proxied: Proxied[Sent], status: int) -> None:
+    def proxied_started(self, proxied: ProxiedRequest[Sent], status: int) -> None:
         proxied.context.signed.note(status)
 
-    def proxied_finished(self, proxied: Proxied[Sent], status: int, error: UpstreamLost | None) -> None:
+    def proxied_finished(self, proxied: ProxiedRequest[Sent], status: int, error: UpstreamLost | None) -> None:
         self._end()
         if error is None:
             return
@@ -198,7 +198,7 @@ class Forwarding:
         fields = {"context": self._name, "cause": signed.error}
         self._log.write(logging.WARNING, "the cluster could not be asked", fields)
 
-    def proxied_failed(self, proxied: Proxied[Sent], status: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: ProxiedRequest[Sent], status: int, kind: FailureKind) -> None:
         signed, exchange = proxied.context.signed, proxied.context.exchange
         access = signed.route.access
         if kind is FailureKind.CREDENTIAL:
@@ -209,10 +209,10 @@ class Forwarding:
         reason = {503: "ServiceUnavailable", 504: "Timeout"}.get(status, "")
         _answer(exchange, status, reason, f"ostiary connect could not ask {access.server}: {signed.error}")
 
-    def proxied_streams(self, proxied: Proxied[Sent]) -> bool:
+    def proxied_streams(self, proxied: ProxiedRequest[Sent]) -> bool:
         return True
 
-    def proxied_refused(self, proxied: Proxied[Sent]) -> None:
+    def proxied_refused(self, proxied: ProxiedRequest[Sent]) -> None:
         raise AssertionError("streams are not counted here")
 
 
@@ -226,7 +226,7 @@ class _ClientHeaders:
         return header == "Impersonate-User" and self._has_impersonation
 
 
-def _impersonation(scanned: Scanned) -> bytes:
+def _impersonation(scanned: FilteredHeaders) -> bytes:
     """The client's own lines; raises `BadHeader` for those that some or all API servers do not act upon.
 
     The client's lines replace those of the kubeconfig, so with such lines nobody would be impersonated.

@@ -21,7 +21,7 @@ from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.interfaces.token_store import Session
 from ostiary_gateway.login.cookies import Cookie
 from ostiary_gateway.login.identity_service import SignedIn
-from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.visit import browser_text
 from ostiary_gateway.sessions import Attested, Tokens, keeping_secret, unseal_kept
 
@@ -64,7 +64,7 @@ def _code_of(secret: Secret, purpose: bytes) -> str:
 
 class BrowserSessions:
     def __init__(
-        self, tokens: Tokens, recheck: Recheck, lengths: SessionLengths, *, secure: bool, clock: Clock
+        self, tokens: Tokens, recheck: Recheck, lengths: SessionLifetimes, *, secure: bool, clock: Clock
     ) -> None:
         self._tokens = tokens
         self._lengths = lengths

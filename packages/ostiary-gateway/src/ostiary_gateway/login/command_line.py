@@ -24,7 +24,7 @@ from ostiary.core.clock import Clock
 from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.interfaces.token_store import RecordStore, Session
 from ostiary_gateway.login.identity_service import SignedIn
-from ostiary_gateway.login.login_transactions import CliGoal
+from ostiary_gateway.login.login_transactions import CliReturnTo
 from ostiary_gateway.login.machine_grants import Grants
 from ostiary_gateway.login.records import Records
 from ostiary_gateway.login.visit import client_text, field, only, short
@@ -41,7 +41,7 @@ _PORT = re.compile(r"[1-9][0-9]{3,4}")
 _PARAMETERS = frozenset(("challenge", "port", "state", "client", "provider", "step_up"))
 
 
-def goal_of(request: LoginRequest) -> CliGoal:
+def goal_of(request: LoginRequest) -> CliReturnTo:
     """What the address asks for. Raises `ValueError`, which a person may read."""
     names = [name for name, _ in request.query]
     if len(set(names)) < len(names) or not _PARAMETERS.issuperset(names):
@@ -54,10 +54,10 @@ def goal_of(request: LoginRequest) -> CliGoal:
     if not state or len(state) > MAX_STATE or not state.isprintable() or not state.isascii():
         raise ValueError(f"the state is missing, or longer than {MAX_STATE} characters, or not visible ASCII")
     client, ticket = short(only(request.query, "client") or ""), only(request.query, "step_up") or ""
-    return CliGoal(challenge, int(port), state, client, ticket)
+    return CliReturnTo(challenge, int(port), state, client, ticket)
 
 
-def callback(goal: CliGoal, **answer: str) -> str:
+def callback(goal: CliReturnTo, **answer: str) -> str:
     """Where the browser goes. Host and path are ours to say.
 
     ``page`` says that /auth/cli/ended is here: the command line then leads the browser there, away from the address
@@ -81,7 +81,7 @@ class FailedSignIns:
     def __init__(self, store: RecordStore, *, clock: Clock) -> None:
         self._records = Records(store, "failed sign-in", FAILURE_LIFETIME, clock=clock)
 
-    async def callback(self, goal: CliGoal, code: str, cause: str, request_id: str) -> str:
+    async def callback(self, goal: CliReturnTo, code: str, cause: str, request_id: str) -> str:
         """Where the browser goes, which tells the command line."""
         cause, failure = cause[:LONGEST_CAUSE], secrets.token_urlsafe(16)
         try:
@@ -105,7 +105,7 @@ class Codes:
         self._grants = grants
         self._clock = clock
 
-    async def issue(self, goal: CliGoal, signed: SignedIn, request: LoginRequest) -> str:
+    async def issue(self, goal: CliReturnTo, signed: SignedIn, request: LoginRequest) -> str:
         """A code for what waits at the goal. Raises `LoginRefused` if *signed* is not who a step-up is for."""
         code = secrets.token_urlsafe(32)
         client = client_text(request, goal.client or "command line")

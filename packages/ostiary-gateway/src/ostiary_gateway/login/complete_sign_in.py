@@ -16,26 +16,32 @@ from ostiary_gateway.login.browser_session import BrowserSessions
 from ostiary_gateway.login.command_line import Codes, FailedSignIns, callback
 from ostiary_gateway.login.events import LoginEvents, failure_answer
 from ostiary_gateway.login.identity_service import Elsewhere, Outcome, SignedIn
-from ostiary_gateway.login.login_transactions import ApplicationGoal, CliGoal, DeviceGoal, Flows, Goal
+from ostiary_gateway.login.login_transactions import (
+    ApplicationReturnTo,
+    CliReturnTo,
+    DeviceReturnTo,
+    LoginTransactions,
+    ReturnTo,
+)
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.responses import LoginAnswer
-from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.visit import AddressLimit, Visit, client_text
 from ostiary_gateway.observability.tracing import traced_step
 from ostiary_gateway.sessions import Tokens
 
 
-class SignInOutcomes:
+class CompleteSignIn:
     def __init__(
         self,
         tokens: Tokens,
         *,
-        flows: Flows,
+        flows: LoginTransactions,
         codes: Codes,
         failures: FailedSignIns,
         browsers: BrowserSessions,
         events: LoginEvents,
-        lengths: SessionLengths,
+        lengths: SessionLifetimes,
         starts: AddressLimit,
         step_up: bool,
     ) -> None:
@@ -49,7 +55,7 @@ class SignInOutcomes:
         self._lengths = lengths
         self._starts = starts
 
-    async def answer(self, visit: Visit, outcome: Outcome, goal: Goal) -> LoginAnswer:
+    async def answer(self, visit: Visit, outcome: Outcome, goal: ReturnTo) -> LoginAnswer:
         """What the client gets for *outcome*. Raises what the store raises: then nothing was issued."""
         if isinstance(outcome, Challenge):
             return answers.challenge(outcome.www_authenticate, outcome.advice)
@@ -59,16 +65,16 @@ class SignInOutcomes:
         proof = outcome.www_authenticate
         return answer.with_headers(("WWW-Authenticate", proof)) if proof else answer
 
-    async def _finish(self, visit: Visit, outcome: SignedIn, goal: Goal) -> LoginAnswer:
+    async def _finish(self, visit: Visit, outcome: SignedIn, goal: ReturnTo) -> LoginAnswer:
         if goal is None and not visit.html:
             return await self._issue(visit.request, outcome)
         headers = [self._flows.forget()]
         url = "/auth/token"
-        if isinstance(goal, DeviceGoal):
+        if isinstance(goal, DeviceReturnTo):
             url = f"/auth/device?code={goal.user_code}"
-        elif isinstance(goal, ApplicationGoal):
+        elif isinstance(goal, ApplicationReturnTo):
             url = f"/auth/application?request={goal.request}"
-        elif isinstance(goal, CliGoal):
+        elif isinstance(goal, CliReturnTo):
             code = await self._codes.issue(goal, outcome, visit.request)
             url = callback(goal, code=code)
             # The command line goes on when the browser is closed: what the provider keeps is for its session.
@@ -107,12 +113,12 @@ class SignInOutcomes:
             return views.leaving(outcome.url, (cookie,))
         return answers.redirect(outcome.url).with_headers(cookie)
 
-    async def refusal(self, refusal: LoginRefused, request: LoginRequest, goal: Goal) -> LoginAnswer:
+    async def refusal(self, refusal: LoginRefused, request: LoginRequest, goal: ReturnTo) -> LoginAnswer:
         """The answer to a sign-in that is refused. It is not recorded yet."""
         told = await self._callback_with_error(goal, refusal.code, refusal.summary, request)
         return told or answers.refusal(refusal)
 
-    async def failure(self, error: Exception, request: LoginRequest, provider: str, goal: Goal) -> LoginAnswer:
+    async def failure(self, error: Exception, request: LoginRequest, provider: str, goal: ReturnTo) -> LoginAnswer:
         """Records that nobody could be asked, or that a provider broke its contract; returns the answer."""
         code = error.code if isinstance(error, OstiaryError) else "provider-failed"
         cause = error.summary if isinstance(error, LoginRefused) else failure_answer(error).message
@@ -120,10 +126,10 @@ class SignInOutcomes:
         return self._events.record_failure(error, request, provider, instead=instead)
 
     async def _callback_with_error(
-        self, goal: Goal, code: str, cause: str, request: LoginRequest
+        self, goal: ReturnTo, code: str, cause: str, request: LoginRequest
     ) -> LoginAnswer | None:
         """Tells the command line that waits; None if none does."""
-        if not isinstance(goal, CliGoal):
+        if not isinstance(goal, CliReturnTo):
             return None
         url = await self._failures.callback(goal, code, cause, request.request_id)
         return answers.redirect(url, 303).with_headers(self._flows.forget())

@@ -20,7 +20,7 @@ from ostiary_gateway.http1.streaming_response import StreamedAnswer
 from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.login.responses import BodyStream
 from ostiary_gateway.login.routes import Login
-from ostiary_gateway.proxy.context import Passage, Served
+from ostiary_gateway.proxy.context import RequestContext, Served
 from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
 
@@ -38,21 +38,21 @@ class LoginHandler:
         self._login = login
         self._trusted = trusted_proxies
 
-    async def handle(self, passage: Passage, served: Served) -> None:
-        exchange = passage.exchange
+    async def handle(self, ctx: RequestContext, served: Served) -> None:
+        exchange = ctx.exchange
         try:
             body = await read_body(exchange, LARGEST_FORM)
-            request = self._request(passage, body)
+            request = self._request(ctx, body)
         except ClientGone:
             served(0)
             return
         except BodyTooLarge:
-            served(self._refuse_unreadable(passage, status.too_large(), "the form is too large"))
+            served(self._refuse_unreadable(ctx, status.too_large(), "the form is too large"))
             return
         except (AmbiguousRequest, UnicodeDecodeError, ValueError) as error:
-            served(self._refuse_unreadable(passage, status.bad_request(str(error)), "the request cannot be read"))
+            served(self._refuse_unreadable(ctx, status.bad_request(str(error)), "the request cannot be read"))
             return
-        answer = await self._login.handle(request, passage.audit_id)
+        answer = await self._login.handle(request, ctx.audit_id)
         if exchange.gone:
             served(0)
             return
@@ -61,7 +61,7 @@ class LoginHandler:
             for name, value in answer.headers
             if name.lower() != "content-length"
         ]
-        headers = [(b"Audit-Id", passage.audit_id.encode()), *headers, *_transport_security(passage)]
+        headers = [(b"Audit-Id", ctx.audit_id.encode()), *headers, *_transport_security(ctx)]
         # Before a stream: how long somebody watches is no measure of how quick we are.
         served(answer.status)
         if answer.stream is None:
@@ -69,20 +69,20 @@ class LoginHandler:
         else:
             await send_stream(exchange, answer.status, headers, answer.stream)
 
-    def _refuse_unreadable(self, passage: Passage, answer: status.Answer, reason: str) -> int:
-        request = passage.exchange.request
+    def _refuse_unreadable(self, ctx: RequestContext, answer: status.Answer, reason: str) -> int:
+        request = ctx.exchange.request
         path = request.target.partition(b"?")[0].decode("latin-1")
         readable = LoginRequest(
             request.method.decode("latin-1"),
             path,
-            remote_address=self._client(passage),
-            request_id=passage.audit_id,
+            remote_address=self._client(ctx),
+            request_id=ctx.audit_id,
         )
         self._login.record_unreadable(readable, answer.code, reason)
-        return send_status(passage, answer)
+        return send_status(ctx, answer)
 
-    def _request(self, passage: Passage, body: bytes) -> LoginRequest:
-        exchange = passage.exchange
+    def _request(self, ctx: RequestContext, body: bytes) -> LoginRequest:
+        exchange = ctx.exchange
         path, query = split_target(exchange.request.target, host=exchange.request.host)
         headers = tuple(
             (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in exchange.request.headers
@@ -97,22 +97,22 @@ class LoginHandler:
             query=tuple(parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=64)),
             form=form,
             headers=headers,
-            remote_address=self._client(passage),
+            remote_address=self._client(ctx),
             peer_certificate=exchange.connection.peer_certificate,
-            server_certificate=_own_certificate(passage),
+            server_certificate=_own_certificate(ctx),
             raw_query=query,
         )
 
-    def _client(self, passage: Passage) -> str:
+    def _client(self, ctx: RequestContext) -> str:
         """The client's address, as far as trusted proxies vouch for it. Failed attempts are counted by it."""
-        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
-        remote = passage.exchange.connection.remote_address
+        forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
+        remote = ctx.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
 
-def _own_certificate(passage: Passage) -> bytes | None:
+def _own_certificate(ctx: RequestContext) -> bytes | None:
     """What our listener showed on this connection. Another one may be in its file by now."""
-    tls = passage.exchange.connection.transport.get_extra_info("ssl_object")
+    tls = ctx.exchange.connection.transport.get_extra_info("ssl_object")
     context = getattr(tls, "context", None)
     return context.certificate if isinstance(context, ListenerContext) else None
 
@@ -134,9 +134,9 @@ async def send_stream(exchange: Exchange, code: int, headers: Headers, stream: B
     answer.finish()
 
 
-def _transport_security(passage: Passage) -> list[tuple[bytes, bytes]]:
+def _transport_security(ctx: RequestContext) -> list[tuple[bytes, bytes]]:
     """HSTS where we serve TLS; not on loopback, where other servers without TLS share the host name."""
-    exchange = passage.exchange
+    exchange = ctx.exchange
     if exchange.connection.transport.get_extra_info("ssl_object") is None:
         return []
     name = exchange.request.host.decode("latin-1").rpartition(":")[0] or exchange.request.host.decode("latin-1")

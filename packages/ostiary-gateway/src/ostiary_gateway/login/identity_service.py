@@ -46,7 +46,7 @@ from ostiary_gateway.interfaces.identity import (
 from ostiary_gateway.interfaces.token_store import RecordStore, Session
 from ostiary_gateway.login.cookies import without_ours
 from ostiary_gateway.login.groups import Away, ContractBroken, GroupChecks, ProviderUser, attest
-from ostiary_gateway.login.login_transactions import Flow, Goal, state_of
+from ostiary_gateway.login.login_transactions import Flow, ReturnTo, state_of
 from ostiary_gateway.login.provider_contract import (
     IdentifiedUser,
     account_groups,
@@ -96,7 +96,7 @@ class Elsewhere:
 Outcome = SignedIn | Elsewhere | Challenge
 
 
-class ProviderCalls:
+class IdentityService:
     def __init__(
         self,
         identity: Mapping[str, Identity],
@@ -119,7 +119,7 @@ class ProviderCalls:
         self._now = clock.now
         self._asking = Records(store, "asking again", timedelta(seconds=2 * provider_seconds), clock=clock)
 
-    async def visit(self, provider: Identity, request: LoginRequest, goal: Goal) -> Outcome:
+    async def visit(self, provider: Identity, request: LoginRequest, goal: ReturnTo) -> Outcome:
         request = replace(self._prepare(provider, request), required=_required(goal))
         sequence = await self._last_revocation()
         answer: object = await self._ask(provider, provider.instance.handle_client(request))
@@ -263,7 +263,7 @@ class ProviderCalls:
         return identity_of(provider, identified).user, identified.kept or kept
 
     async def _ask_groups(
-        self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: Goal
+        self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: ReturnTo
     ) -> Outcome:
         provider_user = provider_user_of(provider, identified.user, self._prefixes)
         # Groups return to a path of their own, and do not see what the identity provider asked to remember.
@@ -271,14 +271,18 @@ class ProviderCalls:
         return await self._complete(provider_user, request, goal, identified)
 
     async def _complete(
-        self, provider_user: ProviderUser, request: LoginRequest, goal: Goal, identified: IdentifiedUser
+        self, provider_user: ProviderUser, request: LoginRequest, goal: ReturnTo, identified: IdentifiedUser
     ) -> Outcome:
         with _about(provider_user.user.username):
             memberships = await self._look_up_groups(self._checks.ask(provider_user, request))
             return self._outcome_of(provider_user, memberships, goal, identified)
 
     def _outcome_of(
-        self, provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, identified: IdentifiedUser
+        self,
+        provider_user: ProviderUser,
+        result: tuple[Membership, ...] | Away,
+        goal: ReturnTo,
+        identified: IdentifiedUser,
     ) -> Outcome:
         outcome = _outcome_of(provider_user, result, goal, identified)
         if isinstance(outcome, SignedIn):
@@ -331,7 +335,7 @@ def returns_by_post(provider: Identity) -> bool:
     return has_trait(provider.instance, ReturnsByPost)
 
 
-def _required(goal: Goal) -> RequiredAuthentication | None:
+def _required(goal: ReturnTo) -> RequiredAuthentication | None:
     return None if goal is None else goal.required
 
 
@@ -346,7 +350,7 @@ def _about(username: str) -> Iterator[None]:
 
 
 def _outcome_of(
-    provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: Goal, identified: IdentifiedUser
+    provider_user: ProviderUser, result: tuple[Membership, ...] | Away, goal: ReturnTo, identified: IdentifiedUser
 ) -> Outcome:
     if isinstance(result, Away):
         position, memberships = result.position, result.memberships

@@ -29,7 +29,7 @@ PARKED_LIFETIME = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class CliGoal:
+class CliReturnTo:
     """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it.
 
     `step_up` is the ticket of a step-up (`login.step_up`): the person has a session, which must prove more.
@@ -44,7 +44,7 @@ class CliGoal:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceGoal:
+class DeviceReturnTo:
     """The person came to approve a device, and signs in first."""
 
     user_code: str
@@ -52,7 +52,7 @@ class DeviceGoal:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplicationGoal:
+class ApplicationReturnTo:
     """The person opened a web application. `request` is the id of what it was for: see `login.applications`."""
 
     request: str
@@ -61,7 +61,7 @@ class ApplicationGoal:
     required: RequiredAuthentication | None = None
 
 
-Goal = CliGoal | DeviceGoal | ApplicationGoal | None
+ReturnTo = CliReturnTo | DeviceReturnTo | ApplicationReturnTo | None
 """What a login is for; None: a token, or the page where there is one. `required` is what the sign-in must prove."""
 
 
@@ -83,7 +83,7 @@ class Flow:
     user: UserInfo | None = None
     position: int = 0
     memberships: tuple[Membership, ...] = ()
-    goal: Goal = None
+    goal: ReturnTo = None
     kept: Secret | None = None
     state_name: str = "state"
     origins: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class Flow:
     until: datetime | None = None
 
 
-class Flows:
+class LoginTransactions:
     def __init__(self, store: RecordStore, *, secure: bool, clock: Clock) -> None:
         self._records = Records(store, "flow", LIFETIME, clock=clock)
         self._cookie = Cookie("login", secure=secure)
@@ -111,14 +111,14 @@ class Flows:
         returned = [value for name, value in (*request.query, *request.form) if name == flow.state_name]
         return flow if flow.state is None or returned == [flow.state] else None
 
-    async def goal(self, request: LoginRequest) -> Goal:
+    async def goal(self, request: LoginRequest) -> ReturnTo:
         """What this browser wants to sign in for, while the person is still choosing a provider."""
         key = self._cookie.of(request)
         value = await self._records.find(key) if key else None
         flow = None if value is None else _from_json(value)
         return flow.goal if flow is not None and not flow.identity else None
 
-    async def take_goal(self, request: LoginRequest) -> Goal:
+    async def take_goal(self, request: LoginRequest) -> ReturnTo:
         """The same, and the flow ends."""
         flow = await self._take(request)
         return flow.goal if flow is not None and not flow.identity else None
@@ -132,7 +132,7 @@ class Flows:
         return self._cookie.forget()
 
 
-class ParkedReturns:
+class PendingCallbacks:
     """Forms with which an identity system sends a browser back, until the browser comes again with its own cookies.
 
     A form of another site comes without them (SameSite=Lax), so nobody can tell yet whose login it is. The browser is
@@ -204,24 +204,24 @@ def _to_json(flow: Flow) -> Value:
         value["until"] = flow.until.isoformat()
     if goal is not None and goal.required is not None:
         value["required"] = required_json(goal.required)
-    if isinstance(goal, CliGoal):
+    if isinstance(goal, CliReturnTo):
         value["cli"] = [goal.challenge, goal.port, goal.state, goal.client, goal.step_up]
-    elif isinstance(goal, DeviceGoal):
+    elif isinstance(goal, DeviceReturnTo):
         value["device"] = goal.user_code
-    elif isinstance(goal, ApplicationGoal):
+    elif isinstance(goal, ApplicationReturnTo):
         value["application"] = [goal.request, goal.application, goal.origin]
     return value
 
 
 def _from_json(value: Value) -> Flow:
-    goal: Goal = None
+    goal: ReturnTo = None
     required = required_from_json(value["required"]) if "required" in value else None
     if "cli" in value:
-        goal = replace(CliGoal(*value["cli"]), required=required)
+        goal = replace(CliReturnTo(*value["cli"]), required=required)
     elif "device" in value:
-        goal = DeviceGoal(value["device"], required)
+        goal = DeviceReturnTo(value["device"], required)
     elif "application" in value:
-        goal = replace(ApplicationGoal(*value["application"]), required=required)
+        goal = replace(ApplicationReturnTo(*value["application"]), required=required)
     return Flow(
         identity=value["identity"],
         state=value["state"],

@@ -14,13 +14,13 @@ from ostiary_gateway.login.challenges import Ticket
 from ostiary_gateway.login.identity_service import SignedIn
 from ostiary_gateway.login.login_transactions import pairs, user_from_json, user_json
 from ostiary_gateway.login.records import Value
-from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.step_up import StepUps
 from ostiary_gateway.sessions import Attested, Issued, Tokens
 
 
 class Grants:
-    def __init__(self, tokens: Tokens, lengths: SessionLengths, step_ups: StepUps) -> None:
+    def __init__(self, tokens: Tokens, lengths: SessionLifetimes, step_ups: StepUps) -> None:
         self._tokens = tokens
         self._lengths = lengths
         self._step_ups = step_ups

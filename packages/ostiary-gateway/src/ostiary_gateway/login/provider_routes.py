@@ -24,17 +24,17 @@ from ostiary_gateway.config.provider import Identity
 from ostiary_gateway.interfaces.identity import Challenge, LoginRequest, PublishesMetadata, SignIn
 from ostiary_gateway.login import responses as answers
 from ostiary_gateway.login.backchannel_logout import Logouts
-from ostiary_gateway.login.complete_sign_in import SignInOutcomes
+from ostiary_gateway.login.complete_sign_in import CompleteSignIn
 from ostiary_gateway.login.events import LoginEvents
-from ostiary_gateway.login.identity_service import ProviderCalls, for_people, returns_by_post
+from ostiary_gateway.login.identity_service import IdentityService, for_people, returns_by_post
 from ostiary_gateway.login.login_transactions import (
-    ApplicationGoal,
-    CliGoal,
-    DeviceGoal,
+    ApplicationReturnTo,
+    CliReturnTo,
+    DeviceReturnTo,
     Flow,
-    Flows,
-    Goal,
-    ParkedReturns,
+    LoginTransactions,
+    PendingCallbacks,
+    ReturnTo,
 )
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.pages.site import Site, sign_in_kind
@@ -43,16 +43,16 @@ from ostiary_gateway.login.token_endpoint import TokenExchanger
 from ostiary_gateway.login.visit import AddressLimit, Visit, bearer, comes_from, field
 
 
-class SignInPaths:
+class ProviderRoutes:
     def __init__(
         self,
         identity: Mapping[str, Identity],
         site: Site,
         *,
-        providers: ProviderCalls,
-        outcomes: SignInOutcomes,
-        flows: Flows,
-        parked: ParkedReturns,
+        providers: IdentityService,
+        outcomes: CompleteSignIn,
+        flows: LoginTransactions,
+        parked: PendingCallbacks,
         events: LoginEvents,
         starts: AddressLimit,
         exchange: TokenExchanger,
@@ -125,7 +125,9 @@ class SignInPaths:
 
     # --- a sign-in begins ---
 
-    async def begin(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal, name: str | None) -> LoginAnswer:
+    async def begin(
+        self, visit: Visit, goal: CliReturnTo | DeviceReturnTo | ApplicationReturnTo, name: str | None
+    ) -> LoginAnswer:
         """Sign in for *goal*, with the provider *name*. Without a name, the person chooses if there are several."""
         if name is None and len(self._people) > 1:
             try:
@@ -133,14 +135,14 @@ class SignInPaths:
             except Exception as error:
                 return await self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
-        if isinstance(goal, CliGoal) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
+        if isinstance(goal, CliReturnTo) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
             # The person does nothing there that another site could not make their browser do. So they sign in first,
             # and are then asked for consent, as whoever is signed in already.
             answer = await self._visit(_as_provider_visit(visit, provider), provider, None)
             return _leading_back(answer, visit.request)
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
 
-    async def _offer(self, visit: Visit, goal: CliGoal | DeviceGoal | ApplicationGoal) -> LoginAnswer:
+    async def _offer(self, visit: Visit, goal: CliReturnTo | DeviceReturnTo | ApplicationReturnTo) -> LoginAnswer:
         if not visit.html:
             return answers.error(400, "there are several identity providers: choose one with provider=")
         if wait := self._starts.wait(visit.request):
@@ -164,7 +166,7 @@ class SignInPaths:
             return answers.error(400, "this sign-in has expired: start again")
         return await self._visit(_as_provider_visit(visit, provider), provider, goal, pending=True)
 
-    async def _visit(self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool = False) -> LoginAnswer:
+    async def _visit(self, visit: Visit, provider: Identity, goal: ReturnTo, *, pending: bool = False) -> LoginAnswer:
         """Ask *provider* who is visiting. With *pending* the flow that remembers *goal* exists already."""
         request, typed = visit.request, ""
         if (token := bearer(request)) and self._exchange.accepts(provider):
@@ -227,7 +229,7 @@ class SignInPaths:
         self,
         visit: Visit,
         provider: Identity,
-        goal: Goal,
+        goal: ReturnTo,
         *,
         pending: bool,
         refusal: LoginAnswer | None = None,
@@ -256,7 +258,7 @@ class SignInPaths:
         )
 
     async def _form_again(
-        self, visit: Visit, provider: Identity, goal: Goal, *, pending: bool, refusal: LoginRefused, username: str
+        self, visit: Visit, provider: Identity, goal: ReturnTo, *, pending: bool, refusal: LoginRefused, username: str
     ) -> LoginAnswer:
         answer, problem = answers.refusal(refusal), refusal.summary
         try:

@@ -34,7 +34,7 @@ from ostiary_gateway.audit.sign_ins import OnEvent, log_event
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.step_up import StepUpRules
 from ostiary_gateway.capabilities import ability
-from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Branding
 from ostiary_gateway.config.provider import Groups, Identity
 from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
@@ -48,26 +48,32 @@ from ostiary_gateway.login.browser_session import BrowserSessions, Visitor
 from ostiary_gateway.login.challenges import StoredDemands, Tickets
 from ostiary_gateway.login.clusters import NO_CLUSTERS, Clusters, UsersClusters
 from ostiary_gateway.login.command_line import Codes, FailedSignIns, goal_of
-from ostiary_gateway.login.complete_sign_in import SignInOutcomes
+from ostiary_gateway.login.complete_sign_in import CompleteSignIn
 from ostiary_gateway.login.device import Devices, normal_code
 from ostiary_gateway.login.events import LoginEvents
 from ostiary_gateway.login.groups import GroupChecks, RelevantGroups
-from ostiary_gateway.login.identity_service import ProviderCalls, for_people
-from ostiary_gateway.login.login_transactions import CliGoal, DeviceGoal, Flow, Flows, ParkedReturns
+from ostiary_gateway.login.identity_service import IdentityService, for_people
+from ostiary_gateway.login.login_transactions import (
+    CliReturnTo,
+    DeviceReturnTo,
+    Flow,
+    LoginTransactions,
+    PendingCallbacks,
+)
 from ostiary_gateway.login.machine_grants import Grants
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary_gateway.login.pages.readers import Readers
 from ostiary_gateway.login.pages.signed_in import Pages
 from ostiary_gateway.login.pages.site import Site, provider_look, sign_in_kind
-from ostiary_gateway.login.provider_routes import SignInPaths
+from ostiary_gateway.login.provider_routes import ProviderRoutes
 from ostiary_gateway.login.records import record_store
 from ostiary_gateway.login.replay_cache import UsedTokens
 from ostiary_gateway.login.required import is_enough
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.rp_logout import SignOuts
-from ostiary_gateway.login.session_api import SessionCalls
-from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.session_api import SessionApi
+from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.step_up import StepUpCalls, StepUps
 from ostiary_gateway.login.token_endpoint import FindToken, JwtRequests, TokenExchanger, TokenRequests
 from ostiary_gateway.login.visit import (
@@ -98,7 +104,7 @@ class ClusterAnswers:
         site: Site,
         clusters: Clusters | None,
         *,
-        sessions: SessionCalls,
+        sessions: SessionApi,
         browsers: BrowserSessions,
         events: LoginEvents,
     ) -> None:
@@ -168,7 +174,7 @@ class Login:
         tokens: Tokens,
         external_url: str,
         authorities_pem: str | None = None,
-        look: Look = DEFAULT_LOOK,
+        look: Branding = DEFAULT_LOOK,
         authorizer: Authorizer | None = None,
         admin: AdminSources | None = None,
         issuer: JwtIssuer | None = None,
@@ -196,9 +202,9 @@ class Login:
         self._events = LoginEvents(on_event)
         starts = Buckets(starts_per_minute / 60, starts_per_minute, clock=clock, counts=counts, name="sign-ins")
         self._starts = AddressLimit(starts)
-        lengths = SessionLengths(self._identity, groups, unchecked=unchecked_session)
+        lengths = SessionLifetimes(self._identity, groups, unchecked=unchecked_session)
         objects = ability(tokens.store, ObjectStore)
-        providers = self._providers = ProviderCalls(
+        providers = self._providers = IdentityService(
             self._identity,
             checks,
             store,
@@ -208,7 +214,7 @@ class Login:
             used=None if objects is None else UsedTokens(objects, clock=clock, kind=USED_PROOF),
             clock=clock,
         )
-        flows = self._flows = Flows(store, secure=secure, clock=clock)
+        flows = self._flows = LoginTransactions(store, secure=secure, clock=clock)
         rules = step_up or StepUpRules(())
         tickets = Tickets(store, clock=clock)
         self.step_up_demands = StoredDemands(store, self._identity, clock=clock)
@@ -231,7 +237,7 @@ class Login:
             clock=clock,
             counts=counts,
         )
-        self._sessions = SessionCalls(
+        self._sessions = SessionApi(
             tokens,
             providers,
             self._events,
@@ -240,7 +246,7 @@ class Login:
             step_up=bool(rules),
         )
         self._browsers = BrowserSessions(tokens, providers.recheck, lengths, secure=secure, clock=clock)
-        self._outcomes = SignInOutcomes(
+        self._outcomes = CompleteSignIn(
             tokens,
             flows=flows,
             codes=codes,
@@ -261,13 +267,13 @@ class Login:
             clock=clock,
             counts=counts,
         )
-        self._sign_in = SignInPaths(
+        self._sign_in = ProviderRoutes(
             self._identity,
             self._site,
             providers=providers,
             outcomes=self._outcomes,
             flows=flows,
-            parked=ParkedReturns(store, clock=clock),
+            parked=PendingCallbacks(store, clock=clock),
             events=self._events,
             starts=self._starts,
             exchange=self._exchange,
@@ -428,7 +434,7 @@ class Login:
             return await self._confirm_step_up(visit, goal)
         return await self._begin(visit, goal, name)
 
-    async def _refuse(self, visit: Visit, goal: CliGoal, answer: LoginAnswer) -> LoginAnswer:
+    async def _refuse(self, visit: Visit, goal: CliReturnTo, answer: LoginAnswer) -> LoginAnswer:
         """Tell the command line that waits what *answer* says."""
         refusal = LoginRefused(answer.message)
         back = await self._outcomes.refusal(refusal, visit.request, goal)
@@ -443,7 +449,7 @@ class Login:
             failed = None
         return views.cli_ended(only(request.query, "error") or "", failed)
 
-    async def _confirm_step_up(self, visit: Visit, goal: CliGoal) -> LoginAnswer:
+    async def _confirm_step_up(self, visit: Visit, goal: CliReturnTo) -> LoginAnswer:
         """Show what waits for the step-up first: the identity system may confirm it without asking the person."""
         try:
             ticket = await self._step_ups.tickets.find(goal.step_up)
@@ -463,13 +469,13 @@ class Login:
         ticket = await self._step_ups.tickets.find(device.step_up) if device is not None and device.step_up else None
         if ticket is None or is_enough(visitor.session.user, ticket.required, self._clock.now()):
             return None
-        return await self._sign_in.begin(visit, DeviceGoal(code, ticket.required), ticket.provider)
+        return await self._sign_in.begin(visit, DeviceReturnTo(code, ticket.required), ticket.provider)
 
-    async def _begin(self, visit: Visit, goal: CliGoal | DeviceGoal, name: str | None = None) -> LoginAnswer:
+    async def _begin(self, visit: Visit, goal: CliReturnTo | DeviceReturnTo, name: str | None = None) -> LoginAnswer:
         """Sign in for *goal*. A person who is signed in already is only asked to confirm a command line."""
         try:
             visitor = await self._browsers.find(visit.request) if visit.html else None
-            if visitor is not None and isinstance(goal, CliGoal) and name in (None, visitor.session.provider):
+            if visitor is not None and isinstance(goal, CliReturnTo) and name in (None, visitor.session.provider):
                 if wait := self._starts.wait(visit.request):
                     return answers.too_many(wait)
                 return await self._pages.confirm_cli(goal, visitor)
@@ -529,7 +535,7 @@ class Login:
     async def _device_signed_out(self, visit: Visit) -> LoginAnswer:
         code = normal_code(only(visit.request.query, "code") or "")
         if code:
-            return await self._begin(visit, DeviceGoal(code))
+            return await self._begin(visit, DeviceReturnTo(code))
         problem = "this is not a device code: a code has eight letters" if visit.request.query else ""
         return views.device_code(problem=problem)
 

@@ -26,7 +26,7 @@ from ostiary_gateway.interfaces.store_capabilities import NoteStore
 from ostiary_gateway.interfaces.token_store import Found, RevocationKind, Session, SessionKind, TokenKind
 from ostiary_gateway.login import responses as answers
 from ostiary_gateway.login.events import LoginEvents
-from ostiary_gateway.login.identity_service import ProviderCalls
+from ostiary_gateway.login.identity_service import IdentityService
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.visit import bearer, field
 from ostiary_gateway.sealing import derived_key, seal, unseal
@@ -85,7 +85,7 @@ RENEWALS = 10_000
 FindToken = Callable[[str], Awaitable[Found | None]]
 
 
-class SessionCalls:
+class SessionApi:
     """*find_token* also says whether the holder of a program's token is still somebody.
 
     *step_up*: there are step-up rules, which programs are told of.
@@ -94,7 +94,7 @@ class SessionCalls:
     def __init__(
         self,
         tokens: Tokens,
-        providers: ProviderCalls,
+        providers: IdentityService,
         events: LoginEvents,
         *,
         find_token: FindToken,

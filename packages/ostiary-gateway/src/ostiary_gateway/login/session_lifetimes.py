@@ -13,7 +13,7 @@ from ostiary_gateway.config.refresh_check import renewal_check
 from ostiary_gateway.interfaces.identity import RenewalCheck
 
 
-class SessionLengths:
+class SessionLifetimes:
     """How long sessions last. *unchecked* is for sessions whose user cannot be checked again."""
 
     def __init__(

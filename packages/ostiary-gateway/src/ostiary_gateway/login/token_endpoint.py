@@ -26,7 +26,7 @@ from ostiary_gateway.login.command_line import Codes
 from ostiary_gateway.login.device import Devices, Pending
 from ostiary_gateway.login.events import LoginEvents
 from ostiary_gateway.login.groups import ContractBroken
-from ostiary_gateway.login.identity_service import ProviderCalls
+from ostiary_gateway.login.identity_service import IdentityService
 from ostiary_gateway.login.replay_cache import UsedTokens
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.visit import AddressLimit, client_text, field, only
@@ -243,7 +243,7 @@ class TokenExchanger:
         identity: Mapping[str, Identity],
         tokens: Tokens,
         *,
-        providers: ProviderCalls,
+        providers: IdentityService,
         jwts: JwtRequests,
         find_token: FindToken,
         used: UsedTokens | None,

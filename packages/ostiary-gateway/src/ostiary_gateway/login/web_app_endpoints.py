@@ -15,7 +15,7 @@ from ostiary.core.clock import Clock
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret
 from ostiary_gateway.audit.source_ips import Network, source_ips
-from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Branding
 from ostiary_gateway.interfaces.identity import LoginRequest, RequiredAuthentication
 from ostiary_gateway.interfaces.token_store import Found, RevocationKind, Session
 from ostiary_gateway.limits.rates import Buckets
@@ -27,7 +27,7 @@ from ostiary_gateway.login.visit import AddressLimit
 from ostiary_gateway.login.web_apps import LONGEST_TARGET, ApplicationSignIns
 from ostiary_gateway.proxy.applications import Applications
 from ostiary_gateway.proxy.browsers import PageAnswer
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.sessions import Attested, Tokens, unseal_kept
 
@@ -45,7 +45,7 @@ class ApplicationPages:
         starts: Buckets,
         trusted_proxies: Sequence[Network] = (),
         *,
-        look: Look = DEFAULT_LOOK,
+        look: Branding = DEFAULT_LOOK,
     ) -> None:
         self._applications = applications
         self._sign_ins = sign_ins
@@ -54,12 +54,12 @@ class ApplicationPages:
         self._trusted = trusted_proxies
 
     async def begin_sign_in(
-        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+        self, ctx: RequestContext, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
     ) -> PageAnswer:
-        host = passage.exchange.request.host.decode("latin-1")
-        request = self._request(passage)
+        host = ctx.exchange.request.host.decode("latin-1")
+        request = self._request(ctx)
         if wait := self._starts.wait(request):
-            return self._page(request, passage, answers.too_many(wait), upstream.settings.prefix)
+            return self._page(request, ctx, answers.too_many(wait), upstream.settings.prefix)
         if len(target) > LONGEST_TARGET:
             target = upstream.settings.prefix
         try:
@@ -71,27 +71,26 @@ class ApplicationPages:
                 required=required,
             )
         except OstiaryError:
-            return self._page(request, passage, answers.outage(503), upstream.settings.prefix)
+            return self._page(request, ctx, answers.outage(503), upstream.settings.prefix)
         url = f"{self._applications.external_url}/auth/application?request={request_id}"
         return _encode(answers.redirect(url, 303).with_headers(cookie, ("Vary", "Accept, Cookie, Sec-Fetch-Mode")))
 
-    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
-        return self._page(self._request(passage), passage, answers.error(code, message), front, advice)
+    def refusal(self, ctx: RequestContext, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
+        return self._page(self._request(ctx), ctx, answers.error(code, message), front, advice)
 
     def _page(
-        self, request: LoginRequest, passage: Passage, answer: LoginAnswer, front: str, advice: str = ""
+        self, request: LoginRequest, ctx: RequestContext, answer: LoginAnswer, front: str, advice: str = ""
     ) -> PageAnswer:
         # The address is the application's own: a parameter for the language would go to it.
         with self._readers.reading(request, linked=False):
-            return _encode(views.application_error(answer, passage.audit_id, front=front, advice=advice))
+            return _encode(views.application_error(answer, ctx.audit_id, front=front, advice=advice))
 
-    def _request(self, passage: Passage) -> LoginRequest:
+    def _request(self, ctx: RequestContext) -> LoginRequest:
         headers = tuple(
-            (name.decode("latin-1").lower(), value.decode("latin-1"))
-            for name, value in passage.exchange.request.headers
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in ctx.exchange.request.headers
         )
-        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
-        remote = passage.exchange.connection.remote_address
+        forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
+        remote = ctx.exchange.connection.remote_address
         address = source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
         return LoginRequest("GET", "/auth/application", headers=headers, remote_address=address)
 

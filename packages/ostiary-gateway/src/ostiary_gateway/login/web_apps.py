@@ -30,14 +30,14 @@ from ostiary_gateway.login import responses as answers
 from ostiary_gateway.login.browser_session import BrowserSessions, Visitor, form_token
 from ostiary_gateway.login.cookies import Cookie
 from ostiary_gateway.login.events import LoginEvents
-from ostiary_gateway.login.login_transactions import ApplicationGoal
+from ostiary_gateway.login.login_transactions import ApplicationReturnTo
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.pages.messages import say
-from ostiary_gateway.login.provider_routes import SignInPaths
+from ostiary_gateway.login.provider_routes import ProviderRoutes
 from ostiary_gateway.login.records import Records
 from ostiary_gateway.login.required import is_enough, required_from_json, required_json
 from ostiary_gateway.login.responses import LoginAnswer
-from ostiary_gateway.login.session_api import SessionCalls
+from ostiary_gateway.login.session_api import SessionApi
 from ostiary_gateway.login.visit import AddressLimit, Visit, comes_from, has_form_token, is_page_load, only
 from ostiary_gateway.proxy.applications import Applications
 from ostiary_gateway.sessions import ApplicationTokens
@@ -162,8 +162,8 @@ class ApplicationVisits:
         tokens: ApplicationTokens,
         *,
         browsers: BrowserSessions,
-        sign_in: SignInPaths,
-        sessions: SessionCalls,
+        sign_in: ProviderRoutes,
+        sessions: SessionApi,
         events: LoginEvents,
         starts: AddressLimit,
         clock: Clock,
@@ -221,7 +221,7 @@ class ApplicationVisits:
     async def _enter(self, visit: Visit, sign_in_request: SignInRequest, request_id: str) -> LoginAnswer:
         visitor, required = await self._browsers.find(visit.request), sign_in_request.required
         if visitor is None or not is_enough(visitor.session.user, required, self._clock.now()):
-            goal = ApplicationGoal(request_id, sign_in_request.application, sign_in_request.origin, required)
+            goal = ApplicationReturnTo(request_id, sign_in_request.application, sign_in_request.origin, required)
             return await self._sign_in.begin(visit, goal, None if visitor is None else visitor.session.provider)
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)

@@ -13,8 +13,8 @@ from ostiary.errors import AccessRefused
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo
 from ostiary.wire import status
 from ostiary_gateway.audit.auditor import Prepared
-from ostiary_gateway.authorization.cached_decision import FIXED_BYTES, BeyondScope, Ruling
-from ostiary_gateway.middleware.bearer import Bearer, RememberedToken
+from ostiary_gateway.authorization.cached_decision import FIXED_BYTES, CachedDecision, OutOfScope
+from ostiary_gateway.middleware.bearer import Bearer, CachedBearer
 from ostiary_gateway.middleware.request import BackendRequest
 from ostiary_gateway.wire.request_info import first_values
 from ostiary_gateway.wire.selectors import LabelsOf, select
@@ -26,7 +26,7 @@ SIZE_PER_USER = 2 * 1024 * 1024
 # A longer one is decided on each time.
 LONGEST_TARGET = 4096
 
-_Key = tuple[RememberedToken, str, bytes, str]
+_Key = tuple[CachedBearer, str, bytes, str]
 
 
 class BackendPlan:
@@ -34,7 +34,7 @@ class BackendPlan:
 
     __slots__ = ("audit", "info", "required", "ruling")
 
-    def __init__(self, required: Sequence[RequestInfo], ruling: Ruling, audit: Prepared | None) -> None:
+    def __init__(self, required: Sequence[RequestInfo], ruling: CachedDecision, audit: Prepared | None) -> None:
         self.required = tuple(required)
         self.info = self.required[0]
         self.ruling = ruling
@@ -47,10 +47,10 @@ class BackendPlans:
     def __init__(self) -> None:
         self._plans: BoundedByOwner[_Key, BackendPlan] = BoundedByOwner(SIZE, SIZE_PER_USER)
 
-    def find(self, token: RememberedToken, request: BackendRequest) -> BackendPlan | None:
+    def find(self, token: CachedBearer, request: BackendRequest) -> BackendPlan | None:
         return self._plans.get((token, request.method, request.target, request.upgrade))
 
-    def keep(self, token: RememberedToken, request: BackendRequest, plan: BackendPlan) -> None:
+    def keep(self, token: CachedBearer, request: BackendRequest, plan: BackendPlan) -> None:
         if len(request.target) <= LONGEST_TARGET:
             key = (token, request.method, request.target, request.upgrade)
             # Once in the key, and about three times in what was read from it.
@@ -77,7 +77,7 @@ def unauthorized(request_id: str, *, attempted: bool) -> AccessRefused:
 def forbidden(request_id: str, attributes: Attributes, decision: Decision) -> AccessRefused:
     """403; 404 if the decision hides what is there, and nothing else tells the two apart."""
     # Who holds a token may know what it is for.
-    reason = decision.reason if isinstance(decision, BeyondScope) else ""
+    reason = decision.reason if isinstance(decision, OutOfScope) else ""
     answer = status.not_found(attributes.request) if decision.hidden else status.forbidden(attributes, reason)
     return _refusal("permission denied", request_id, answer, decision.reason or "no policy allows it")
 
@@ -132,7 +132,7 @@ class Admitted:
         request: BackendRequest,
         request_id: str,
         received_at: float,
-        token: RememberedToken,
+        token: CachedBearer,
         plan: BackendPlan,
         upstream: str,
     ) -> None:

@@ -23,7 +23,7 @@ from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
 from ostiary.core.scopes import NOTHING
 from ostiary.errors import ProviderError
-from ostiary_gateway.middleware.bearer import RememberedToken, RememberedTokens
+from ostiary_gateway.middleware.bearer import BearerCache, CachedBearer
 from ostiary_gateway.middleware.config import ActionSettings, TrustedGateway
 from ostiary_gateway.middleware.gateway_client import LOOK_UPS, GatewayQuestions
 from ostiary_gateway.middleware.jwt_verifier import JwtVerifier, description_of
@@ -223,17 +223,17 @@ class BackendAuthenticator:
     ) -> None:
         self._questions, self._jwts, self._actions = questions, jwts, actions
         self._now, self._monotonic = clock.now, clock.monotonic
-        self.remembered = RememberedTokens()
+        self.remembered = BearerCache()
         self._by_digest = self.remembered.by_digest
         self.follower = RevocationFollower(
             questions.fetch_revoked, max_stale=max_stale, clock=clock, on_revoked=self.remembered.forget_revoked
         )
-        self._look_ups: Cache[bytes, tuple[RememberedToken | None]] = Cache(seconds=0.0, clock=clock)
+        self._look_ups: Cache[bytes, tuple[CachedBearer | None]] = Cache(seconds=0.0, clock=clock)
         self._queue = LookupQueue(LOOK_UPS)
         # By digest. An opaque token that is unknown does not become valid: nobody can choose the next one.
         self._unknown: Cache[bytes, bool] = Cache(seconds=UNKNOWN_SECONDS, clock=clock, entries=MOST_UNKNOWN)
 
-    def recall(self, token_digest: bytes) -> RememberedToken | None:
+    def recall(self, token_digest: bytes) -> CachedBearer | None:
         """The token, if it is in memory and good this very moment."""
         token = self._by_digest.get(token_digest)
         if token is None or self._monotonic() >= self.follower.fresh_until:
@@ -243,7 +243,7 @@ class BackendAuthenticator:
             return None
         return token
 
-    async def find(self, token: bytes, token_digest: bytes, address: str = "") -> RememberedToken | None:
+    async def find(self, token: bytes, token_digest: bytes, address: str = "") -> CachedBearer | None:
         """The token; None if it is unknown, expired or revoked. Raises `ProviderError` if nobody can say.
 
         *address* is the client's.
@@ -264,7 +264,7 @@ class BackendAuthenticator:
 
     async def _look_up(
         self, token: str, token_digest: bytes, address: str, *, is_opaque: bool
-    ) -> tuple[RememberedToken | None]:
+    ) -> tuple[CachedBearer | None]:
         """In a tuple, since a cache keeps no None."""
         while True:
             epoch = self.follower.epoch
@@ -284,7 +284,7 @@ class BackendAuthenticator:
             self._check_list(self._verifier.url)
             if self.follower.tokens.concern(description):
                 return (None,)
-        remembered = RememberedToken(token_digest, description)
+        remembered = CachedBearer(token_digest, description)
         self.remembered.remember(remembered)
         return (remembered,)
 
@@ -293,7 +293,7 @@ class BackendAuthenticator:
         assert self._jwts is not None, "checked by whoever calls"
         return self._jwts
 
-    async def find_action(self, request: BackendRequest) -> tuple[RememberedToken, str] | None:
+    async def find_action(self, request: BackendRequest) -> tuple[CachedBearer, str] | None:
         """Whose the proof of a redirected *request* is, and the id of that request at the gateway; None if it is none.
 
         Raises `ProviderError` if nobody can say. It is not remembered: the next request is another one.
@@ -306,7 +306,7 @@ class BackendAuthenticator:
         self._check_list(self._actions.url)
         if self.follower.tokens.concern(action.description):
             return None
-        return RememberedToken(b"", action.description), action.id
+        return CachedBearer(b"", action.description), action.id
 
     def _check_list(self, issuer: str) -> None:
         """Raise `ProviderError` if the list of the gateway says nothing about the JWTs that are accepted here."""

@@ -96,7 +96,7 @@ class Bearer:
     delegation: Delegation | None = None
 
 
-class RememberedToken:
+class CachedBearer:
     """A token that was found good. `is_revoked` tells whoever still holds it that it is not any more."""
 
     __slots__ = ("bearer", "description", "digest", "expires_at", "is_revoked")
@@ -116,14 +116,14 @@ class RememberedToken:
         return _FIXED_BYTES + 2 * size_of(texts)
 
 
-class RememberedTokens:
+class BearerCache:
     def __init__(self, *, size: int = SIZE, size_per_user: int = SIZE_PER_USER) -> None:
-        self.by_digest: BoundedByOwner[bytes, RememberedToken] = BoundedByOwner(size, size_per_user)
+        self.by_digest: BoundedByOwner[bytes, CachedBearer] = BoundedByOwner(size, size_per_user)
 
-    def remember(self, token: RememberedToken) -> None:
+    def remember(self, token: CachedBearer) -> None:
         self.by_digest.keep(token.digest, token, owner=token.bearer.user.username, size=token.size)
 
-    def forget(self, token: RememberedToken) -> None:
+    def forget(self, token: CachedBearer) -> None:
         self.by_digest.forget(token.digest)
 
     def forget_revoked(self, revoked: RevokedTokens, everything: bool) -> None:

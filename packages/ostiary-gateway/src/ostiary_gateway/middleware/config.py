@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Document, Fields, Node, Reading, parse, read
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, Node, parse, read
 from ostiary_gateway.capabilities import ability
 from ostiary_gateway.config import sections
 from ostiary_gateway.config.audit import Audit
@@ -68,7 +68,7 @@ class TrustedGateway:
     def url(self) -> str:
         return self.server.rstrip("/")
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if fields.is_right("server"):
             self._check_server(fields)
         if self.max_stale < LEAST_MAX_STALE and fields.is_right("maxStale"):
@@ -77,7 +77,7 @@ class TrustedGateway:
             hint = "set tokenFile, or tls.certificate and tls.key, as webhooks.callers of the gateway says"
             fields.problem("the gateway would not know who asks", "tokenFile", hint)
 
-    def _check_server(self, fields: Fields) -> None:
+    def _check_server(self, fields: ConfigSection) -> None:
         try:
             url = parse_origin(self.server)
         except ValueError as mistake:
@@ -101,7 +101,7 @@ class TrustedIssuer:
         ),
     ] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not self.issuer:
             return
         try:
@@ -159,7 +159,7 @@ class BackendFile:
         OptionalSection("requests that the gateway redirects here; left out: none are accepted", ActionSettings),
     ] = None
     attributes: Annotated[
-        str | Fields,
+        str | ConfigSection,
         TypeOrEntry("how requests are understood (entry point `ostiary.attributes`)", "attributes"),
     ] = DEFAULT_ATTRIBUTES
     authorize_every_request: Annotated[
@@ -229,7 +229,7 @@ def loads(
 
 
 def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     root = reading.root
     file = read_settings(BackendFile, root, directory)
     if document.more:
@@ -263,19 +263,19 @@ def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
     )
 
 
-def _mapper(file: BackendFile, builder: Builder, reading: Reading) -> Provider[AttributesMapper] | None:
+def _mapper(file: BackendFile, builder: Builder, reading: ConfigReader) -> Provider[AttributesMapper] | None:
     name = file.upstream or "backend"
     if isinstance(file.attributes, str):
         return builder.build_without_settings("attributes", file.attributes, reading.root, "attributes", name=name)
     return builder.build("attributes", file.attributes, name=name)
 
 
-def _authorization(file: BackendFile, builder: Builder, reading: Reading) -> AuthorizationSettings:
+def _authorization(file: BackendFile, builder: Builder, reading: ConfigReader) -> AuthorizationSettings:
     if file.authorization is not None:
         settings = sections.authorization(file.authorization, builder, {})
         _check_upstreams(file, settings, reading)
         return settings
-    review = Reading(Document(Node({key: Node(value) for key, value in _review_settings(file.gateway).items()})))
+    review = ConfigReader(Document(Node({key: Node(value) for key, value in _review_settings(file.gateway).items()})))
     provider = builder.build("authorization", review.root, name="gateway")
     if reading.root.is_right("gateway"):
         for problem in review.problems:
@@ -299,7 +299,7 @@ def _review_settings(gateway: TrustedGateway) -> dict[str, str]:
     }
 
 
-def _check_upstreams(file: BackendFile, settings: AuthorizationSettings, reading: Reading) -> None:
+def _check_upstreams(file: BackendFile, settings: AuthorizationSettings, reading: ConfigReader) -> None:
     """A policy that is for other APIs only would never be asked here."""
     for link in settings.chain:
         if link.upstreams is not None and file.upstream not in link.upstreams:

@@ -25,7 +25,7 @@ from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary_gateway.audit.auditor import AuditIds, Auditor, Prepared
 from ostiary_gateway.audit.setup import open_auditor
 from ostiary_gateway.authentication.bearer_token import bearer
-from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, Ruling
+from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED, CachedDecision
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.token_scope import refusal_by_scope
 from ostiary_gateway.config.providers import close_all
@@ -33,7 +33,7 @@ from ostiary_gateway.interfaces.attributes import AttributesMapper
 from ostiary_gateway.middleware import access as refusing
 from ostiary_gateway.middleware.access import Access, Admitted, BackendPlan, BackendPlans, question_about
 from ostiary_gateway.middleware.authenticator import LONGEST_TOKEN, ActionVerifier, BackendAuthenticator
-from ostiary_gateway.middleware.bearer import Bearer, RememberedToken
+from ostiary_gateway.middleware.bearer import Bearer, CachedBearer
 from ostiary_gateway.middleware.config import BackendConfig, load, loads
 from ostiary_gateway.middleware.gateway_client import GatewayQuestions
 from ostiary_gateway.middleware.jwt_verifier import JwtVerifier
@@ -318,7 +318,7 @@ class Gatekeeper:
 
     # --- who ---
 
-    async def _identify(self, request: BackendRequest, request_id: str) -> RememberedToken:
+    async def _identify(self, request: BackendRequest, request_id: str) -> CachedBearer:
         if request.mistake:
             raise refusing.bad_request(request_id, request.mistake)
         presented = request.token
@@ -332,12 +332,12 @@ class Gatekeeper:
             raise refusing.unauthorized(request_id, attempted=True)
         return token
 
-    async def _find(self, presented: bytes, address: str) -> RememberedToken | None:
+    async def _find(self, presented: bytes, address: str) -> CachedBearer | None:
         token_digest = digest(presented)
         token = self._authenticator.recall(token_digest)
         return await self._authenticator.find(presented, token_digest, address) if token is None else token
 
-    async def _accept_action(self, request: BackendRequest, request_id: str) -> tuple[RememberedToken, BackendPlan]:
+    async def _accept_action(self, request: BackendRequest, request_id: str) -> tuple[CachedBearer, BackendPlan]:
         """The plan of a request that the gateway has allowed and redirected here: nothing is asked again."""
         if request.mistake:
             raise refusing.bad_request(request_id, request.mistake)
@@ -349,7 +349,7 @@ class Gatekeeper:
             raise refusing.unauthorized(request_id, attempted=True)
         token, id_at_gateway = proof
         required = self._required(request, request_id)
-        ruling = Ruling(Verdict.ALLOW, f"the gateway allowed it, in request {id_at_gateway}")
+        ruling = CachedDecision(Verdict.ALLOW, f"the gateway allowed it, in request {id_at_gateway}")
         audit = self._records.prepare(request, required[0], token.bearer.user, ruling)
         return token, BackendPlan(required, ruling, audit)
 
@@ -360,7 +360,7 @@ class Gatekeeper:
 
     # --- may they ---
 
-    async def _plan(self, request: BackendRequest, request_id: str, token: RememberedToken) -> BackendPlan:
+    async def _plan(self, request: BackendRequest, request_id: str, token: CachedBearer) -> BackendPlan:
         plan = self._plans.find(token, request)
         if plan is not None and self._still_holds(plan):
             return plan
@@ -385,11 +385,11 @@ class Gatekeeper:
             raise refusing.bad_request(request_id, str(error)) from None
 
     def _still_holds(self, plan: BackendPlan) -> bool:
-        return not self._authorizes or self._authorizer.still_holds(plan.ruling)
+        return not self._authorizes or self._authorizer.is_valid(plan.ruling)
 
     async def _ruling(
         self, bearer: Bearer, required: Sequence[RequestInfo], request_id: str, *, with_policy: bool = True
-    ) -> Ruling:
+    ) -> CachedDecision:
         """The ruling on all of *required*: first the scope of the token has its say, and then the policy."""
         beyond = refusal_by_scope(bearer.delegation, required, generation=self._authorizer.generation)
         if beyond is not None or not with_policy:
@@ -416,7 +416,7 @@ class Gatekeeper:
         if not ruling.allowed:
             raise self._refuse(Attributes(bearer.user, info), ruling, request_id)
 
-    def _refuse(self, attributes: Attributes, ruling: Ruling, request_id: str) -> AccessRefused:
+    def _refuse(self, attributes: Attributes, ruling: CachedDecision, request_id: str) -> AccessRefused:
         refusal = refusing.forbidden(request_id, attributes, ruling)
         self._records.log_refusal(refusal, request_id, attributes.user.username)
         return refusal

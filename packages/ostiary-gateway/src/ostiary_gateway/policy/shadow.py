@@ -20,7 +20,7 @@ from ostiary_gateway.authorization.implied_groups import with_implied_groups
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.observability.repeated_log import RepeatedLog
 from ostiary_gateway.proxy.shadow_sampling import ShadowQuestion
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.sessions.authentication_context import without_context
 from ostiary_gateway.wire import audit as wire
 from ostiary_gateway.wire import audit_policy
@@ -109,7 +109,7 @@ class ShadowComparison:
         self._recorder = recorder
         self._counter = metrics.shadow_reviews
         # A cluster that answers reviews badly may serve all else well: the gateway stays ready.
-        self._requests = OwnRequests({}, seconds=seconds, reports_failures=False)
+        self._requests = UpstreamClient({}, seconds=seconds, reports_failures=False)
         self._waiting: asyncio.Queue[ShadowQuestion] = asyncio.Queue(MOST_WAITING)
         self._log = RepeatedLog(log, clock, interval=LOG_SECONDS)
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ostiary.core.clock import SYSTEM_CLOCK
-from ostiary.core.yaml import Document, Node, Reading, read
+from ostiary.core.yaml import ConfigReader, Document, Node, read
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary_gateway import catalog
@@ -192,7 +192,7 @@ def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Author
     """The provider that decides by the policy files at *paths*; raises `ConfigurationError` if they have mistakes."""
     type_name = plugin_type or type_of(paths)
     listed = Node([Node(os.path.abspath(path)) for path in paths])
-    reading = Reading(Document(Node({"type": Node(type_name), "paths": listed}), ", ".join(paths)))
+    reading = ConfigReader(Document(Node({"type": Node(type_name), "paths": listed}), ", ".join(paths)))
     provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=type_name)
     reading.finish(f"the policy at {', '.join(paths)} cannot be used", strict=True)
     # Without a provider there was a problem, and `finish` has raised.

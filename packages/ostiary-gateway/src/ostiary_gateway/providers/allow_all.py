@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.authorization import Explanation, Grant, NonResourceRule, ResourceRule, Rules, Subject
@@ -23,7 +23,7 @@ class AllowAllAuthorization:
     allows_everything = True
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         return cls()
 
     def decide(self, attributes: Attributes) -> Decision:

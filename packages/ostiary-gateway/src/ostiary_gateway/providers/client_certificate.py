@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -77,7 +77,7 @@ class ClientCertificateIdentity(ClaimedGroups):
             self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> ClientCertificateIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> ClientCertificateIdentity:
         settings = read_settings(ClientCertificateSettings, fields, context.directory)
         return cls(
             credential_id=settings.credential_id,

@@ -20,7 +20,7 @@ from typing import Annotated
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.watched_file import watched_yaml
-from ostiary.core.yaml import Document, Fields, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -53,7 +53,7 @@ class FileGroups:
         self._file = watched_yaml(path, _groups, clock=clock)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> FileGroups:
+    def from_config(cls, fields: ConfigSection, context: Context) -> FileGroups:
         provider = cls(path=read_settings(FileGroupSettings, fields, context.directory).path, clock=context.clock)
         if fields.is_right("path"):
             provider._file.check(fields, "path")
@@ -82,7 +82,7 @@ class FileGroups:
 
 
 def _groups(document: Document) -> _Groups:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     groups: dict[str, ListedGroup] = {}
     for group in reading.root:
         members = reading.root.strings(group)

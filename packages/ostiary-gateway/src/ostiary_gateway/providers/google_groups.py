@@ -31,7 +31,7 @@ from ostiary.core.cache import Cache
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.core.watched_file import WatchedFile
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.model import Place, Problem, Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -360,7 +360,7 @@ class GoogleGroups:
             )
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GoogleGroupSettings, fields, context.directory)
         consent = None
         if settings.consent:

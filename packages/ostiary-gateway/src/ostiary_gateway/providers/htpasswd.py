@@ -25,7 +25,7 @@ import bcrypt
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.watched_file import WatchedFile
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.model import Place, Problem, Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -138,7 +138,7 @@ class HtpasswdIdentity:
         self._key = secrets.token_bytes(32)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> HtpasswdIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> HtpasswdIdentity:
         settings = read_settings(HtpasswdSettings, fields, context.directory)
         provider = cls(
             path=settings.path,

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated, Self
 from urllib.parse import unquote, unquote_plus
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import RequestInfo
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.attributes import RequestLine
@@ -51,7 +51,7 @@ class Modifier:
     suffix: Annotated[str, Text("what the path ends in", empty="", unset="any")] = ""
     method: Annotated[str, Text("the method", empty="", unset="any")] = ""
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not self.query and not self.suffix and fields.is_right("query", "suffix"):
             fields.problem("it would apply to every request", hint="name a query parameter or a suffix of the path")
         if self.suffix and not self.suffix.startswith("/"):
@@ -80,7 +80,7 @@ class HttpAttributes:
         self._templates = tuple(_compile(template) for template in templates)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(HttpAttributesSettings, fields, context.directory)
         templates = [text for text in settings.templates if _check_template(fields, text)]
         return cls(modifiers=settings.modifiers, templates=templates)
@@ -166,7 +166,7 @@ def _compile(template: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
-def _check_template(fields: Fields, text: str) -> bool:
+def _check_template(fields: ConfigSection, text: str) -> bool:
     try:
         _compile(text)
     except ValueError as error:

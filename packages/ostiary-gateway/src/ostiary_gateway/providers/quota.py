@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary.model import Attributes, RequestInfo
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.admission import Admission
@@ -193,7 +193,7 @@ class ByteCount(SettingKind[int]):
     def label(self) -> str:
         return "bytes, as in `65536`, `64Ki` or `1Mi`"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> int | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> int | None:
         value = fields.plain(key)
         if value is None:
             return None
@@ -238,7 +238,7 @@ class Limit:
     verbs: Annotated[frozenset[str], Condition("for these verbs", unset="all")] = frozenset()
     resources: Annotated[frozenset[str], Condition("for these resources", unset="all")] = frozenset()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.count is None and self.largest_body is None and fields.is_right("count", "maxBytes"):
             fields.problem("a limit needs count, maxBytes, or both")
 
@@ -313,7 +313,7 @@ class RequestQuota:
         )
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(QuotaSettings, fields, context.directory)
         limits = [
             replace(limit, name=limit.name or f"limit-{number}")

@@ -11,7 +11,7 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from ostiary.core.loopback import is_loopback, is_loopback_address
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -46,7 +46,7 @@ class SingleUserIdentity:
         self._is_named = username is not None
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> SingleUserIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> SingleUserIdentity:
         return cls(username=read_settings(SingleUserSettings, fields, context.directory).username)
 
     def produces(self) -> Produces:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -76,7 +76,7 @@ class SsoCookieIdentity(ClaimedGroups):
             self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> SsoCookieIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> SsoCookieIdentity:
         settings = read_settings(SsoCookieSettings, fields, context.directory)
         check_issuer(settings.issuer, fields)
         outbound = outbound_to_issuer(settings.ca, fields)
@@ -116,7 +116,7 @@ class SsoCookieIdentity(ClaimedGroups):
         return f"the keys of {self._rules.issuer}"
 
 
-def _keys(settings: SsoCookieSettings, outbound: Outbound, fields: Fields, clock: Clock) -> KeySource:
+def _keys(settings: SsoCookieSettings, outbound: Outbound, fields: ConfigSection, clock: Clock) -> KeySource:
     url = settings.keys_url
     if url and usable_url(url, plain=True) is None:
         fields.problem("it is not a https URL", "keysURL", "plain http is for this machine only")

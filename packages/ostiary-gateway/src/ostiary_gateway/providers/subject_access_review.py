@@ -29,7 +29,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.core.watched_file import Fingerprint, fingerprint
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Attributes, Decision, Verdict
 from ostiary_gateway.authorization.implied_groups import with_implied_groups
@@ -163,7 +163,7 @@ class SubjectAccessReviewAuthorization:
         _context(tls)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(SubjectAccessReviewSettings, fields, context.directory)
         tls = ReviewTls(settings.ca, settings.certificate, settings.key, settings.server_name)
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -49,7 +49,7 @@ class HeaderSettings:
     group: Annotated[str, _header("a group; a line for each")] = GROUP
     uid: Annotated[str, _header("the uid", unset="none")] = ""
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         for key, name in (("user", self.user), ("group", self.group), ("uid", self.uid)):
             if name.lower() in _NOT_OURS:
                 fields.problem(_NO_HEADER, key)
@@ -71,7 +71,7 @@ class TrustedHeaderSettings:
     )
     renewal: RenewalSetting = Renewal.DEFAULT
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         names = [name.lower() for name in (self.headers.user, self.headers.group, self.headers.uid) if name]
         if len(set(names)) != len(names):
             fields.problem("one header cannot be used for two fields", "headers")
@@ -105,7 +105,7 @@ class TrustedHeaderIdentity(ClaimedGroups):
             self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> TrustedHeaderIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> TrustedHeaderIdentity:
         settings = read_settings(TrustedHeaderSettings, fields, context.directory)
         return cls(
             names=settings.names,

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ostiary_gateway.limits.limits import Limits
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.proxied_request import Proxied
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.proxied_request import ProxiedRequest
 
-OpenExchange = Proxied[Passage]
+OpenExchange = ProxiedRequest[RequestContext]
 
 
-class OpenExchanges:
+class ActiveRequests:
     """Those of one engine. The forwarder changes the two dictionaries itself: it does so for every request."""
 
     __slots__ = ("_limits", "seated", "streams")
@@ -47,12 +47,12 @@ class OpenExchanges:
         """Leave the seat and count as a stream; False, and nothing changes, if the user has too many."""
         if proxied not in self.seated:
             return True
-        passage = proxied.context
-        leave = self._limits.streams.try_open(passage.plan.share)
+        ctx = proxied.context
+        leave = self._limits.streams.try_open(ctx.plan.share)
         if leave is None:
             return False
-        passage.release()
-        passage.leave = leave
+        ctx.release()
+        ctx.leave = leave
         del self.seated[proxied]
         self.streams[proxied] = None
         return True

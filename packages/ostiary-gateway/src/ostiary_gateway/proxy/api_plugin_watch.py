@@ -17,7 +17,7 @@ from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.config.upstream import IdentityMode
 from ostiary_gateway.proxy.api_plugin import ApiPlugin
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.wire.discovery import ListedGroup, ListedVersion, decode_openapi_hashes, decode_resources
 
@@ -41,7 +41,7 @@ NOT_ASKED_BESIDE = "the upstream has not said yet whether it serves the group it
 CONFLICT = "the upstream serves this group itself"
 
 
-async def serves_group(requests: OwnRequests, upstream: Upstream, group: str) -> bool | None:
+async def serves_group(requests: UpstreamClient, upstream: Upstream, group: str) -> bool | None:
     """Whether *upstream* serves *group* itself; None if it does not say.
 
     It is asked in the gateway's own name. Whoever may not know of groups gets no 404 for one, so only that means no.
@@ -73,7 +73,7 @@ class WatchedPlugin:
         self.trouble = UNCHECKED
         self.group = ListedGroup(plugin.group, tuple(map(ListedVersion, plugin.versions)), is_fresh=False)
         # Its own: a plugin that hangs takes nobody's place but its own.
-        self._requests = OwnRequests({}, seconds=ANSWER_SECONDS)
+        self._requests = UpstreamClient({}, seconds=ANSWER_SECONDS)
         self._on_change = on_change
         self._failures = 0
         # None: the upstream has not said yet.

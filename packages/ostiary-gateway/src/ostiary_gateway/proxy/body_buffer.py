@@ -10,48 +10,48 @@ from collections.abc import Iterator
 
 from ostiary.errors import TooManyRequests
 from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.responses import Responses
 
 
-class Bodies:
+class BodyBuffer:
     """For the requests of one engine."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Responses) -> None:
         self._answers = answers
 
-    async def read(self, passage: Passage, limit: int) -> bytes | None:
+    async def read(self, ctx: RequestContext, limit: int) -> bytes | None:
         """The body, to be given to `release`. None if there is none to go on with: the client is answered then."""
-        exchange, share = passage.exchange, passage.plan.share
+        exchange, share = ctx.exchange, ctx.plan.share
         try:
             body = await read_body(exchange, limit)
         except BodyTooLarge:
-            passage.release()
-            self._answers.send_too_large(passage)
+            ctx.release()
+            self._answers.send_too_large(ctx)
             return None
         except ClientGone:
-            passage.release()
+            ctx.release()
             return None
         exchange.return_body(body)
         if share.hold_unread(len(body)):
             return body
         share.release_unread(len(body))
-        passage.release()
+        ctx.release()
         error = TooManyRequests("too many bodies of this user wait", retry_after=1.0)
-        self._answers.send_too_many(passage, error, "unread", passage.plan)
+        self._answers.send_too_many(ctx, error, "unread", ctx.plan)
         return None
 
-    def release(self, passage: Passage, body: bytes) -> None:
+    def release(self, ctx: RequestContext, body: bytes) -> None:
         """The caller has looked at *body*; it is forwarded, or not."""
-        passage.plan.share.release_unread(len(body))
+        ctx.plan.share.release_unread(len(body))
 
 
-def sent_headers(passage: Passage, *names: bytes) -> Iterator[tuple[str, str]]:
+def sent_headers(ctx: RequestContext, *names: bytes) -> Iterator[tuple[str, str]]:
     """The headers with these *names*, which are in small letters.
 
     Of the lines that go on to the upstream: a head that came before has nothing else.
     """
-    for line in passage.scanned.lines.split(b"\r\n"):
+    for line in ctx.scanned.lines.split(b"\r\n"):
         name, _, value = line.partition(b":")
         if name.lower() in names:
             yield name.decode("latin-1"), value.strip().decode("latin-1")

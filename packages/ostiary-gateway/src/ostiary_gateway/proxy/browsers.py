@@ -22,21 +22,21 @@ from ostiary.model import UserInfo
 from ostiary_gateway.audit.source_ips import Network, source_ips
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
 from ostiary_gateway.authentication.cookies import BrowserRequest, PresentedCookie, browser_request, presented_cookie
-from ostiary_gateway.authentication.token_cache import KnownUser, TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken, KnownUser
 from ostiary_gateway.authorization.cached_decision import NOTHING_ASKED
 from ostiary_gateway.config.values import is_listed
-from ostiary_gateway.http1.headers import WEBSOCKET_BEARER, Headers, Scanned
+from ostiary_gateway.http1.headers import WEBSOCKET_BEARER, FilteredHeaders, Headers
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.interfaces.identity import RequiredAuthentication
 from ostiary_gateway.interfaces.token_store import Found, Session, TokenRecord
 from ostiary_gateway.limits.limits import Limits
 from ostiary_gateway.networks import network
 from ostiary_gateway.proxy.applications import Applications
-from ostiary_gateway.proxy.context import OwnApi, Passage, RequestPlan
+from ostiary_gateway.proxy.context import BuiltinApi, RequestContext, RequestPlan
 from ostiary_gateway.proxy.plan_cache import Planner
 from ostiary_gateway.proxy.request_tasks import RequestTasks
-from ostiary_gateway.proxy.resolver import NoRoute, Questions
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.resolver import NoRoute, RequestResolver
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.routes import Routes
 from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
 from ostiary_gateway.proxy.upstreams import Upstream
@@ -47,7 +47,7 @@ from ostiary_gateway.sessions import well_formed
 # Called for requests whose sender is known by a cookie, or need not be known. Everywhere else the header is for us.
 
 
-def forward_authorization(scanned: Scanned) -> None:
+def forward_authorization(scanned: FilteredHeaders) -> None:
     """Let the header go on to the upstream, unless it holds a token of ours, which never does."""
     authorization, scanned.authorization = scanned.authorization, None
     if authorization is None:
@@ -67,18 +67,18 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 _ALWAYS = datetime.min.replace(tzinfo=UTC)
 _NOBODY = Found(TokenRecord(b"", "", _ALWAYS, _NEVER), Session("", ANONYMOUS, "", _ALWAYS, _NEVER))
 
-Admit = Callable[[Passage, TokenInUse, RequestPlan], None]
+Admit = Callable[[RequestContext, CachedToken, RequestPlan], None]
 
 
-class AnonymousRequests:
+class PublicPathAccess:
     """For the public paths of one engine. *admit* goes on with a request that is decided on."""
 
     def __init__(
         self,
-        questions: Questions,
+        questions: RequestResolver,
         planner: Planner,
         limits: Limits,
-        answers: Answers,
+        answers: Responses,
         admit: Admit,
         *,
         trusted_proxies: Sequence[Network] = (),
@@ -91,26 +91,26 @@ class AnonymousRequests:
         self._admit = admit
         self._known_user = KnownUser(ANONYMOUS)
 
-    def serve(self, passage: Passage) -> None:
-        request = passage.exchange.request
+    def serve(self, ctx: RequestContext) -> None:
+        request = ctx.exchange.request
         try:
             question = self._questions.of(request)
         except (AmbiguousRequest, ValueError) as error:
-            self._answers.send_bad_request(passage, str(error))
+            self._answers.send_bad_request(ctx, str(error))
             return
         except NoRoute:
-            self._answers.send_no_route(passage)
+            self._answers.send_no_route(ctx)
             return
         assert question.public, "the gate has looked at the same path"
         if question.upstream is not None and question.upstream.settings.pass_authorization:
-            forward_authorization(passage.scanned)
+            forward_authorization(ctx.scanned)
         plan = self._planner.make(request, question, NOTHING_ASKED, ANONYMOUS)
-        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
-        remote = passage.exchange.connection.remote_address
+        forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
+        remote = ctx.exchange.connection.remote_address
         address = network(source_ips(remote, forwarded_for=forwarded, trusted=self._trusted_proxies)[0])
         plan.share = self._limits.share(UserInfo(f"{ANONYMOUS.username} {address}", groups=ANONYMOUS.groups))
         # One of its own for each: a revocation ends what is open, and not what comes later.
-        self._admit(passage, TokenInUse(_NOBODY, self._known_user), plan)
+        self._admit(ctx, CachedToken(_NOBODY, self._known_user), plan)
 
 
 # What the engine needs of the sign-in for browsers: a way to the sign-in page, and pages for refusals.
@@ -128,14 +128,14 @@ class PageAnswer(NamedTuple):
 
 class BrowserPages(Protocol):
     async def begin_sign_in(
-        self, passage: Passage, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
+        self, ctx: RequestContext, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
     ) -> PageAnswer:
         """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host.
 
         *required* is what the person must prove there, though they are signed in.
         """
 
-    def refusal(self, passage: Passage, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
+    def refusal(self, ctx: RequestContext, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
         """A page that says why there is nothing to see, and leads to *front*, where the application begins.
 
         *advice* says what to do about it, where the permissions of the person are not the reason.
@@ -149,7 +149,7 @@ _CROSS_SITE = "the request was sent by a page of another site"
 _DO_IT_THERE = "Nothing was changed. If you meant to do this, open the application and do it there."
 _NO_WORKER = "applications on the gateway's own host cannot install service workers"
 
-Ask = Callable[[Passage, TokenInUse], None]
+Ask = Callable[[RequestContext, CachedToken], None]
 
 
 class BrowserGate:
@@ -160,13 +160,13 @@ class BrowserGate:
         routes: Routes,
         applications: Applications,
         pages: BrowserPages,
-        own_apis: Sequence[OwnApi],
+        own_apis: Sequence[BuiltinApi],
         *,
         authenticator: TokenAuthenticator,
         limits: Limits,
-        answers: Answers,
+        answers: Responses,
         tasks: RequestTasks,
-        anonymous: AnonymousRequests,
+        anonymous: PublicPathAccess,
         ask: Ask,
         clock: Clock,
     ) -> None:
@@ -184,9 +184,9 @@ class BrowserGate:
             seconds=ENDED_SECONDS, clock=clock, entries=MOST_ENDED, share=MOST_ENDED
         )
 
-    def take(self, passage: Passage) -> bool:
+    def take(self, ctx: RequestContext) -> bool:
         """Handle a request that is public, or comes from a browser; False for all others."""
-        request = passage.exchange.request
+        request = ctx.exchange.request
         host = request.host.decode("latin-1")
         try:
             path, query = split_target(request.target, host=request.host, any_name=True)
@@ -198,15 +198,15 @@ class BrowserGate:
         if upstream is None:
             return False
         if upstream.settings.public and is_listed(path, upstream.settings.public):
-            self._anonymous.serve(passage)
+            self._anonymous.serve(ctx)
             return True
         if not upstream.settings.is_application or not self._applications.origin(host):
             return False
         target = f"{path}?{query}" if query else path
-        return self._take_browser(passage, upstream, host=host, target=target)
+        return self._take_browser(ctx, upstream, host=host, target=target)
 
-    def _take_browser(self, passage: Passage, upstream: Upstream, *, host: str, target: str) -> bool:
-        request, scanned = passage.exchange.request, passage.scanned
+    def _take_browser(self, ctx: RequestContext, upstream: Upstream, *, host: str, target: str) -> bool:
+        request, scanned = ctx.exchange.request, ctx.scanned
         cookie = presented_cookie(request.headers, upstream.name, secure=self._applications.secure)
         passes_authorization = upstream.settings.pass_authorization and cookie is not None
         if _has_websocket_token(request) or (scanned.authorization is not None and not passes_authorization):
@@ -214,76 +214,76 @@ class BrowserGate:
         browser = browser_request(request.method, request.headers, upgrade=request.upgrade)
         if browser.starts_worker and self._applications.is_gateways_own(host):
             # It would see whatever is sent to the sign-in pages, passwords included.
-            self._refuse(passage, upstream, browser, _NO_WORKER)
+            self._refuse(ctx, upstream, browser, _NO_WORKER)
         elif cookie is None:
-            self._require_sign_in(passage, upstream, browser, target, attempted=False)
+            self._require_sign_in(ctx, upstream, browser, target, attempted=False)
         elif not browser.is_from(self._applications.origin(host)):
-            self._refuse(passage, upstream, browser, _CROSS_SITE)
+            self._refuse(ctx, upstream, browser, _CROSS_SITE)
         else:
             forward_authorization(scanned)
-            self._identify(passage, upstream, browser, cookie, target)
+            self._identify(ctx, upstream, browser, cookie, target)
         return True
 
     # --- who is it ---
 
     def _identify(
-        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
+        self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
     ) -> None:
         token = self._authenticator.recall(cookie.digest)
         if token is not None:
-            self._ask(passage, token)
+            self._ask(ctx, token)
         elif self._ended.get(cookie.digest):
-            self._require_sign_in(passage, upstream, browser, target, attempted=True)
+            self._require_sign_in(ctx, upstream, browser, target, attempted=True)
         else:
-            self._tasks.start_for(passage, self._look_up(passage, upstream, browser, cookie, target))
+            self._tasks.start_for(ctx, self._look_up(ctx, upstream, browser, cookie, target))
 
     async def _look_up(
-        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
+        self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
     ) -> None:
-        address = passage.exchange.connection.remote_address
+        address = ctx.exchange.connection.remote_address
         try:
             async with self._limits.lookup(address):
                 token = await self._authenticator.find_application(cookie)
-            if passage.exchange.gone:
+            if ctx.exchange.gone:
                 return
             if token is None:
                 # Not looked up again, so the next request with it is not charged.
                 self._ended.put(cookie.digest, True)
                 self._limits.failures.charge(address)
         except TooManyRequests as error:
-            self._answers.send_too_many(passage, error, "failures")
+            self._answers.send_too_many(ctx, error, "failures")
         except ProviderError as error:
-            self._answers.send_store_unavailable(passage, error, upstream)
+            self._answers.send_store_unavailable(ctx, error, upstream)
         else:
             if token is not None:
-                self._ask(passage, token)
+                self._ask(ctx, token)
             else:
-                self._require_sign_in(passage, upstream, browser, target, attempted=True)
+                self._require_sign_in(ctx, upstream, browser, target, attempted=True)
 
     # --- answers ---
 
     def _require_sign_in(
-        self, passage: Passage, upstream: Upstream, browser: BrowserRequest, target: str, *, attempted: bool
+        self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, target: str, *, attempted: bool
     ) -> None:
         if browser.is_navigation:
-            self._tasks.start_for(passage, self._begin_sign_in(passage, upstream, target))
+            self._tasks.start_for(ctx, self._begin_sign_in(ctx, upstream, target))
         elif browser.shows_page:
             message = "you are not signed in any more, and what you sent was not forwarded"
-            page = self._pages.refusal(passage, 401, message, upstream.settings.prefix)
-            self._answers.send_page(passage, page.code, page.headers, page.body, reason="a form without a session")
+            page = self._pages.refusal(ctx, 401, message, upstream.settings.prefix)
+            self._answers.send_page(ctx, page.code, page.headers, page.body, reason="a form without a session")
         else:
-            self._answers.send_sign_in_required(passage, attempted=attempted)
+            self._answers.send_sign_in_required(ctx, attempted=attempted)
 
-    async def _begin_sign_in(self, passage: Passage, upstream: Upstream, target: str) -> None:
-        page = await self._pages.begin_sign_in(passage, upstream, target=target)
-        self._answers.send_page(passage, page.code, page.headers, page.body, reason="not signed in: led to sign-in")
+    async def _begin_sign_in(self, ctx: RequestContext, upstream: Upstream, target: str) -> None:
+        page = await self._pages.begin_sign_in(ctx, upstream, target=target)
+        self._answers.send_page(ctx, page.code, page.headers, page.body, reason="not signed in: led to sign-in")
 
-    def _refuse(self, passage: Passage, upstream: Upstream, browser: BrowserRequest, reason: str) -> None:
+    def _refuse(self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, reason: str) -> None:
         if browser.shows_page:
-            page = self._pages.refusal(passage, 403, reason, upstream.settings.prefix, _DO_IT_THERE)
-            self._answers.send_page(passage, page.code, page.headers, page.body, reason=reason)
+            page = self._pages.refusal(ctx, 403, reason, upstream.settings.prefix, _DO_IT_THERE)
+            self._answers.send_page(ctx, page.code, page.headers, page.body, reason=reason)
         else:
-            self._answers.send_cross_site(passage, reason)
+            self._answers.send_cross_site(ctx, reason)
 
 
 def _has_websocket_token(request: RequestHead) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Mapping
 from ostiary.model import RequestInfo
 from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
 from ostiary_gateway.interfaces.attributes import RequestLine
-from ostiary_gateway.proxy.context import Handler, OpenPath, Passage
-from ostiary_gateway.proxy.head_cache import RememberedHeads
-from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.context import Handler, RequestContext, UnauthenticatedRoute
+from ostiary_gateway.proxy.head_cache import HeadCache
+from ostiary_gateway.proxy.request_log import RequestLog
 from ostiary_gateway.proxy.request_tasks import RequestTasks
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.wire.request_info import request_info
 
@@ -28,10 +28,10 @@ class OpenPaths:
 
     def __init__(
         self,
-        paths: Mapping[bytes, OpenPath],
-        heads: RememberedHeads,
+        paths: Mapping[bytes, UnauthenticatedRoute],
+        heads: HeadCache,
         tasks: RequestTasks,
-        records: RequestRecords,
+        records: RequestLog,
     ) -> None:
         self._paths = paths
         self._prefixes = tuple(paths)
@@ -39,62 +39,62 @@ class OpenPaths:
         self._tasks = tasks
         self._records = records
 
-    def find(self, target: bytes) -> OpenPath | None:
+    def find(self, target: bytes) -> UnauthenticatedRoute | None:
         return self._paths.get(first_segment(target)) if target.startswith(self._prefixes) else None
 
     def begin_with(self, above: str) -> bool:
         """Whether one of them begins with *above*."""
         return any(path.startswith(above.encode("ascii")) for path in self._prefixes)
 
-    def serve(self, path: OpenPath, passage: Passage) -> None:
-        waiting = path.handler(passage, lambda code: self._conclude(path, passage, code))
+    def serve(self, path: UnauthenticatedRoute, ctx: RequestContext) -> None:
+        waiting = path.handler(ctx, lambda code: self._conclude(path, ctx, code))
         if waiting is not None:
-            self._tasks.start_for(passage, _wait_for(waiting))
+            self._tasks.start_for(ctx, _wait_for(waiting))
 
-    def _conclude(self, path: OpenPath, passage: Passage, code: int) -> None:
+    def _conclude(self, path: UnauthenticatedRoute, ctx: RequestContext, code: int) -> None:
         if code >= 400 and not path.records_refusals:
             reason = f"the gateway answered {code} at a path that needs no token"
-            self._records.record_unidentified(passage, code, reason)
-            self._records.record_refusal(passage, code, reason, None)
+            self._records.record_unidentified(ctx, code, reason)
+            self._records.record_refusal(ctx, code, reason, None)
         if path.repeats and code == 200:
-            self._heads.remember_open_path(passage, path)
-        self._records.count(passage, code)
+            self._heads.remember_open_path(ctx, path)
+        self._records.count(ctx, code)
 
 
 class OwnApis:
     """APIs of our own, which are decided on like any other request."""
 
-    def __init__(self, recheck: RecheckAfterWait, answers: Answers, records: RequestRecords) -> None:
+    def __init__(self, recheck: RecheckAfterWait, answers: Responses, records: RequestLog) -> None:
         self._recheck = recheck
         self._answers = answers
         self._records = records
 
-    async def serve(self, handler: Handler, passage: Passage) -> None:
-        request = passage.exchange.request
-        if request.has_body and not passage.exchange.body_complete and not await self._read_body(passage):
+    async def serve(self, handler: Handler, ctx: RequestContext) -> None:
+        request = ctx.exchange.request
+        if request.has_body and not ctx.exchange.body_complete and not await self._read_body(ctx):
             return
         code = 500
         try:
-            code = await handler(passage)
+            code = await handler(ctx)
         finally:
-            self._records.conclude(passage, code)
+            self._records.conclude(ctx, code)
         if code >= 400:
-            self._records.record_refusal(passage, code, "refused by the gateway's own API", passage.plan)
+            self._records.record_refusal(ctx, code, "refused by the gateway's own API", ctx.plan)
 
-    async def _read_body(self, passage: Passage) -> bool:
+    async def _read_body(self, ctx: RequestContext) -> bool:
         """Wait for the whole body. The right to ask may be withdrawn meanwhile: False if the request is over."""
-        exchange = passage.exchange
+        exchange = ctx.exchange
         try:
             body = await read_body(exchange, LARGEST_OWN_BODY)
         except ClientGone:
-            self._records.conclude(passage, 0)
+            self._records.conclude(ctx, 0)
             return False
         except BodyTooLarge:
-            passage.release()
-            self._answers.send_too_large(passage)
+            ctx.release()
+            self._answers.send_too_large(ctx)
             return False
         exchange.return_body(body)
-        return await self._recheck.is_still_allowed(passage)
+        return await self._recheck.is_still_allowed(ctx)
 
 
 async def _wait_for(waiting: Awaitable[None]) -> None:

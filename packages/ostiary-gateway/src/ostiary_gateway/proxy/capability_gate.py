@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from ostiary.errors import ProviderError
 from ostiary.model import RequestInfo, Verdict
-from ostiary_gateway.authorization.cached_decision import BeyondScope, Ruling, stricter
+from ostiary_gateway.authorization.cached_decision import CachedDecision, OutOfScope, stricter
 from ostiary_gateway.authorization.capabilities import CapabilityRefused, questions_about
 from ostiary_gateway.interfaces.attributes import ObjectCapabilities, ReadsCapabilities, RequestContent
-from ostiary_gateway.proxy.authorizer import Judge
-from ostiary_gateway.proxy.body_buffer import Bodies, sent_headers
-from ostiary_gateway.proxy.context import Passage, Question
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
+from ostiary_gateway.proxy.body_buffer import BodyBuffer, sent_headers
+from ostiary_gateway.proxy.context import RequestAttributes, RequestContext
 from ostiary_gateway.proxy.plan_cache import Planner
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.proxy.target import path_of
 
@@ -30,10 +30,10 @@ class CapabilityCheck:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: RequestAuthorizer,
         planner: Planner,
-        answers: Answers,
-        bodies: Bodies,
+        answers: Responses,
+        bodies: BodyBuffer,
         recheck: RecheckAfterWait,
         *,
         shows_bodies: bool,
@@ -45,69 +45,69 @@ class CapabilityCheck:
         self._recheck = recheck
         self._shows_bodies = shows_bodies
 
-    async def is_allowed(self, passage: Passage) -> bool:
+    async def is_allowed(self, ctx: RequestContext) -> bool:
         """Whether the request may go on, with a plan that has its capabilities. If not, the client is answered."""
-        upstream = passage.plan.upstream
+        upstream = ctx.plan.upstream
         assert upstream is not None
         assert upstream.capabilities is not None
-        asked = await self._read(passage, upstream.capabilities)
+        asked = await self._read(ctx, upstream.capabilities)
         if asked is None:
             return False
-        if passage.exchange.gone:
-            passage.release()
+        if ctx.exchange.gone:
+            ctx.release()
             return False
         if not asked.names:
-            passage.plan = replace(passage.plan, reads_capabilities=False)
-            return await self._recheck.is_still_allowed(passage)
-        return await self._is_granted(passage, asked) and await self._recheck.is_still_allowed(passage)
+            ctx.plan = replace(ctx.plan, reads_capabilities=False)
+            return await self._recheck.is_still_allowed(ctx)
+        return await self._is_granted(ctx, asked) and await self._recheck.is_still_allowed(ctx)
 
-    async def _read(self, passage: Passage, reader: ReadsCapabilities) -> ObjectCapabilities | None:
+    async def _read(self, ctx: RequestContext, reader: ReadsCapabilities) -> ObjectCapabilities | None:
         """None if the client has been answered, or is gone."""
-        request, info = passage.exchange.request, passage.plan.info
+        request, info = ctx.exchange.request, ctx.plan.info
         if not self._shows_bodies:
             return reader.in_doubt(info, CARRIED)
         if (request.content_length or 0) > reader.largest_body:
             return reader.in_doubt(info, TOO_LARGE)
-        body = await self._bodies.read(passage, reader.largest_body)
+        body = await self._bodies.read(ctx, reader.largest_body)
         if body is None:
             return None
-        types = tuple(value for _, value in sent_headers(passage, b"content-type"))
-        encodings = tuple(value for _, value in sent_headers(passage, b"content-encoding"))
+        types = tuple(value for _, value in sent_headers(ctx, b"content-type"))
+        encodings = tuple(value for _, value in sent_headers(ctx, b"content-encoding"))
         try:
             return reader.capabilities_of(info, RequestContent(types, encodings, body))
         finally:
-            self._bodies.release(passage, body)
+            self._bodies.release(ctx, body)
 
-    async def _is_granted(self, passage: Passage, asked: ObjectCapabilities) -> bool:
-        plan = passage.plan
+    async def _is_granted(self, ctx: RequestContext, asked: ObjectCapabilities) -> bool:
+        plan = ctx.plan
         questions = questions_about(plan.info, asked.names)
         ruling = plan.ruling
         try:
             for question in questions:
                 answer = await self._judge.authorize(plan.user, (question,), plan.delegation)
                 if not answer.allowed:
-                    self._refuse(passage, questions, _refusal(question, answer, asked))
+                    self._refuse(ctx, questions, _refusal(question, answer, asked))
                     return False
                 ruling = stricter(ruling, answer)
         except ProviderError as error:
-            passage.release()
-            self._answers.send_undecided(passage, plan.user, plan.info, error, plan.delegation)
+            ctx.release()
+            self._answers.send_undecided(ctx, plan.user, plan.info, error, plan.delegation)
             return False
-        self._make_plan(passage, questions, ruling)
+        self._make_plan(ctx, questions, ruling)
         return True
 
-    def _refuse(self, passage: Passage, questions: tuple[RequestInfo, ...], refusal: Ruling) -> None:
-        passage.release()
-        self._make_plan(passage, questions, refusal)
-        self._answers.send_refusal(passage, passage.plan)
+    def _refuse(self, ctx: RequestContext, questions: tuple[RequestInfo, ...], refusal: CachedDecision) -> None:
+        ctx.release()
+        self._make_plan(ctx, questions, refusal)
+        self._answers.send_refusal(ctx, ctx.plan)
 
-    def _make_plan(self, passage: Passage, questions: tuple[RequestInfo, ...], ruling: Ruling) -> None:
+    def _make_plan(self, ctx: RequestContext, questions: tuple[RequestInfo, ...], ruling: CachedDecision) -> None:
         """The plan of this very request: another one with the same request line has another object."""
-        plan, request = passage.plan, passage.exchange.request
+        plan, request = ctx.plan, ctx.exchange.request
         target = path_of(request.target, request.host)
-        passage.plan = self._planner.make(
+        ctx.plan = self._planner.make(
             request,
-            Question(
+            RequestAttributes(
                 questions[0], questions, target, plan.upstream, long_running=plan.long_running, stream=plan.stream
             ),
             ruling,
@@ -118,12 +118,12 @@ class CapabilityCheck:
         )
 
 
-def _refusal(question: RequestInfo, answer: Ruling, asked: ObjectCapabilities) -> Ruling:
+def _refusal(question: RequestInfo, answer: CachedDecision, asked: ObjectCapabilities) -> CachedDecision:
     names = question.name or ", ".join(asked.names)
     what = f"the object asks for the capability {names}"
     if asked.doubt:
         what = f"the object may ask for any capability, as its body cannot be read with certainty: {asked.doubt}"
-    if isinstance(answer, BeyondScope):
+    if isinstance(answer, OutOfScope):
         return replace(answer, reason=f"{answer.reason}; {what}")
     if question.name:
         needed = f'this needs "use" of capabilities.ostiary.dev "{question.name}"'

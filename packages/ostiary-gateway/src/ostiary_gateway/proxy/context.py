@@ -12,20 +12,20 @@ from typing import Protocol
 from ostiary.core.scopes import Delegation
 from ostiary.model import RequestInfo, UserInfo, Verdict
 from ostiary_gateway.audit.auditor import Prepared
-from ostiary_gateway.authentication.token_cache import TokenInUse
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authentication.token_cache import CachedToken
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 from ostiary_gateway.authorization.step_up import AppliedRules
 from ostiary_gateway.http1.exchange import Exchange
-from ostiary_gateway.http1.headers import Scanned
+from ostiary_gateway.http1.headers import FilteredHeaders
 from ostiary_gateway.interfaces.admission import Hold
 from ostiary_gateway.interfaces.attributes import AttributesMapper
 from ostiary_gateway.limits.limits import Limits
-from ostiary_gateway.limits.user_usage import Leave, UserShare, no_place
+from ostiary_gateway.limits.user_usage import Leave, UserUsage, no_place
 from ostiary_gateway.proxy.recorder import Recorder
 from ostiary_gateway.proxy.upstreams import Upstream
 
 
-class Passage:
+class RequestContext:
     """One request on its way through the gateway, from its arrival to its end.
 
     `token` and `plan` are set once it is decided on, and never for a path that needs no token of ours.
@@ -44,7 +44,7 @@ class Passage:
         "token",
     )
 
-    token: TokenInUse
+    token: CachedToken
 
     def __init__(self, exchange: Exchange, received_at: float, audit_id: str) -> None:
         self.exchange = exchange
@@ -67,15 +67,15 @@ class Passage:
 
 
 # Answers a request that we serve ourselves; returns the status that was sent.
-Handler = Callable[[Passage], Awaitable[int]]
+Handler = Callable[[RequestContext], Awaitable[int]]
 Served = Callable[[int], None]
 # Answers a path that needs no token of ours. It calls `Served` with the status when it has answered; if it returns
 # something, that must be awaited.
-OpenHandler = Callable[[Passage, Served], Awaitable[None] | None]
+OpenHandler = Callable[[RequestContext, Served], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPath:
+class UnauthenticatedRoute:
     """A path that needs no token of ours. `repeats`: programs send it the same headers again and again.
 
     `records_refusals`: its handler logs and records refusals itself, because it knows more about them.
@@ -88,7 +88,7 @@ class OpenPath:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnApi:
+class BuiltinApi:
     """Paths below `prefix` are answered by us, after the same decision as any other request."""
 
     prefix: str
@@ -124,17 +124,17 @@ class RequestPlan:
     `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
     heads with this plan, `latest_heads` are the digests of some that came once, and `size` is about how many bytes it
     takes. `identity` is what the proxy of a door is told about the user; empty until it is first asked for.
-    `passes_on`: a request without a body needs nothing but that it is forwarded (`request.remembered.transit`).
+    `passes_on`: a request without a body needs nothing but that it is forwarded (`request.remembered.fast_forward`).
     `redirected`: without a body it is answered with a redirect to the backend itself; `target` is set then.
     `reads_capabilities`: what its object asks for must be allowed, too.
     `step_up` are the step-up rules that it falls under, with the sign-in of who sends it; None if there is none.
     `routing` counts the changes of who serves what: with another number the plan was made before the last of them.
     """
 
-    ruling: Ruling
+    ruling: CachedDecision
     info: RequestInfo
     user: UserInfo
-    share: UserShare
+    share: UserUsage
     upstream: Upstream | None
     handler: Handler | None
     audit: Prepared | None
@@ -163,7 +163,7 @@ class RequestPlan:
 
 # The plan of a request that has not been decided on yet.
 NO_PLAN = RequestPlan(
-    Ruling(Verdict.NO_OPINION),
+    CachedDecision(Verdict.NO_OPINION),
     RequestInfo("", "", ""),
     UserInfo(""),
     Limits().share(UserInfo("")),
@@ -175,11 +175,11 @@ NO_PLAN = RequestPlan(
     stream=False,
     reviews_token=False,
 )
-NOT_SCANNED = Scanned()
+NOT_SCANNED = FilteredHeaders()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RequestAttributes:
     """What a request asks for, and where it would go. Everything in `required` must be allowed.
 
     `long_running`: its answer may take as long as it likes. `stream`: so may the exchange, and it counts as a stream.

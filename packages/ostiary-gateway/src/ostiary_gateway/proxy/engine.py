@@ -11,7 +11,7 @@
     conclude   count and record it           request.records -> audit.auditor
 
 Called by a client's connection for every request. Most requests are like an earlier one of the same user. If the very
-bytes of the head came before, all that follows from them is a `RememberedHead`; else the plan is found by the request
+bytes of the head came before, all that follows from them is a `CachedHead`; else the plan is found by the request
 line. In both cases nothing has to be waited for. What must be waited for (a token that is not in memory, a provider
 that asks others, a seat) goes on in a task and comes back to the same steps. A request that is refused at a step is
 answered there (`request.answers`).
@@ -35,8 +35,8 @@ from ostiary_gateway.audit.ended_requests import EndedRequests
 from ostiary_gateway.audit.source_ips import Network
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
 from ostiary_gateway.authentication.bearer_token import presented_token
-from ostiary_gateway.authentication.token_cache import TokenInUse
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authentication.token_cache import CachedToken
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.impersonation import requested_user
 from ostiary_gateway.authorization.recent_decisions import RecentDecisions
@@ -47,27 +47,35 @@ from ostiary_gateway.http1.request_head import RequestRefused
 from ostiary_gateway.interfaces.admission import AdmissionProvider, CountsObjects, UpstreamApi, WriteOutcome
 from ostiary_gateway.limits.admission_chain import AdmissionChain
 from ostiary_gateway.limits.limits import Limits, charge_connection
-from ostiary_gateway.limits.user_usage import UserShare
+from ostiary_gateway.limits.user_usage import UserUsage
 from ostiary_gateway.observability.metrics import Metrics
-from ostiary_gateway.proxy.active_requests import OpenExchanges
+from ostiary_gateway.proxy.active_requests import ActiveRequests
 from ostiary_gateway.proxy.applications import Applications
-from ostiary_gateway.proxy.authorizer import Judge
-from ostiary_gateway.proxy.body_buffer import Bodies
-from ostiary_gateway.proxy.browsers import AnonymousRequests, BrowserGate, BrowserPages
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
+from ostiary_gateway.proxy.body_buffer import BodyBuffer
+from ostiary_gateway.proxy.browsers import BrowserGate, BrowserPages, PublicPathAccess
 from ostiary_gateway.proxy.builtin_endpoints import OpenPaths, OwnApis
 from ostiary_gateway.proxy.capability_gate import CapabilityCheck
-from ostiary_gateway.proxy.context import ApiGroups, Handler, OpenPath, OwnApi, Passage, Question, RequestPlan
+from ostiary_gateway.proxy.context import (
+    ApiGroups,
+    BuiltinApi,
+    Handler,
+    RequestAttributes,
+    RequestContext,
+    RequestPlan,
+    UnauthenticatedRoute,
+)
 from ostiary_gateway.proxy.fast_path import AllowAgain, AllowedAgain, Transits, never_again
 from ostiary_gateway.proxy.forwarder import Forwarder
-from ostiary_gateway.proxy.head_cache import RememberedHead, RememberedHeaders, RememberedHeads
+from ostiary_gateway.proxy.head_cache import CachedHead, CachedHeaders, HeadCache
 from ostiary_gateway.proxy.plan_cache import Planner, Plans
 from ostiary_gateway.proxy.plan_templates import AlikeTargets, ObjectPlans
-from ostiary_gateway.proxy.quota_gate import ObjectAdmission
+from ostiary_gateway.proxy.quota_gate import QuotaGate
 from ostiary_gateway.proxy.reauthorize_streams import Rejudge
-from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.request_log import RequestLog
 from ostiary_gateway.proxy.request_tasks import RequestTasks
-from ostiary_gateway.proxy.resolver import Location, NoRoute, Questions
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.resolver import NoRoute, RequestResolver, ResolvedRoute
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.proxy.routes import Routes
 from ostiary_gateway.proxy.shadow_sampling import ShadowSampler
@@ -79,11 +87,11 @@ from ostiary_gateway.sessions import digest, well_formed
 
 log = logging.getLogger("ostiary.gateway")
 
-AnswerAllowed = Callable[[RequestRecords, Answers, Passage], None]
+AnswerAllowed = Callable[[RequestLog, Responses, RequestContext], None]
 
 
 @dataclass(slots=True)
-class EngineParts:
+class EngineServices:
     """What an engine is made of."""
 
     authenticator: TokenAuthenticator
@@ -97,10 +105,10 @@ class EngineParts:
     admission: Sequence[AdmissionProvider]
     # For admission providers that ask upstreams themselves.
     upstream_api: UpstreamApi
-    own_apis: Sequence[OwnApi]
+    own_apis: Sequence[BuiltinApi]
     self_reviews: Handler | None
     api_groups: ApiGroups | None
-    open_paths: dict[bytes, OpenPath]
+    open_paths: dict[bytes, UnauthenticatedRoute]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
     # What is decided, for those who watch.
@@ -128,20 +136,20 @@ class Engine:
     """Serves requests with one configuration. A reload makes another engine; this one ends with its last request."""
 
     # The parts that the traced engine (`request.traced`) has others of.
-    records_type: ClassVar[type[RequestRecords]] = RequestRecords
+    records_type: ClassVar[type[RequestLog]] = RequestLog
     tasks_type: ClassVar[type[RequestTasks]] = RequestTasks
     open_paths_type: ClassVar[type[OpenPaths]] = OpenPaths
     own_apis_type: ClassVar[type[OwnApis]] = OwnApis
 
-    def __init__(self, parts: EngineParts, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, parts: EngineServices, loop: asyncio.AbstractEventLoop) -> None:
         self._headers = parts.headers
         self._authenticator = parts.authenticator
         self._limits = parts.limits
         self._admission = AdmissionChain(parts.admission) if parts.admission else None
         self._monotonic = parts.clock.monotonic
         self._audit_id = parts.auditor.audit_id
-        self._questions = Questions(parts.routes, parts.own_apis, parts.self_reviews, parts.api_groups)
-        self._judge = Judge(parts.authorizer, self._questions)
+        self._questions = RequestResolver(parts.routes, parts.own_apis, parts.self_reviews, parts.api_groups)
+        self._judge = RequestAuthorizer(parts.authorizer, self._questions)
         self._records = self.records_type(
             parts.auditor,
             parts.metrics,
@@ -152,7 +160,7 @@ class Engine:
             recent=parts.recent,
             shadow=parts.shadow,
         )
-        self._answers = Answers(
+        self._answers = Responses(
             parts.authorizer,
             self._records,
             parts.metrics,
@@ -170,7 +178,7 @@ class Engine:
         )
         alike = AlikeTargets(self._go_alike)
         self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, alike, shortcuts=parts.shortcuts)
-        self._heads = RememberedHeads(passes_traces=parts.headers.passes_traces)
+        self._heads = HeadCache(passes_traces=parts.headers.passes_traces)
         # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
         self.allow_again: AllowAgain = (
             AllowedAgain(
@@ -184,13 +192,13 @@ class Engine:
         self._open_paths = self.open_paths_type(parts.open_paths, self._heads, self._tasks, self._records)
         self._own_apis = self.own_apis_type(self._recheck, self._answers, self._records)
         self._token_reviews = OwnTokenReviews(self._recheck, self._answers, self._records)
-        self._open = OpenExchanges(parts.limits)
+        self._open = ActiveRequests(parts.limits)
         # API plugins that are no longer served, while requests to them are open.
         self._withdrawn: list[Upstream] = []
         self._rejudge = Rejudge(
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
         )
-        bodies = Bodies(self._answers)
+        bodies = BodyBuffer(self._answers)
         self._capabilities = CapabilityCheck(
             self._judge,
             self._planner,
@@ -201,7 +209,7 @@ class Engine:
         )
         counting = [each for each in (ability(admission, CountsObjects) for admission in parts.admission) if each]
         self._objects = (
-            ObjectAdmission(counting, parts.upstream_api, self._answers, self._tasks, self._recheck, bodies)
+            QuotaGate(counting, parts.upstream_api, self._answers, self._tasks, self._recheck, bodies)
             if counting
             else None
         )
@@ -241,7 +249,7 @@ class Engine:
         self._browsers = self._browser_gate(parts)
         self._step_up = self._step_up_gate(parts)
 
-    def _step_up_gate(self, parts: EngineParts) -> StepUpGate | None:
+    def _step_up_gate(self, parts: EngineServices) -> StepUpGate | None:
         if parts.step_up is None:
             return None
         return StepUpGate(
@@ -257,10 +265,10 @@ class Engine:
             trusted_proxies=parts.trusted_proxies,
         )
 
-    def _browser_gate(self, parts: EngineParts) -> BrowserGate | None:
+    def _browser_gate(self, parts: EngineServices) -> BrowserGate | None:
         if parts.applications is None or parts.pages is None:
             return None
-        anonymous = AnonymousRequests(
+        anonymous = PublicPathAccess(
             self._questions,
             self._planner,
             parts.limits,
@@ -288,7 +296,7 @@ class Engine:
         return bool(self._open) or bool(self._transits) or bool(self._tasks)
 
     @property
-    def open_exchanges(self) -> OpenExchanges:
+    def open_exchanges(self) -> ActiveRequests:
         self._transits.list_all()
         return self._open
 
@@ -317,8 +325,8 @@ class Engine:
         self._object_plans.clear()
 
     def decide_again(
-        self, token: TokenInUse, required: tuple[RequestInfo, ...], delegation: Delegation | None
-    ) -> Ruling | None:
+        self, token: CachedToken, required: tuple[RequestInfo, ...], delegation: Delegation | None
+    ) -> CachedDecision | None:
         """What the policy says now; None if something would have to be waited for."""
         return self._judge.decide(token.user, required, delegation) if required else None
 
@@ -352,204 +360,210 @@ class Engine:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
-        passage = Passage(exchange, self._monotonic(), self._audit_id())
-        exchange.audit_id = passage.audit_id
+        ctx = RequestContext(exchange, self._monotonic(), self._audit_id())
+        exchange.audit_id = ctx.audit_id
         try:
             request = exchange.request
             head = request.known
-            if type(head) is RememberedHead and head.made_by is self._heads:
-                self._begin_again(passage, head)
+            if type(head) is CachedHead and head.made_by is self._heads:
+                self._begin_again(ctx, head)
             elif request.raw:
-                self._begin_with_known_headers(passage)
+                self._begin_with_known_headers(ctx)
             else:
-                self._begin(passage)
+                self._begin(ctx)
         except Exception as error:
-            self._tasks.fail(passage, error)
+            self._tasks.fail(ctx, error)
 
-    def _begin_again(self, passage: Passage, head: RememberedHead) -> None:
+    def _begin_again(self, ctx: RequestContext, head: CachedHead) -> None:
         """The bytes of this head came before: what they ask is known. Check that the answer to it still holds."""
-        passage.scanned = head.scanned
+        ctx.scanned = head.scanned
         plan = head.plan
         if plan is None:
             assert head.open_path is not None
-            self._open_paths.serve(head.open_path, passage)
+            self._open_paths.serve(head.open_path, ctx)
             return
         token = self._authenticator.recall(head.scanned.digest)
         if token is None:
             # What was worked out for a token is dropped with it, and not with the last head that came with it.
             head.token = None
-            self._tasks.start_for(passage, self._look_up_token(passage))
-        elif token is not head.token or not self._planner.is_current(plan, token.user, passage.received_at):
-            self._ask(passage, token)
+            self._tasks.start_for(ctx, self._look_up_token(ctx))
+        elif token is not head.token or not self._planner.is_current(plan, token.user, ctx.received_at):
+            self._ask(ctx, token)
         else:
-            self._admit(passage, token, plan)
+            self._admit(ctx, token, plan)
 
-    def _begin_with_known_headers(self, passage: Passage) -> None:
+    def _begin_with_known_headers(self, ctx: RequestContext) -> None:
         """These header lines came before, with another request line. If that leads to no plan, they are read anew."""
-        request = passage.exchange.request
+        request = ctx.exchange.request
         headers = None if request.block is None else request.block.known
-        if type(headers) is RememberedHeaders and headers.made_by is self._heads:
+        if type(headers) is CachedHeaders and headers.made_by is self._heads:
             token = self._authenticator.recall(headers.scanned.digest)
             if token is not None and token is headers.token and self._open_paths.find(request.target) is None:
-                passage.scanned = headers.scanned
-                plan = self._plan_at_once(passage, token)
+                ctx.scanned = headers.scanned
+                plan = self._plan_at_once(ctx, token)
                 if plan is not None:
-                    self._admit(passage, token, plan)
+                    self._admit(ctx, token, plan)
                     return
-        self._begin(passage)
+        self._begin(ctx)
 
-    def _plan_at_once(self, passage: Passage, token: TokenInUse) -> RequestPlan | None:
+    def _plan_at_once(self, ctx: RequestContext, token: CachedToken) -> RequestPlan | None:
         """A plan that holds, and by which the request is forwarded at once; None if there is none."""
-        request = passage.exchange.request
+        request = ctx.exchange.request
         plan = self._plans.find(token.known_user, request)
         if plan is not None:
-            if not plan.at_once or not self._planner.is_current(plan, token.user, passage.received_at):
+            if not plan.at_once or not self._planner.is_current(plan, token.user, ctx.received_at):
                 return None
-            self._heads.remember_plan(passage, token, plan)
+            self._heads.remember_plan(ctx, token, plan)
             return plan
         try:
-            return self._plan_like_another(passage, token, self._questions.locate(request))
+            return self._plan_like_another(ctx, token, self._questions.locate(request))
         except (NoRoute, ValueError):
             return None
 
-    def _begin(self, passage: Passage) -> None:
-        exchange, request = passage.exchange, passage.exchange.request
+    def _begin(self, ctx: RequestContext) -> None:
+        exchange, request = ctx.exchange, ctx.exchange.request
         if exchange.own_lines:
             # They are among the headers, too.
             request.traces, exchange.own_lines = exchange.own_lines, b""
         try:
-            passage.scanned = self._headers.scan(request.headers)
+            ctx.scanned = self._headers.scan(request.headers)
         except BadHeader as error:
-            self._answers.send_bad_request(passage, str(error))
+            self._answers.send_bad_request(ctx, str(error))
             return
         open_path = self._open_paths.find(path_of(request.target, request.host))
         if open_path is not None:
-            self._open_paths.serve(open_path, passage)
-        elif self._browsers is None or not self._browsers.take(passage):
-            self._identify(passage)
+            self._open_paths.serve(open_path, ctx)
+        elif self._browsers is None or not self._browsers.take(ctx):
+            self._identify(ctx)
 
     # --- identify ---
 
-    def _identify(self, passage: Passage) -> None:
-        scanned = passage.scanned
+    def _identify(self, ctx: RequestContext) -> None:
+        scanned = ctx.scanned
         try:
-            presented = presented_token(scanned, passage.exchange.request)
+            presented = presented_token(scanned, ctx.exchange.request)
         except BadHeader as error:
-            self._answers.send_bad_request(passage, str(error))
+            self._answers.send_bad_request(ctx, str(error))
             return
         if presented is None:
-            self._answers.send_unauthorized(passage, attempted=False)
+            self._answers.send_unauthorized(ctx, attempted=False)
             return
         scanned.digest = digest(presented)
         token = self._authenticator.recall(scanned.digest)
         if token is not None:
-            self._ask(passage, token)
+            self._ask(ctx, token)
             return
         if not well_formed(presented):
             # No token of ours has this form: the store need not be asked.
             scanned.digest = NO_DIGEST
-        self._tasks.start_for(passage, self._look_up_token(passage))
+        self._tasks.start_for(ctx, self._look_up_token(ctx))
 
-    async def _look_up_token(self, passage: Passage) -> None:
-        address, token_digest = passage.exchange.connection.remote_address, passage.scanned.digest
+    async def _look_up_token(self, ctx: RequestContext) -> None:
+        address, token_digest = ctx.exchange.connection.remote_address, ctx.scanned.digest
         token = None
         try:
             if token_digest is not NO_DIGEST:
                 self._limits.failures.check_credential(token_digest)
                 async with self._limits.lookup(address):
-                    if passage.exchange.gone:
+                    if ctx.exchange.gone:
                         return
                     token = await self._authenticator.find(token_digest)
-            if passage.exchange.gone:
+            if ctx.exchange.gone:
                 return
             if token is None:
                 self._limits.failures.charge(address, token_digest)
         except TooManyRequests as error:
-            self._answers.send_too_many(passage, error, "failures")
+            self._answers.send_too_many(ctx, error, "failures")
         except ProviderError as error:
-            self._answers.send_store_unavailable(passage, error)
+            self._answers.send_store_unavailable(ctx, error)
         else:
             if token is None:
-                self._answers.send_unauthorized(passage, attempted=True)
+                self._answers.send_unauthorized(ctx, attempted=True)
             else:
-                self._ask(passage, token)
+                self._ask(ctx, token)
 
     # --- question ---
 
-    def _ask(self, passage: Passage, token: TokenInUse) -> None:
-        request, impersonates = passage.exchange.request, bool(passage.scanned.impersonate)
+    def _ask(self, ctx: RequestContext, token: CachedToken) -> None:
+        request, impersonates = ctx.exchange.request, bool(ctx.scanned.impersonate)
         if not impersonates and self._browsers is None:
-            self._heads.remember_headers(passage, token)
+            self._heads.remember_headers(ctx, token)
         plan = self._plans.find(token.known_user, request)
-        if plan is not None and not impersonates and self._planner.is_current(plan, token.user, passage.received_at):
-            self._heads.remember_plan(passage, token, plan)
-            self._admit(passage, token, plan)
+        if plan is not None and not impersonates and self._planner.is_current(plan, token.user, ctx.received_at):
+            self._heads.remember_plan(ctx, token, plan)
+            self._admit(ctx, token, plan)
             return
         try:
             location = self._questions.locate(request)
-            plan = self._plan_like_another(passage, token, location)
+            plan = self._plan_like_another(ctx, token, location)
             question = None if plan is not None else self._questions.at(location, request)
         except (AmbiguousRequest, ValueError) as error:
-            self._answers.send_bad_request(passage, str(error))
+            self._answers.send_bad_request(ctx, str(error))
             return
         except NoRoute:
-            self._answers.send_no_route(passage)
+            self._answers.send_no_route(ctx)
             return
         if question is None:
             assert plan is not None
-            self._admit(passage, token, plan)
+            self._admit(ctx, token, plan)
         elif impersonates:
-            self._tasks.start_for(passage, self._decide_as_another(passage, token, question))
+            self._tasks.start_for(ctx, self._decide_as_another(ctx, token, question))
         else:
-            self._decide(passage, token, question, location)
+            self._decide(ctx, token, question, location)
 
-    def _plan_like_another(self, passage: Passage, token: TokenInUse, location: Location) -> RequestPlan | None:
+    def _plan_like_another(
+        self, ctx: RequestContext, token: CachedToken, location: ResolvedRoute
+    ) -> RequestPlan | None:
         """The plan of a request that differs from an earlier one in the name of an object which does not matter."""
-        if passage.scanned.impersonate:
+        if ctx.scanned.impersonate:
             return None
-        return self._object_plans.find(token.known_user, passage.exchange.request, location, passage.received_at)
+        return self._object_plans.find(token.known_user, ctx.exchange.request, location, ctx.received_at)
 
     # --- decide ---
 
-    def _decide(self, passage: Passage, token: TokenInUse, question: Question, location: Location) -> None:
+    def _decide(
+        self, ctx: RequestContext, token: CachedToken, question: RequestAttributes, location: ResolvedRoute
+    ) -> None:
         ruling = self._judge.decide(token.user, question.required, token.known_user.delegation)
         if ruling is None:
-            self._tasks.start_for(passage, self._wait_for_decision(passage, token, question))
+            self._tasks.start_for(ctx, self._wait_for_decision(ctx, token, question))
             return
-        plan = self._keep_plan(passage, token, question, ruling)
+        plan = self._keep_plan(ctx, token, question, ruling)
         if plan.at_once:
-            self._object_plans.keep(token.known_user, passage.exchange.request, location, plan)
-        self._admit(passage, token, plan)
+            self._object_plans.keep(token.known_user, ctx.exchange.request, location, plan)
+        self._admit(ctx, token, plan)
 
-    async def _wait_for_decision(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+    async def _wait_for_decision(self, ctx: RequestContext, token: CachedToken, question: RequestAttributes) -> None:
         try:
             ruling = await self._judge.authorize(token.user, question.required, token.known_user.delegation)
         except ProviderError as error:
-            self._answers.send_undecided(passage, token.user, question.info, error, token.known_user.delegation)
+            self._answers.send_undecided(ctx, token.user, question.info, error, token.known_user.delegation)
             return
-        if not passage.exchange.gone:
-            self._admit(passage, token, self._keep_plan(passage, token, question, ruling))
+        if not ctx.exchange.gone:
+            self._admit(ctx, token, self._keep_plan(ctx, token, question, ruling))
 
-    def _keep_plan(self, passage: Passage, token: TokenInUse, question: Question, ruling: Ruling) -> RequestPlan:
-        request = passage.exchange.request
+    def _keep_plan(
+        self, ctx: RequestContext, token: CachedToken, question: RequestAttributes, ruling: CachedDecision
+    ) -> RequestPlan:
+        request = ctx.exchange.request
         plan = self._planner.make(request, question, ruling, token.user, delegation=token.known_user.delegation)
         self._plans.keep(token.known_user, request, plan)
         return plan
 
-    async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
+    async def _decide_as_another(self, ctx: RequestContext, token: CachedToken, question: RequestAttributes) -> None:
         """``kubectl --as``: such requests are rare, so they have no kept plan."""
         try:
-            user = requested_user(list(passage.scanned.impersonate))
+            user = requested_user(list(ctx.scanned.impersonate))
         except (BadHeader, UnicodeDecodeError) as error:
-            self._answers.send_bad_request(passage, str(error))
+            self._answers.send_bad_request(ctx, str(error))
             return
-        actor, request, delegation = token.user, passage.exchange.request, token.known_user.delegation
+        actor, request, delegation = token.user, ctx.exchange.request, token.known_user.delegation
         try:
             result = await self._judge.authorize_impersonation(actor, user, question, delegation)
         except ProviderError as error:
-            self._answers.send_undecided(passage, actor, question.info, error, delegation)
+            self._answers.send_undecided(ctx, actor, question.info, error, delegation)
             return
-        if not passage.exchange.gone:
+        if not ctx.exchange.gone:
             plan = self._planner.make(
                 request,
                 result.question,
@@ -559,119 +573,117 @@ class Engine:
                 impersonation=result.permissions,
                 delegation=delegation,
             )
-            self._admit(passage, token, plan)
+            self._admit(ctx, token, plan)
 
     # --- admit ---
 
-    def _admit(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
-        passage.token, passage.plan = token, plan
+    def _admit(self, ctx: RequestContext, token: CachedToken, plan: RequestPlan) -> None:
+        ctx.token, ctx.plan = token, plan
         if token.revoked:
             # It was revoked while the request was being decided on.
-            self._answers.send_unauthorized(passage, attempted=True)
+            self._answers.send_unauthorized(ctx, attempted=True)
             return
         if self._shadow is not None:
-            self._shadow.consider(passage.audit_id, plan)
+            self._shadow.consider(ctx.audit_id, plan)
         if not plan.at_once:
             if not plan.ruling.allowed and not plan.reviews_token:
-                self._answers.send_refusal(passage, plan)
+                self._answers.send_refusal(ctx, plan)
                 return
             if plan.step_up is not None and self._step_up is not None:
-                rule = self._step_up.unmet_rule(passage)
+                rule = self._step_up.unmet_rule(ctx)
                 if rule is not None:
-                    self._tasks.start_for(passage, self._step_up.handle_unmet(passage, rule))
+                    self._tasks.start_for(ctx, self._step_up.handle_unmet(ctx, rule))
                     return
         share = plan.share
-        connection = passage.exchange.connection
+        connection = ctx.exchange.connection
         if connection.account is not share and not charge_connection(connection, share):
-            self._answers.send_too_many_connections(passage)
+            self._answers.send_too_many_connections(ctx)
             return
         try:
             leave = self._limits.open_stream(share) if plan.stream else self._limits.try_enter(share)
         except TooManyRequests as error:
-            self._answers.send_too_many(passage, error, "streams" if plan.stream else "rate", plan)
+            self._answers.send_too_many(ctx, error, "streams" if plan.stream else "rate", plan)
             return
         if leave is None:
-            self._tasks.start_for(passage, self._wait_for_seat(passage, share))
+            self._tasks.start_for(ctx, self._wait_for_seat(ctx, share))
             return
-        passage.leave = leave
+        ctx.leave = leave
         if plan.at_once:
-            self._forward(passage)
+            self._forward(ctx)
         else:
-            self._prepare(passage)
+            self._prepare(ctx)
 
-    async def _wait_for_seat(self, passage: Passage, share: UserShare) -> None:
+    async def _wait_for_seat(self, ctx: RequestContext, share: UserUsage) -> None:
         try:
-            passage.leave = await self._limits.wait(share)
+            ctx.leave = await self._limits.wait(share)
         except TooManyRequests as error:
-            self._answers.send_too_many(passage, error, "concurrency", passage.plan)
+            self._answers.send_too_many(ctx, error, "concurrency", ctx.plan)
             return
-        if passage.exchange.gone:
-            passage.release()
-        elif await self._recheck.is_still_allowed(passage):
-            self._prepare(passage)
+        if ctx.exchange.gone:
+            ctx.release()
+        elif await self._recheck.is_still_allowed(ctx):
+            self._prepare(ctx)
 
-    def _prepare(self, passage: Passage) -> None:
+    def _prepare(self, ctx: RequestContext) -> None:
         """What some requests need before they are forwarded or served: see `RequestPlan.at_once`."""
-        plan = passage.plan
-        if plan.reviews_token and not passage.body_was_read:
-            self._tasks.start_for(passage, self._review_token(passage))
+        plan = ctx.plan
+        if plan.reviews_token and not ctx.body_was_read:
+            self._tasks.start_for(ctx, self._review_token(ctx))
             return
         if plan.reads_capabilities:
-            self._tasks.start_for(passage, self._check_capabilities(passage))
+            self._tasks.start_for(ctx, self._check_capabilities(ctx))
             return
-        if self._admission is not None and not self._is_admitted(passage, self._admission):
-            passage.release()
+        if self._admission is not None and not self._is_admitted(ctx, self._admission):
+            ctx.release()
             return
-        if self._objects is not None and (counting := self._objects.covering(passage)):
-            self._tasks.start_for(passage, self._hold_objects(passage, self._objects, counting))
+        if self._objects is not None and (counting := self._objects.covering(ctx)):
+            self._tasks.start_for(ctx, self._hold_objects(ctx, self._objects, counting))
             return
-        self._begin_forwarding(passage)
+        self._begin_forwarding(ctx)
 
-    async def _check_capabilities(self, passage: Passage) -> None:
-        if not await self._capabilities.is_allowed(passage):
+    async def _check_capabilities(self, ctx: RequestContext) -> None:
+        if not await self._capabilities.is_allowed(ctx):
             return
-        rule = None if self._step_up is None else self._step_up.unmet_rule(passage)
+        rule = None if self._step_up is None else self._step_up.unmet_rule(ctx)
         if rule is None or self._step_up is None:
-            self._prepare(passage)
+            self._prepare(ctx)
             return
         # A rule about a capability: what the object asks for was not known before.
-        passage.release()
-        await self._step_up.handle_unmet(passage, rule)
+        ctx.release()
+        await self._step_up.handle_unmet(ctx, rule)
 
-    async def _hold_objects(
-        self, passage: Passage, objects: ObjectAdmission, counting: Sequence[CountsObjects]
-    ) -> None:
-        if await objects.hold(passage, counting):
-            self._begin_forwarding(passage)
+    async def _hold_objects(self, ctx: RequestContext, objects: QuotaGate, counting: Sequence[CountsObjects]) -> None:
+        if await objects.hold(ctx, counting):
+            self._begin_forwarding(ctx)
 
-    def _begin_forwarding(self, passage: Passage) -> None:
-        plan = passage.plan
+    def _begin_forwarding(self, ctx: RequestContext) -> None:
+        plan = ctx.plan
         try:
-            self._records.record_receipt(passage)
+            self._records.record_receipt(ctx)
         except AuditUnavailable as error:
-            passage.release()
+            ctx.release()
             if self._objects is not None:
-                self._objects.settle(passage, WriteOutcome.NOT_DONE, 0, None)
+                self._objects.settle(ctx, WriteOutcome.NOT_DONE, 0, None)
             log.error("a request was refused: its audit event cannot be stored", extra={"cause": error.cause})
-            self._answers.send_internal_error(passage)
+            self._answers.send_internal_error(ctx)
             return
         if plan.handler is not None:
-            self._tasks.start_for(passage, self._own_apis.serve(plan.handler, passage))
+            self._tasks.start_for(ctx, self._own_apis.serve(plan.handler, ctx))
         else:
-            self._forward(passage)
+            self._forward(ctx)
 
-    async def _review_token(self, passage: Passage) -> None:
-        if await self._token_reviews.answer_or_pass(passage):
-            self._prepare(passage)
+    async def _review_token(self, ctx: RequestContext) -> None:
+        if await self._token_reviews.answer_or_pass(ctx):
+            self._prepare(ctx)
 
-    def _is_admitted(self, passage: Passage, admission: AdmissionChain) -> bool:
-        plan, request = passage.plan, passage.exchange.request
+    def _is_admitted(self, ctx: RequestContext, admission: AdmissionChain) -> bool:
+        plan, request = ctx.plan, ctx.exchange.request
         size = None if request.chunked else request.content_length or 0
         try:
             refusal = admission.refusal_of(Attributes(plan.user, plan.info), size=size)
         except ProviderError:
-            self._answers.send_internal_error(passage, plan)
+            self._answers.send_internal_error(ctx, plan)
             return False
         if refusal is not None:
-            self._answers.send_not_admitted(passage, refusal)
+            self._answers.send_not_admitted(ctx, refusal)
         return refusal is None

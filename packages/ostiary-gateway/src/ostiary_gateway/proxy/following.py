@@ -29,7 +29,7 @@ from ostiary_gateway.interfaces.upstream_capabilities import (
 )
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.proxy.api_plugin_watch import GATEWAY_USER, JSON_ONLY
-from ostiary_gateway.proxy.upstream_client import OwnRequests, request_head
+from ostiary_gateway.proxy.upstream_client import UpstreamClient, request_head
 from ostiary_gateway.proxy.upstreams import Upstream
 
 # One upstream as a provider reads it: whole answers, and answers that go on line by line, such as a watch.
@@ -60,7 +60,7 @@ class FollowedUpstream:
         seconds: float = ANSWER_SECONDS,
     ) -> None:
         self._upstream = Upstream(replace(configured, connections=CONNECTIONS), loop, clock)
-        self._requests = OwnRequests({}, seconds=seconds)
+        self._requests = UpstreamClient({}, seconds=seconds)
         self._loop = loop
         self._seconds = seconds
         self._user = GATEWAY_USER if configured.identity is IdentityMode.REQUEST_HEADER else None

@@ -12,13 +12,13 @@ from ostiary.core.scopes import Delegation
 from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.audit.auditor import Auditor, Prepared
 from ostiary_gateway.authentication.token_cache import KnownUser
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 from ostiary_gateway.authorization.step_up import StepUpRules
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.limits.limits import Limits
 from ostiary_gateway.observability.metrics import Metrics
-from ostiary_gateway.proxy.authorizer import Judge
-from ostiary_gateway.proxy.context import Question, RequestPlan
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
+from ostiary_gateway.proxy.context import RequestAttributes, RequestPlan
 from ostiary_gateway.proxy.reviews import is_token_review
 
 PLAN_BYTES = 32 * 1024 * 1024
@@ -62,7 +62,7 @@ class Planner:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: RequestAuthorizer,
         limits: Limits,
         auditor: Auditor,
         metrics: Metrics,
@@ -83,8 +83,8 @@ class Planner:
     def make(
         self,
         request: RequestHead,
-        question: Question,
-        ruling: Ruling,
+        question: RequestAttributes,
+        ruling: CachedDecision,
         user: UserInfo,
         *,
         actor: UserInfo | None = None,
@@ -155,7 +155,7 @@ class Planner:
         """Whether more than the ruling may depend on the name of an object: what is recorded, and step-up rules."""
         return self._step_up is not None or self._auditor.policy.has_names
 
-    def still_holds(self, plan: RequestPlan, now: float) -> bool:
+    def is_valid(self, plan: RequestPlan, now: float) -> bool:
         """Whether *plan* may be used again as it is."""
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
@@ -165,7 +165,7 @@ class Planner:
 
     def is_current(self, plan: RequestPlan, user: UserInfo, now: float) -> bool:
         """Whether *plan* may be used again by *user*. If only its time is up, the policy is asked once more."""
-        if self.still_holds(plan, now):
+        if self.is_valid(plan, now):
             return True
         if plan.routing != self._routing:
             return False

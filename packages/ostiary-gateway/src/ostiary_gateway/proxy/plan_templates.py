@@ -5,7 +5,7 @@
 
 Asked by the engine for a request line that has no plan yet, after its target was checked and its upstream was found. A
 mapper must know which part of the line is the name (`SplitsNames`), and every provider that the ruling depends on must
-say that names do not matter to it (`TellsWhereNamesMatter`), nor may they to the token, to a step-up rule or to the
+say that names do not matter to it (`NameIndependent`), nor may they to the token, to a step-up rule or to the
 audit policy. The ruling is the one that was made, with its time and its generation. When its time is up, the policy is
 asked the same question again; if anything differs, the next request is planned in full.
 
@@ -19,15 +19,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from ostiary.core.bounded_cache import BoundedByOwner, came_before
+from ostiary.core.bounded_cache import BoundedByOwner, seen_recently
 from ostiary.model import RequestInfo
 from ostiary_gateway.audit.auditor import PreparedForObjects
 from ostiary_gateway.authentication.token_cache import KnownUser
 from ostiary_gateway.http1.request_head import RequestHead
-from ostiary_gateway.proxy.authorizer import Judge
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
 from ostiary_gateway.proxy.context import RequestPlan
 from ostiary_gateway.proxy.plan_cache import Planner, Plans
-from ostiary_gateway.proxy.resolver import Location
+from ostiary_gateway.proxy.resolver import ResolvedRoute
 from ostiary_gateway.proxy.upstreams import Upstream
 
 # Remembers which targets differ only in what no decision depends on, so that another one like them is not read again.
@@ -84,7 +84,7 @@ class AlikeTargets:
         alike = self._kept.get((request.host, shape))
         return None if alike is None else (alike, name.decode("ascii") or alike.name)
 
-    def keep(self, request: RequestHead, location: Location, parts: Parts, *, owner: str) -> None:
+    def keep(self, request: RequestHead, location: ResolvedRoute, parts: Parts, *, owner: str) -> None:
         """Remember the shape of a target that was read, and whose mapper has said *parts* of it."""
         upstream = location.upstream
         # A whole URL is another text than what is forwarded.
@@ -101,7 +101,7 @@ class AlikeTargets:
             alike = AlikeTarget(upstream, before, after, *(("", "") if name else (path, its_name)))
         self._kept.keep(key, alike, owner=owner, size=_FIXED_BYTES + 4 * len(shape))
 
-    def _are_alike(self, upstream: Upstream, location: Location, parts: Parts, name: bytes) -> bool:
+    def _are_alike(self, upstream: Upstream, location: ResolvedRoute, parts: Parts, name: bytes) -> bool:
         if name:
             # The mapper's name is the last segment, and nothing but that differs.
             its_name = name.decode("ascii")
@@ -148,26 +148,26 @@ class ObjectPlans:
     """Those of one engine. Without *shortcuts* there are none."""
 
     def __init__(
-        self, planner: Planner, plans: Plans, judge: Judge, alike: AlikeTargets, *, shortcuts: bool = True
+        self, planner: Planner, plans: Plans, judge: RequestAuthorizer, alike: AlikeTargets, *, shortcuts: bool = True
     ) -> None:
         self._planner, self._plans, self._judge, self._alike = planner, plans, judge, alike
         self._shortcuts = shortcuts
         self._kept: BoundedByOwner[_Key, _PlanWithGaps] = BoundedByOwner(OBJECT_PLAN_BYTES, OBJECT_PLAN_BYTES_PER_USER)
 
-    def find(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> RequestPlan | None:
+    def find(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, now: float) -> RequestPlan | None:
         """The plan for a request of *user*, if one for an object of the same kind holds this moment, which is *now*."""
         filled = self._fill(user, request, location, now)
         if filled is None:
             return None
         plan = filled.whole_plan()
-        if filled.came_before():
+        if filled.seen_recently():
             self._plans.keep(user, request, plan)
         return plan
 
-    def fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
+    def fill(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, now: float) -> FilledGaps | None:
         """The same without a plan of its own; None also for a target that came lately, which shall have one."""
         filled = self._fill(user, request, location, now)
-        return None if filled is None or filled.came_before() else filled
+        return None if filled is None or filled.seen_recently() else filled
 
     def fill_alike(self, user: KnownUser, request: RequestHead, now: float) -> FilledGaps | None:
         """The same for a target that is like an earlier one, so that nobody needs to find out where it goes."""
@@ -177,9 +177,9 @@ class ObjectPlans:
         alike, name = match
         key = (user, alike.upstream, request.method, alike.before, alike.after)
         filled = self._filled(key, request.target, alike.path or alike.before + name, name, now)
-        return None if filled is None or filled.came_before() else filled
+        return None if filled is None or filled.seen_recently() else filled
 
-    def _fill(self, user: KnownUser, request: RequestHead, location: Location, now: float) -> FilledGaps | None:
+    def _fill(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, now: float) -> FilledGaps | None:
         upstream = location.upstream
         if upstream is None or upstream.split_name is None or request.upgrade:
             return None
@@ -199,7 +199,7 @@ class ObjectPlans:
         if with_gaps is None:
             return None
         plan = with_gaps.plan
-        if not self._planner.still_holds(plan, now) and not self._renew(plan, key[0], now):
+        if not self._planner.is_valid(plan, now) and not self._renew(plan, key[0], now):
             self._kept.forget(key)
             return None
         if bool(name) is not bool(plan.info.name):
@@ -218,7 +218,7 @@ class ObjectPlans:
         """Whether the ruling of *plan*, just decided, or what follows from it, could be another for another name."""
         return self._planner.names_matter or self._judge.name_matters(plan.user, plan.required, plan.delegation)
 
-    def keep(self, user: KnownUser, request: RequestHead, location: Location, plan: RequestPlan) -> None:
+    def keep(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, plan: RequestPlan) -> None:
         """Keep *plan*, which was just made for *request*, for other objects, if their names do not matter."""
         upstream = location.upstream
         if not self._shortcuts or upstream is None or upstream.split_name is None or request.upgrade:
@@ -310,10 +310,10 @@ class _PlanWithGaps:
             routing=model.routing,
         )
 
-    def came_before(self, target: bytes) -> bool:
+    def seen_recently(self, target: bytes) -> bool:
         """Whether *target* is among the latest, to which it is added."""
         # Of a keyed hash: equal ones of different targets would only have one of them planned a little sooner.
-        return came_before(hash(target), self._targets, MOST_TARGETS)
+        return seen_recently(hash(target), self._targets, MOST_TARGETS)
 
 
 class FilledGaps:
@@ -326,9 +326,9 @@ class FilledGaps:
         # That of another object of the same kind.
         self.plan = gaps.plan
 
-    def came_before(self) -> bool:
+    def seen_recently(self) -> bool:
         """Whether the target is among the latest, to which it is added."""
-        return self._gaps.came_before(self._target)
+        return self._gaps.seen_recently(self._target)
 
     def head(self) -> bytes:
         """As `RequestPlan.head`."""

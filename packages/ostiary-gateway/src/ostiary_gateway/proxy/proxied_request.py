@@ -18,7 +18,7 @@ from ostiary_gateway.http1.client_connection import UpstreamConnection
 from ostiary_gateway.http1.client_pool import Pool
 from ostiary_gateway.http1.exchange import BODY_HIGH_WATER, ClientConnection, Exchange, status_line
 from ostiary_gateway.http1.headers import Headers
-from ostiary_gateway.http1.response import FailureKind, Framing, Receiver, UpstreamLost
+from ostiary_gateway.http1.response import FailureKind, Framing, ResponseHandler, UpstreamLost
 from ostiary_gateway.http1.write_coalescer import LINGER_SECONDS
 from ostiary_gateway.proxy.failures import REJECTED, failure_status, may_repeat
 from ostiary_gateway.proxy.recorder import Recorder
@@ -32,7 +32,7 @@ from ostiary_gateway.proxy.response_relay import RelayedAnswer, is_event_stream
 REPLAYABLE_BYTES = 64 * 1024
 
 
-class KeptBody:
+class ReplayBuffer:
     """The parts of one body. `is_complete` is False from the moment on that there is too much of it to be kept."""
 
     __slots__ = ("_size", "is_complete", "parts")
@@ -140,23 +140,23 @@ class Destination(Protocol):
 class Owner(Protocol[Context]):
     """What lets requests through (the engine), as each request sees it."""
 
-    def proxied_started(self, proxied: Proxied[Context], status: int) -> None:
+    def proxied_started(self, proxied: ProxiedRequest[Context], status: int) -> None:
         """The head of a long answer is on its way."""
 
-    def proxied_finished(self, proxied: Proxied[Context], status: int, error: UpstreamLost | None) -> None:
+    def proxied_finished(self, proxied: ProxiedRequest[Context], status: int, error: UpstreamLost | None) -> None:
         """It is over, with the status that the client saw (0: none). Called exactly once."""
 
-    def proxied_failed(self, proxied: Proxied[Context], status: int, kind: FailureKind) -> None:
+    def proxied_failed(self, proxied: ProxiedRequest[Context], status: int, kind: FailureKind) -> None:
         """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
 
-    def proxied_streams(self, proxied: Proxied[Context]) -> bool:
+    def proxied_streams(self, proxied: ProxiedRequest[Context]) -> bool:
         """The answer is a stream, whatever the request looked like; says whether the user may have one more."""
 
-    def proxied_refused(self, proxied: Proxied[Context]) -> None:
+    def proxied_refused(self, proxied: ProxiedRequest[Context]) -> None:
         """Tell the client that they have too many streams, with a 429."""
 
 
-class Proxied(Generic[Context]):
+class ProxiedRequest(Generic[Context]):
     """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer.
 
     `credential` is the line of the head by which the upstream knows us, and None where it does not know us. `relayed`
@@ -224,7 +224,7 @@ class Proxied(Generic[Context]):
         self._retried = False
         self._resent = False
         # What came of the request's body so far; None if nothing did.
-        self._kept: KeptBody | None = None
+        self._kept: ReplayBuffer | None = None
         self._sent_body = False
         self._done = False
 
@@ -242,7 +242,7 @@ class Proxied(Generic[Context]):
         else:
             self.upstream.pool.acquire(self._take_connection)
 
-    def take_over(self, connection: UpstreamConnection, receiver: Receiver) -> None:
+    def take_over(self, connection: UpstreamConnection, receiver: ResponseHandler) -> None:
         """Go on in the place of *receiver*, which has sent the request on *connection*."""
         self._exchange.responder = self
         self._connection = connection
@@ -307,7 +307,7 @@ class Proxied(Generic[Context]):
             self.recorder.request(data)
         connection = self._connection
         if self._kept is None:
-            self._kept = KeptBody()
+            self._kept = ReplayBuffer()
         self._kept.add(data, connected=connection is not None)
         if connection is not None:
             self._write_body(connection, data)

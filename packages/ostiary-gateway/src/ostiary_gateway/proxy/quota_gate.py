@@ -20,11 +20,11 @@ from ostiary_gateway.interfaces.admission import (
     WriteRequest,
     WriteResult,
 )
-from ostiary_gateway.proxy.body_buffer import Bodies, sent_headers
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.body_buffer import BodyBuffer, sent_headers
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.recorder import AnswerRecorder
 from ostiary_gateway.proxy.request_tasks import RequestTasks
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.proxy.target import path_of
 
@@ -35,17 +35,17 @@ _ABOUT_BODY = (b"content-type", b"content-encoding")
 log = logging.getLogger("ostiary.gateway")
 
 
-class ObjectAdmission:
+class QuotaGate:
     """For the requests of one engine."""
 
     def __init__(
         self,
         providers: Sequence[CountsObjects],
         api: UpstreamApi,
-        answers: Answers,
+        answers: Responses,
         tasks: RequestTasks,
         recheck: RecheckAfterWait,
-        bodies: Bodies,
+        bodies: BodyBuffer,
     ) -> None:
         self._bodies = bodies
         self._providers = providers
@@ -54,66 +54,66 @@ class ObjectAdmission:
         self._tasks = tasks
         self._recheck = recheck
 
-    def covering(self, passage: Passage) -> list[CountsObjects]:
+    def covering(self, ctx: RequestContext) -> list[CountsObjects]:
         """The providers that count what this request changes."""
-        plan = passage.plan
+        plan = ctx.plan
         upstream = plan.upstream
         if plan.info.verb not in _CHANGING or upstream is None or not upstream.is_kubernetes:
             return []
         attributes = Attributes(plan.user, plan.info)
         return [provider for provider in self._providers if provider.covers(attributes)]
 
-    async def hold(self, passage: Passage, providers: Sequence[CountsObjects]) -> bool:
+    async def hold(self, ctx: RequestContext, providers: Sequence[CountsObjects]) -> bool:
         """Make room for a request. If there is none, the client is answered and the place given back."""
-        attributes = Attributes(passage.plan.user, passage.plan.info)
+        attributes = Attributes(ctx.plan.user, ctx.plan.info)
         body: bytes | None = None
         if any(provider.needs_body(attributes) for provider in providers):
-            body = await self._bodies.read(passage, min(provider.largest_body for provider in providers))
+            body = await self._bodies.read(ctx, min(provider.largest_body for provider in providers))
             if body is None:
                 return False
         holds: list[Hold] = []
         try:
-            is_admitted = await self._reserve(passage, providers, _write_request(passage, attributes, body), holds)
+            is_admitted = await self._reserve(ctx, providers, _write_request(ctx, attributes, body), holds)
         finally:
             if body is not None:
-                self._bodies.release(passage, body)
-        if is_admitted and passage.exchange.gone:
-            passage.release()
-        elif is_admitted and await self._recheck.is_still_allowed(passage):
-            passage.holds = tuple(holds)
+                self._bodies.release(ctx, body)
+        if is_admitted and ctx.exchange.gone:
+            ctx.release()
+        elif is_admitted and await self._recheck.is_still_allowed(ctx):
+            ctx.holds = tuple(holds)
             return True
         self._settle(holds, WriteResult(WriteOutcome.NOT_DONE))
         return False
 
-    def settle(self, passage: Passage, outcome: WriteOutcome, status: int, body: bytes | None) -> None:
+    def settle(self, ctx: RequestContext, outcome: WriteOutcome, status: int, body: bytes | None) -> None:
         """The request is over. Its client has the answer: nobody waits for this."""
-        holds, passage.holds = passage.holds, ()
+        holds, ctx.holds = ctx.holds, ()
         self._settle(holds, WriteResult(outcome, status, body))
 
     # --- inside ---
 
     async def _reserve(
-        self, passage: Passage, providers: Sequence[CountsObjects], request: WriteRequest, holds: list[Hold]
+        self, ctx: RequestContext, providers: Sequence[CountsObjects], request: WriteRequest, holds: list[Hold]
     ) -> bool:
         for provider in providers:
             try:
                 result = await provider.reserve(request, self._api)
             except ProviderError as error:
-                passage.release()
-                self._answers.send_uncounted(passage, error)
+                ctx.release()
+                self._answers.send_uncounted(ctx, error)
                 return False
             except Exception as error:
-                passage.release()
+                ctx.release()
                 log.error("an admission provider failed", extra={"cause": type(error).__name__}, exc_info=error)
-                self._answers.send_internal_error(passage, passage.plan)
+                self._answers.send_internal_error(ctx, ctx.plan)
                 return False
             if isinstance(result, Admission):
-                passage.release()
-                self._answers.send_not_admitted(passage, result)
+                ctx.release()
+                self._answers.send_not_admitted(ctx, result)
                 return False
             if isinstance(result, UpstreamAnswer):
-                passage.release()
-                self._answers.send_answer_of_upstream(passage, result)
+                ctx.release()
+                self._answers.send_answer_of_upstream(ctx, result)
                 return False
             holds.append(result)
         return True
@@ -141,15 +141,15 @@ def outcome_of(status: int, *, sent: bool) -> WriteOutcome:
     return WriteOutcome.NOT_DONE if 400 <= status < 500 else WriteOutcome.UNKNOWN
 
 
-def answer_recorder(passage: Passage) -> AnswerRecorder | None:
+def answer_recorder(ctx: RequestContext) -> AnswerRecorder | None:
     """Keeps the answer for the holds that read it, beside what is kept for the audit log."""
-    if not any(hold.wants_body for hold in passage.holds):
+    if not any(hold.wants_body for hold in ctx.holds):
         return None
-    return AnswerRecorder(passage.recorder)
+    return AnswerRecorder(ctx.recorder)
 
 
-def _write_request(passage: Passage, attributes: Attributes, body: bytes | None) -> WriteRequest:
-    request, upstream = passage.exchange.request, passage.plan.upstream
+def _write_request(ctx: RequestContext, attributes: Attributes, body: bytes | None) -> WriteRequest:
+    request, upstream = ctx.exchange.request, ctx.plan.upstream
     assert upstream is not None, "only what is forwarded is counted"
     target = upstream.forwarded_target(path_of(request.target, request.host))
-    return WriteRequest(attributes, target.decode("ascii"), tuple(sent_headers(passage, *_ABOUT_BODY)), body)
+    return WriteRequest(attributes, target.decode("ascii"), tuple(sent_headers(ctx, *_ABOUT_BODY)), body)

@@ -18,9 +18,9 @@ from itertools import islice
 
 from ostiary.core.clock import Clock
 from ostiary.errors import ProviderError
-from ostiary_gateway.authorization.cached_decision import Ruling
-from ostiary_gateway.proxy.active_requests import OpenExchange, OpenExchanges
-from ostiary_gateway.proxy.authorizer import Judge
+from ostiary_gateway.authorization.cached_decision import CachedDecision
+from ostiary_gateway.proxy.active_requests import ActiveRequests, OpenExchange
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
 from ostiary_gateway.proxy.context import RequestPlan
 
 log = logging.getLogger("ostiary.gateway")
@@ -40,7 +40,7 @@ class Rejudge:
     """For the open exchanges of one engine. *start* runs a coroutine beside everything else."""
 
     def __init__(
-        self, exchanges: OpenExchanges, judge: Judge, clock: Clock, *, unconfirmed: float, start: Start
+        self, exchanges: ActiveRequests, judge: RequestAuthorizer, clock: Clock, *, unconfirmed: float, start: Start
     ) -> None:
         self._exchanges = exchanges
         self._judge = judge
@@ -64,9 +64,9 @@ class Rejudge:
         """Another configuration has taken over: what is still open goes on only if that one allows it, too."""
         self._generation = self._judge.generation
         for proxied in self._exchanges:
-            passage = proxied.context
+            ctx = proxied.context
             # Nothing that the old policy ruled counts any more.
-            passage.plan.ruling = replace(passage.plan.ruling, until=float("-inf"))
+            ctx.plan.ruling = replace(ctx.plan.ruling, until=float("-inf"))
         self._begin()
 
     @property
@@ -117,11 +117,11 @@ class Rejudge:
         """What is open, by the plan that it was begun with: equal requests of a user are judged once."""
         groups: dict[int, tuple[RequestPlan, list[OpenExchange]]] = {}
         for proxied in self._exchanges:
-            passage = proxied.context
-            groups.setdefault(id(passage.plan), (passage.plan, []))[1].append(proxied)
+            ctx = proxied.context
+            groups.setdefault(id(ctx.plan), (ctx.plan, []))[1].append(proxied)
         return list(groups.values())
 
-    def _holds(self, ruling: Ruling) -> bool:
+    def _holds(self, ruling: CachedDecision) -> bool:
         return ruling.generation == self._generation and self._monotonic() < ruling.until
 
     async def _wait_for_ruling(self, plan: RequestPlan, exchanges: list[OpenExchange]) -> None:
@@ -132,7 +132,7 @@ class Rejudge:
         else:
             self._apply(plan, exchanges, ruling)
 
-    def _apply(self, plan: RequestPlan, exchanges: list[OpenExchange], ruling: Ruling) -> None:
+    def _apply(self, plan: RequestPlan, exchanges: list[OpenExchange], ruling: CachedDecision) -> None:
         if not ruling.allowed:
             self._cut(exchanges, "the policy no longer allows it")
             return

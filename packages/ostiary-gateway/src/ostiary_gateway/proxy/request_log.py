@@ -15,19 +15,19 @@ from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary_gateway.audit.auditor import Auditor, Prepared
 from ostiary_gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary_gateway.audit.source_ips import Network, source_ips
-from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.cached_decision import OutOfScope
 from ostiary_gateway.authorization.recent_decisions import RecentDecisions
-from ostiary_gateway.http1.headers import Scanned
+from ostiary_gateway.http1.headers import FilteredHeaders
 from ostiary_gateway.http1.request_head import RequestHead, RequestRefused
 from ostiary_gateway.limits.admission_chain import AdmissionChain
 from ostiary_gateway.observability.metrics import Metrics
-from ostiary_gateway.proxy.context import Passage, RequestPlan
+from ostiary_gateway.proxy.context import RequestContext, RequestPlan
 from ostiary_gateway.proxy.shadow_sampling import ShadowSampler
 
 log = logging.getLogger("ostiary.gateway")
 
 
-class RequestRecords:
+class RequestLog:
     """Of one engine."""
 
     def __init__(
@@ -52,24 +52,24 @@ class RequestRecords:
         self._shadow = shadow
         self._recent = recent or RecentDecisions(clock=clock)
 
-    def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
+    def conclude(self, ctx: RequestContext, code: int, *, message: str = "") -> None:
         """A request that was let through is over: give its place back, count it and record it."""
-        plan = passage.plan
-        passage.release()
+        plan = ctx.plan
+        ctx.release()
         now = self._monotonic()
         upstream = plan.upstream
         self._metrics.requests.count(
-            plan.info.verb, code, "" if upstream is None else upstream.name, now - passage.received_at
+            plan.info.verb, code, "" if upstream is None else upstream.name, now - ctx.received_at
         )
         if self._admission is not None:
             self._admission.settle(Attributes(plan.user, plan.info), status=code)
         if plan.audit is not None:
-            self.record_completion(plan.audit, passage, code, now, message=message)
+            self.record_completion(plan.audit, ctx, code, now, message=message)
         if self._recent.is_watched and not plan.public:
-            self.record_decision(passage, plan, seconds=now - passage.received_at)
+            self.record_decision(ctx, plan, seconds=now - ctx.received_at)
 
     def conclude_at_once(
-        self, plan: RequestPlan, scanned: Scanned, address: str, code: int, *, received_at: float
+        self, plan: RequestPlan, scanned: FilteredHeaders, address: str, code: int, *, received_at: float
     ) -> None:
         """The same for a request from *address* that took no place, nor anything else that must be given back."""
         now = self._monotonic()
@@ -92,7 +92,7 @@ class RequestRecords:
     def conclude_transit(
         self,
         plan: RequestPlan,
-        scanned: Scanned,
+        scanned: FilteredHeaders,
         address: str,
         code: int,
         *,
@@ -113,37 +113,39 @@ class RequestRecords:
             except AuditUnavailable as error:
                 _log_lost_event(error)
 
-    def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
+    def count(self, ctx: RequestContext, code: int, plan: RequestPlan | None = None) -> float:
         """Count a request that no upstream has answered; returns the time."""
         now = self._monotonic()
-        self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - passage.received_at)
+        self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - ctx.received_at)
         return now
 
     # --- audit events ---
 
-    def record_receipt(self, passage: Passage) -> None:
+    def record_receipt(self, ctx: RequestContext) -> None:
         """The first event of a request; raises `AuditUnavailable` if it cannot be stored."""
-        audit = passage.plan.audit
+        audit = ctx.plan.audit
         if audit is not None and audit.wants_received:
-            audit.record_received(passage.audit_id, self.origin(passage), passage.received_at)
+            audit.record_received(ctx.audit_id, self.origin(ctx), ctx.received_at)
 
-    def record_start(self, passage: Passage, code: int) -> None:
+    def record_start(self, ctx: RequestContext, code: int) -> None:
         """The head of a watch, a log or a terminal is on its way."""
-        plan, audit = passage.plan, passage.plan.audit
+        plan, audit = ctx.plan, ctx.plan.audit
         if self._recent.is_watched and not plan.public:
-            self.record_decision(passage, plan, seconds=None)
+            self.record_decision(ctx, plan, seconds=None)
         if audit is None:
             return
-        at, origin = self._monotonic(), self.origin(passage)
+        at, origin = self._monotonic(), self.origin(ctx)
         try:
-            audit.record_started(passage.audit_id, origin, code, received_at=passage.received_at, at=at)
+            audit.record_started(ctx.audit_id, origin, code, received_at=ctx.received_at, at=at)
         except AuditUnavailable as error:
             _log_lost_event(error)
 
-    def record_completion(self, audit: Prepared, passage: Passage, code: int, now: float, *, message: str = "") -> None:
+    def record_completion(
+        self, audit: Prepared, ctx: RequestContext, code: int, now: float, *, message: str = ""
+    ) -> None:
         """The last event of a request. *message* says why it was refused, or where it was sent to, if not forwarded."""
-        audit_id, origin, received_at = passage.audit_id, self.origin(passage), passage.received_at
-        recorder = passage.recorder
+        audit_id, origin, received_at = ctx.audit_id, self.origin(ctx), ctx.received_at
+        recorder = ctx.recorder
         try:
             if message:
                 audit.complete_with(audit_id, origin, code, received_at=received_at, at=now, message=message)
@@ -163,27 +165,27 @@ class RequestRecords:
             # The answer is on its way. The next request finds out before anything is done.
             _log_lost_event(error)
 
-    def record_panic(self, passage: Passage) -> None:
+    def record_panic(self, ctx: RequestContext) -> None:
         """The gateway itself failed in the middle of a request."""
-        audit = passage.plan.audit
+        audit = ctx.plan.audit
         if audit is None:
             return
         at = self._monotonic()
         try:
-            audit.record_panic(passage.audit_id, self.origin(passage), received_at=passage.received_at, at=at)
+            audit.record_panic(ctx.audit_id, self.origin(ctx), received_at=ctx.received_at, at=at)
         except AuditUnavailable as error:
             _log_lost_event(error)
 
     def prepare(
-        self, passage: Passage, info: RequestInfo, user: UserInfo, delegation: Delegation | None = None
+        self, ctx: RequestContext, info: RequestInfo, user: UserInfo, delegation: Delegation | None = None
     ) -> Prepared | None:
         """What the audit events of a request share that nobody could decide on; None if the policy wants none."""
-        request_uri = passage.exchange.request.target.decode("latin-1")
+        request_uri = ctx.exchange.request.target.decode("latin-1")
         return self._auditor.prepare(info, user, request_uri=request_uri, delegation=delegation)
 
-    def record_unidentified(self, passage: Passage, code: int, message: str) -> None:
+    def record_unidentified(self, ctx: RequestContext, code: int, message: str) -> None:
         """A request that was answered before it was known who sent it."""
-        request = passage.exchange.request
+        request = ctx.exchange.request
         method = request.method.decode("ascii")
         path = request.target.partition(b"?")[0].decode("latin-1")
         info = RequestInfo(method.lower(), method, path)
@@ -193,16 +195,16 @@ class RequestRecords:
         at = self._monotonic()
         try:
             audit.complete_with(
-                passage.audit_id, self.origin(passage), code, received_at=passage.received_at, at=at, message=message
+                ctx.audit_id, self.origin(ctx), code, received_at=ctx.received_at, at=at, message=message
             )
         except AuditUnavailable as error:
             _log_lost_event(error)
 
-    def origin(self, passage: Passage) -> str:
+    def origin(self, ctx: RequestContext) -> str:
         """Where the request comes from, as its audit events say it. It is worked out once for each head."""
-        return self.origin_of(passage.scanned, passage.exchange.connection.remote_address)
+        return self.origin_of(ctx.scanned, ctx.exchange.connection.remote_address)
 
-    def origin_of(self, scanned: Scanned, remote_address: str) -> str:
+    def origin_of(self, scanned: FilteredHeaders, remote_address: str) -> str:
         """The same of a request with these headers."""
         address, origin = scanned.origin
         if address == remote_address:
@@ -225,7 +227,7 @@ class RequestRecords:
 
     def record_decision(
         self,
-        passage: Passage,
+        ctx: RequestContext,
         plan: RequestPlan,
         *,
         seconds: float | None,
@@ -234,33 +236,33 @@ class RequestRecords:
         """Show what was decided to those who watch. *question* is what was refused, if that is not the whole plan."""
         ruling = plan.ruling
         self._recent.record(
-            passage.audit_id,
+            ctx.audit_id,
             Attributes(plan.user, question or plan.info),
             ruling,
             seconds=seconds,
             actor="" if plan.actor is None else plan.actor.username,
-            scope=ruling.scope if isinstance(ruling, BeyondScope) else "",
+            scope=ruling.scope if isinstance(ruling, OutOfScope) else "",
         )
 
     # --- how it ended, for the log and for ``ostiary-gateway explain`` ---
 
-    def record_refusal(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
+    def record_refusal(self, ctx: RequestContext, code: int, reason: str, plan: RequestPlan | None) -> None:
         """Log a request that was refused or failed, and keep how it ended under the id that the client is told."""
         user = plan.user.username if plan is not None else ""
-        address = "" if user else passage.exchange.connection.remote_address
-        extra = {"request_id": passage.audit_id, "status": code, "user": user, "address": address, "cause": reason}
+        address = "" if user else ctx.exchange.connection.remote_address
+        extra = {"request_id": ctx.audit_id, "status": code, "user": user, "address": address, "cause": reason}
         log.info("a request was refused" if code < 500 else "a request failed", extra=extra)
-        self.record_end(passage, code, reason, plan)
+        self.record_end(ctx, code, reason, plan)
 
-    def record_end(self, passage: Passage, code: int, reason: str, plan: RequestPlan | None) -> None:
+    def record_end(self, ctx: RequestContext, code: int, reason: str, plan: RequestPlan | None) -> None:
         """Keep how a request ended. What the policy refused is kept by the authorizer, with the decision."""
         if self._ended is None or (plan is not None and not plan.ruling.allowed):
             return
         user = plan.user.username if plan is not None else ""
-        request = passage.exchange.request
-        address = passage.exchange.connection.remote_address
+        request = ctx.exchange.request
+        address = ctx.exchange.connection.remote_address
         self._ended.record(
-            EndedRequest(passage.audit_id, self._now(), code, reason, *_method_and_path(request), address, user)
+            EndedRequest(ctx.audit_id, self._now(), code, reason, *_method_and_path(request), address, user)
         )
 
     def record_unreadable(

@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.request_log import RequestRecords
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.request_log import RequestLog
+from ostiary_gateway.proxy.responses import Responses
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -21,7 +21,7 @@ Work = Coroutine[object, object, None]
 class RequestTasks:
     """The tasks of one engine."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Answers, records: RequestRecords) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, answers: Responses, records: RequestLog) -> None:
         self._loop = loop
         self._answers = answers
         self._records = records
@@ -35,27 +35,27 @@ class RequestTasks:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    def start_for(self, passage: Passage, work: Work) -> None:
+    def start_for(self, ctx: RequestContext, work: Work) -> None:
         """Run *work* for a request. If it raises, the client still gets an answer."""
-        self.start(self._run_and_answer(work, passage))
+        self.start(self._run_and_answer(work, ctx))
 
-    async def _run_and_answer(self, work: Work, passage: Passage) -> None:
+    async def _run_and_answer(self, work: Work, ctx: RequestContext) -> None:
         try:
             await work
         except Exception as error:
-            self.fail(passage, error)
+            self.fail(ctx, error)
 
-    def fail(self, passage: Passage, error: Exception) -> None:
+    def fail(self, ctx: RequestContext, error: Exception) -> None:
         """Something went wrong inside: log it, record it, give the seat back, and answer 500 if that is possible."""
-        extra = {"request_id": passage.audit_id, "cause": type(error).__name__}
+        extra = {"request_id": ctx.audit_id, "cause": type(error).__name__}
         log.error("a request failed inside the gateway", extra=extra, exc_info=error)
-        passage.release()
-        self._records.record_panic(passage)
-        exchange = passage.exchange
+        ctx.release()
+        self._records.record_panic(ctx)
+        exchange = ctx.exchange
         if exchange.ended:
             # An application of ours has sent its own 500 before it raised.
             return
         if exchange.head_sent:
             exchange.abort()
         elif not exchange.gone:
-            self._answers.send_internal_error(passage)
+            self._answers.send_internal_error(ctx)

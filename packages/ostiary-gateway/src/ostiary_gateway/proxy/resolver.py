@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ostiary_gateway.config.values import is_listed
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.interfaces.attributes import RequestLine
-from ostiary_gateway.proxy.context import ApiGroups, Handler, OwnApi, Question
+from ostiary_gateway.proxy.context import ApiGroups, BuiltinApi, Handler, RequestAttributes
 from ostiary_gateway.proxy.reviews import is_self_review
 from ostiary_gateway.proxy.routes import Routes
 from ostiary_gateway.proxy.target import AmbiguousRequest, has_odd_name, is_usually_encoded, split_target
@@ -25,24 +25,24 @@ class NoRoute(Exception):
     """Nobody serves this host and path."""
 
 
-class Location(NamedTuple):
+class ResolvedRoute(NamedTuple):
     """Where a request would go: to one of our own APIs, or to an upstream. Its target has been checked."""
 
     path: str
     query: str
     # The path and the query, also where the client wrote a whole URL.
     target: bytes
-    own: OwnApi | None
+    own: BuiltinApi | None
     upstream: Upstream | None
 
 
-class Questions:
+class RequestResolver:
     """Says what requests ask for."""
 
     def __init__(
         self,
         routes: Routes,
-        own_apis: Sequence[OwnApi],
+        own_apis: Sequence[BuiltinApi],
         self_reviews: Handler | None,
         api_groups: ApiGroups | None = None,
     ) -> None:
@@ -57,11 +57,11 @@ class Questions:
         # Another number after each change of who serves what.
         self.routing = 0
 
-    def of(self, request: RequestHead) -> Question:
+    def of(self, request: RequestHead) -> RequestAttributes:
         """What the request asks for; raises `ValueError` if that can be read in two ways."""
         return self.at(self.locate(request), request)
 
-    def locate(self, request: RequestHead) -> Location:
+    def locate(self, request: RequestHead) -> ResolvedRoute:
         """Where the request would go; raises `ValueError` if its target can be read in two ways, or `NoRoute`."""
         target = request.target
         path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS", any_name=True)
@@ -71,19 +71,19 @@ class Questions:
         for own in self._own_apis:
             # Nearly no path begins like one of ours, so that is looked at first.
             if path.startswith(own.prefix) and (path == own.prefix or path.startswith(own.prefix + "/")):
-                return Location(path, query, target, own, None)
+                return ResolvedRoute(path, query, target, own, None)
         upstream = self._routes.find(request.host.decode("latin-1"), path)
         if upstream is None:
             raise NoRoute
         if upstream.settings.redirect is not None and names_parameter(query):
             raise AmbiguousRequest(f"the query has the parameter {PARAMETER}, which is for the gateway alone to set")
-        return Location(path, query, target, None, upstream)
+        return ResolvedRoute(path, query, target, None, upstream)
 
     def go_alike(self, above: str) -> bool:
         """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
         return not any(prefix.startswith(above) for prefix in self._prefixes)
 
-    def at(self, location: Location, request: RequestHead) -> Question:
+    def at(self, location: ResolvedRoute, request: RequestHead) -> RequestAttributes:
         """What the request asks for there; raises `ValueError` if that can be read in two ways."""
         path, query, target, own, upstream = location
         method = request.method.decode("ascii")
@@ -91,7 +91,7 @@ class Questions:
         if own is not None:
             _check_name(path)
             info = own.mapper.request_info(RequestLine(method, path, query, upgrade))
-            return Question(info, (info,), target, handler=own.handler, routing=self.routing)
+            return RequestAttributes(info, (info,), target, handler=own.handler, routing=self.routing)
         assert upstream is not None, "it was found"
         mapped = upstream.mapped_path(path)
         info = upstream.mapper.request_info(RequestLine(method, mapped, query, upgrade))
@@ -100,12 +100,12 @@ class Questions:
         info = replace(info, upstream=upstream.name)
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
             # About oneself, and answered from our own policy: nothing has to be allowed.
-            return Question(info, (), target, handler=self._self_reviews, routing=self.routing)
+            return RequestAttributes(info, (), target, handler=self._self_reviews, routing=self.routing)
         if upstream.is_kubernetes and self._api_groups and (route := self._api_groups.find(upstream, method, mapped)):
             # Decided as if the upstream served it: the policy sees one cluster, whoever serves a part of it.
             _check_name(path)
             if route.upstream is None:
-                return Question(info, (info,), target, handler=route.handler, routing=self.routing)
+                return RequestAttributes(info, (info,), target, handler=route.handler, routing=self.routing)
             upstream = route.upstream
         public = bool(upstream.settings.public) and is_listed(path, upstream.settings.public)
         also = upstream.also_required(info)
@@ -113,7 +113,7 @@ class Questions:
         long_running = upstream.mapper.long_running(info)
         # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
         stream = long_running or bool(request.upgrade)
-        return Question(
+        return RequestAttributes(
             info,
             required,
             target,

@@ -16,7 +16,7 @@ from ostiary.model import Attributes, RequestInfo, UserInfo
 from ostiary.wire import status
 from ostiary_gateway.audit.auditor import Prepared
 from ostiary_gateway.authentication.cookies import browser_request
-from ostiary_gateway.authorization.cached_decision import BeyondScope
+from ostiary_gateway.authorization.cached_decision import OutOfScope
 from ostiary_gateway.authorization.capabilities import CapabilityRefused
 from ostiary_gateway.authorization.chain import Authorizer
 from ostiary_gateway.authorization.step_up import StepUpRule, describe
@@ -25,8 +25,8 @@ from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.http1.response import FailureKind
 from ostiary_gateway.interfaces.admission import Admission, UpstreamAnswer
 from ostiary_gateway.observability.metrics import Metrics
-from ostiary_gateway.proxy.context import Passage, RequestPlan
-from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.context import RequestContext, RequestPlan
+from ostiary_gateway.proxy.request_log import RequestLog
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.wire.audit import authentication_failed
 
@@ -39,17 +39,17 @@ _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 Headers = list[tuple[bytes, bytes]]
 Page = tuple[int, Headers, bytes]
 # For a request: status, message, and where the application begins; gives status, headers and body of a page.
-RefusalPage = Callable[[Passage, int, str, str], Page]
+RefusalPage = Callable[[RequestContext, int, str, str], Page]
 _UNAVAILABLE = "the application is unavailable"
 
 
-class Answers:
+class Responses:
     """Sends them for one engine."""
 
     def __init__(
         self,
         authorizer: Authorizer,
-        records: RequestRecords,
+        records: RequestLog,
         metrics: Metrics,
         *,
         refusal_page: RefusalPage | None = None,
@@ -65,87 +65,85 @@ class Answers:
 
     # --- refusals ---
 
-    def send_unauthorized(self, passage: Passage, *, attempted: bool) -> None:
+    def send_unauthorized(self, ctx: RequestContext, *, attempted: bool) -> None:
         """401, the same for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
-        if not attempted and self._leads_to_sign_in and _is_browser_at_the_root(passage.exchange.request):
+        if not attempted and self._leads_to_sign_in and _is_browser_at_the_root(ctx.exchange.request):
             # A person who typed the gateway's address is led to where people sign in.
-            self.send(
-                passage, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="redirected to /auth"
-            )
+            self.send(ctx, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="redirected to /auth")
             return
         challenge = self._challenge_invalid if attempted else self._challenge_absent
         reason = authentication_failed(("bearer",) if attempted else ())
         code, body = status.unauthorized()
-        self.send(passage, code, body, more=[(b"WWW-Authenticate", challenge)], reason=reason)
+        self.send(ctx, code, body, more=[(b"WWW-Authenticate", challenge)], reason=reason)
 
-    def send_refusal(self, passage: Passage, plan: RequestPlan) -> None:
+    def send_refusal(self, ctx: RequestContext, plan: RequestPlan) -> None:
         """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
         decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
         # What is explained later is the question that was answered with no.
         refused = decision.question if isinstance(decision, CapabilityRefused) else plan.info
-        self._authorizer.record(Attributes(plan.user, refused), decision, passage.audit_id)
+        self._authorizer.record(Attributes(plan.user, refused), decision, ctx.audit_id)
         # Who holds a token may know what it is for, and who sends an object what stands in it.
-        reason = decision.reason if isinstance(decision, (BeyondScope, CapabilityRefused)) else ""
+        reason = decision.reason if isinstance(decision, (OutOfScope, CapabilityRefused)) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
         if self._records.is_watched:
-            self._records.record_decision(passage, plan, seconds=None, question=refused)
+            self._records.record_decision(ctx, plan, seconds=None, question=refused)
         message = (
             f"you are signed in as {plan.user.username}, and have no permission for this page"
             if code == 403
             else "page not found"
         )
-        page = self._page_for(passage, plan.upstream, code, message)
+        page = self._page_for(ctx, plan.upstream, code, message)
         if page is not None:
-            self.send_page(passage, *page, plan=plan)
+            self.send_page(ctx, *page, plan=plan)
             return
-        self.send(passage, code, body, plan=plan)
+        self.send(ctx, code, body, plan=plan)
 
-    def _page_for(self, passage: Passage, upstream: Upstream | None, code: int, message: str) -> Page | None:
+    def _page_for(self, ctx: RequestContext, upstream: Upstream | None, code: int, message: str) -> Page | None:
         """What a person sees in the place of a ``Status``; None if it is no person who asks, or no web application."""
-        if self._refusal_page is None or upstream is None or not _shows_page(passage, upstream):
+        if self._refusal_page is None or upstream is None or not _shows_page(ctx, upstream):
             return None
-        return self._refusal_page(passage, code, message, upstream.settings.prefix)
+        return self._refusal_page(ctx, code, message, upstream.settings.prefix)
 
-    def send_sign_in_required(self, passage: Passage, *, attempted: bool) -> None:
+    def send_sign_in_required(self, ctx: RequestContext, *, attempted: bool) -> None:
         """401 to a script of a web application, or to a program: the person has to load a page, and sign in there."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
         challenge = self._challenge_invalid if attempted else self._challenge_absent
         more = [(b"WWW-Authenticate", challenge), (b"X-Ostiary-Sign-In", b"required")]
         reason = authentication_failed(("cookie",) if attempted else ())
-        self.send(passage, *status.sign_in_required(), more=more, reason=reason)
+        self.send(ctx, *status.sign_in_required(), more=more, reason=reason)
 
-    def send_step_up_required(self, passage: Passage, rule: StepUpRule) -> None:
+    def send_step_up_required(self, ctx: RequestContext, rule: StepUpRule) -> None:
         """401: a person can prove what is missing, and send the request again (RFC 9470)."""
         required = rule.required
         message = f"step-up required by the rule {rule.name}: {describe(required)}; run: ostiary login --step-up"
         max_age = None if required.max_age is None else required.max_age.total_seconds()
         challenge = status.step_up_challenge(message, acr_values=required.acr_values, max_age=max_age)
-        upstream = passage.plan.upstream
+        upstream = ctx.plan.upstream
         is_application = upstream is not None and upstream.settings.is_application
         sign_in = [(b"X-Ostiary-Sign-In", b"required")] if is_application else []
         self.send(
-            passage,
+            ctx,
             *status.step_up_required(message),
-            plan=passage.plan,
+            plan=ctx.plan,
             more=[(b"WWW-Authenticate", challenge.encode()), *sign_in],
             reason=f"step-up required by the rule {rule.name}: {describe(required)}",
             message=message,
         )
 
-    def send_step_up_impossible(self, passage: Passage, rule: StepUpRule, why: str) -> None:
+    def send_step_up_impossible(self, ctx: RequestContext, rule: StepUpRule, why: str) -> None:
         """403: nobody who sends this can prove what is missing."""
         reason = f"the rule {rule.name} requires {describe(rule.required)}, and {why}"
-        answer = status.not_admitted(passage.plan.info, reason)
-        self.send(passage, *answer, plan=passage.plan, reason=reason, message=reason)
+        answer = status.not_admitted(ctx.plan.info, reason)
+        self.send(ctx, *answer, plan=ctx.plan, reason=reason, message=reason)
 
-    def send_cross_site(self, passage: Passage, reason: str) -> None:
+    def send_cross_site(self, ctx: RequestContext, reason: str) -> None:
         """403: a page of another site made the browser send this."""
-        self.send(passage, *status.refused_origin(reason), reason=reason)
+        self.send(ctx, *status.refused_origin(reason), reason=reason)
 
     def send_page(
         self,
-        passage: Passage,
+        ctx: RequestContext,
         code: int,
         headers: Headers,
         body: bytes,
@@ -154,143 +152,141 @@ class Answers:
         reason: str = "",
     ) -> None:
         """Send a page to a browser, or lead it to one; counted and recorded as any other answer."""
-        self.send(passage, code, body, plan=plan, reason=reason, page=headers)
+        self.send(ctx, code, body, plan=plan, reason=reason, page=headers)
 
-    def send_bad_request(self, passage: Passage, message: str) -> None:
-        self.send(passage, *status.bad_request(message), reason=message)
+    def send_bad_request(self, ctx: RequestContext, message: str) -> None:
+        self.send(ctx, *status.bad_request(message), reason=message)
 
-    def send_no_route(self, passage: Passage) -> None:
+    def send_no_route(self, ctx: RequestContext) -> None:
         """Nobody serves this host and path."""
-        self.send(passage, *status.no_route(), reason="no upstream serves this host and path")
+        self.send(ctx, *status.no_route(), reason="no upstream serves this host and path")
 
-    def send_too_large(self, passage: Passage) -> None:
-        self.send(passage, *status.too_large(), plan=passage.plan, reason="the body is too large")
+    def send_too_large(self, ctx: RequestContext) -> None:
+        self.send(ctx, *status.too_large(), plan=ctx.plan, reason="the body is too large")
 
     def send_too_many(
-        self, passage: Passage, error: TooManyRequests, limit: str, plan: RequestPlan | None = None
+        self, ctx: RequestContext, error: TooManyRequests, limit: str, plan: RequestPlan | None = None
     ) -> None:
-        if passage.exchange.gone:
+        if ctx.exchange.gone:
             return
         self._metrics.rate_limited.inc(limit)
         seconds = max(1, math.ceil(error.retry_after))
         code, body = status.too_many(seconds)
         retry = [(b"Retry-After", str(seconds).encode())]
-        self.send(passage, code, body, plan=plan, more=retry, reason=f"over the limit: {limit}")
+        self.send(ctx, code, body, plan=plan, more=retry, reason=f"over the limit: {limit}")
 
-    def send_too_many_connections(self, passage: Passage) -> None:
-        passage.exchange.close_after = True
+    def send_too_many_connections(self, ctx: RequestContext) -> None:
+        ctx.exchange.close_after = True
         error = TooManyRequests("too many connections of this user are open", retry_after=1.0)
-        self.send_too_many(passage, error, "connections", passage.plan)
+        self.send_too_many(ctx, error, "connections", ctx.plan)
 
-    def send_not_admitted(self, passage: Passage, admission: Admission) -> None:
-        plan = passage.plan
+    def send_not_admitted(self, ctx: RequestContext, admission: Admission) -> None:
+        plan = ctx.plan
         self._metrics.admissions.inc()
         if admission.retry_after is None:
             code, body = status.not_admitted(plan.info, admission.reason)
-            self.send(passage, code, body, plan=plan, reason=admission.reason, message=admission.reason)
+            self.send(ctx, code, body, plan=plan, reason=admission.reason, message=admission.reason)
             return
         error = TooManyRequests(admission.reason, retry_after=admission.retry_after)
-        self.send_too_many(passage, error, "admission", plan)
+        self.send_too_many(ctx, error, "admission", plan)
 
-    def send_answer_of_upstream(self, passage: Passage, answer: UpstreamAnswer) -> None:
+    def send_answer_of_upstream(self, ctx: RequestContext, answer: UpstreamAnswer) -> None:
         """What the upstream said to a dry run of this request: it would not do it."""
-        plan = passage.plan
-        now = self._records.count(passage, answer.status, plan)
+        plan = ctx.plan
+        now = self._records.count(ctx, answer.status, plan)
         if plan.audit is not None:
-            self._records.record_completion(plan.audit, passage, answer.status, now)
-        if not passage.exchange.gone:
+            self._records.record_completion(plan.audit, ctx, answer.status, now)
+        if not ctx.exchange.gone:
             kind = (b"Content-Type", answer.content_type.encode("latin-1") or b"application/json")
-            headers = [(b"Audit-Id", passage.audit_id.encode()), _NO_CACHE, kind]
-            passage.exchange.respond(answer.status, headers, answer.body)
+            headers = [(b"Audit-Id", ctx.audit_id.encode()), _NO_CACHE, kind]
+            ctx.exchange.respond(answer.status, headers, answer.body)
 
     # --- failures ---
 
-    def send_uncounted(self, passage: Passage, error: ProviderError) -> None:
+    def send_uncounted(self, ctx: RequestContext, error: ProviderError) -> None:
         """503: nobody could say whether the request is within its quota."""
         cause = error.cause or error.summary
-        log.error("a request could not be counted", extra={"request_id": passage.audit_id, "cause": cause})
+        log.error("a request could not be counted", extra={"request_id": ctx.audit_id, "cause": cause})
         self._metrics.provider_errors.inc("admission", "")
-        self.send(
-            passage, *status.quota_unavailable(), plan=passage.plan, reason=f"the quota could not be counted: {cause}"
-        )
+        self.send(ctx, *status.quota_unavailable(), plan=ctx.plan, reason=f"the quota could not be counted: {cause}")
 
     def send_undecided(
         self,
-        passage: Passage,
+        ctx: RequestContext,
         user: UserInfo,
         info: RequestInfo,
         error: ProviderError,
         delegation: Delegation | None = None,
     ) -> None:
         """500: nobody could say whether the request is allowed."""
-        extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
+        extra = {"request_id": ctx.audit_id, "cause": error.cause or error.summary}
         log.error("a request could not be decided", extra=extra)
         self._metrics.provider_errors.inc("authorization", "")
-        audit = self._records.prepare(passage, info, user, delegation)
+        audit = self._records.prepare(ctx, info, user, delegation)
         reason = f"could not be decided: {error.cause or error.summary}"
-        self.send(passage, *status.internal(), audit=audit, reason=reason)
+        self.send(ctx, *status.internal(), audit=audit, reason=reason)
 
-    def send_store_unavailable(self, passage: Passage, error: ProviderError, upstream: Upstream | None = None) -> None:
+    def send_store_unavailable(
+        self, ctx: RequestContext, error: ProviderError, upstream: Upstream | None = None
+    ) -> None:
         """503: nobody could say whose the token is. *upstream* is a web application, whose cookie it came in."""
-        extra = {"request_id": passage.audit_id, "cause": error.cause or error.summary}
+        extra = {"request_id": ctx.audit_id, "cause": error.cause or error.summary}
         log.error("a token could not be looked up", extra=extra)
         self._metrics.provider_errors.inc("token_store", "")
         reason = "the token could not be looked up"
-        page = self._page_for(passage, upstream, 503, "your session cannot be checked")
+        page = self._page_for(ctx, upstream, 503, "your session cannot be checked")
         if page is not None:
-            self.send_page(passage, *page, reason=reason)
+            self.send_page(ctx, *page, reason=reason)
             return
-        self.send(passage, *status.upstream_failed(503), reason=reason)
+        self.send(ctx, *status.upstream_failed(503), reason=reason)
 
-    def send_internal_error(self, passage: Passage, plan: RequestPlan | None = None) -> None:
+    def send_internal_error(self, ctx: RequestContext, plan: RequestPlan | None = None) -> None:
         """500: we failed, or the record of this request cannot be kept."""
-        self.send(
-            passage, *status.internal(), plan=plan, reason="the gateway failed, or could not store the audit event"
-        )
+        self.send(ctx, *status.internal(), plan=plan, reason="the gateway failed, or could not store the audit event")
 
     # --- to requests that are counted and recorded already ---
 
-    def send_redirect(self, passage: Passage, location: bytes) -> None:
+    def send_redirect(self, ctx: RequestContext, location: bytes) -> None:
         """307 to the backend itself. The URL is a credential: nobody may keep it, or tell it to the next page."""
-        audit_id = (b"Audit-Id", passage.audit_id.encode())
+        audit_id = (b"Audit-Id", ctx.audit_id.encode())
         no_store = (b"Cache-Control", b"no-store")
         no_referrer = (b"Referrer-Policy", b"no-referrer")
-        passage.exchange.respond(307, [audit_id, (b"Location", location), no_store, no_referrer], b"")
+        ctx.exchange.respond(307, [audit_id, (b"Location", location), no_store, no_referrer], b"")
 
-    def send_upstream_failure(self, passage: Passage, code: int, kind: FailureKind = FailureKind.LOST) -> None:
+    def send_upstream_failure(self, ctx: RequestContext, code: int, kind: FailureKind = FailureKind.LOST) -> None:
         """502, 503 or 504."""
         rejected = kind is FailureKind.CREDENTIAL
         answer = status.gateway_unauthenticated() if rejected else status.upstream_failed(code)
         reason = "the upstream rejects the gateway's own credential" if rejected else "the upstream could not be asked"
         # Not in the log each time: an outage fails every request, and is logged once in a while.
-        self._records.record_end(passage, code, reason, passage.plan)
-        self._respond_unavailable(passage, answer)
+        self._records.record_end(ctx, code, reason, ctx.plan)
+        self._respond_unavailable(ctx, answer)
 
-    def send_unsigned(self, passage: Passage, error: ProviderError) -> None:
+    def send_unsigned(self, ctx: RequestContext, error: ProviderError) -> None:
         """503: the upstream cannot be told who the user is."""
         cause = error.cause or error.summary
-        log.error("no JWT can be signed for an upstream", extra={"request_id": passage.audit_id, "cause": cause})
-        self._records.record_end(passage, 503, f"no JWT can be signed for the upstream: {cause}", passage.plan)
-        self._respond_unavailable(passage, status.upstream_failed(503))
+        log.error("no JWT can be signed for an upstream", extra={"request_id": ctx.audit_id, "cause": cause})
+        self._records.record_end(ctx, 503, f"no JWT can be signed for the upstream: {cause}", ctx.plan)
+        self._respond_unavailable(ctx, status.upstream_failed(503))
 
-    def _respond_unavailable(self, passage: Passage, answer: status.Answer) -> None:
-        page = self._page_for(passage, passage.plan.upstream, answer.code, _UNAVAILABLE)
+    def _respond_unavailable(self, ctx: RequestContext, answer: status.Answer) -> None:
+        page = self._page_for(ctx, ctx.plan.upstream, answer.code, _UNAVAILABLE)
         if page is None:
-            _respond(passage, *answer, [])
+            _respond(ctx, *answer, [])
         else:
-            _respond_page(passage, *page)
+            _respond_page(ctx, *page)
 
-    def send_too_many_streams(self, passage: Passage) -> None:
+    def send_too_many_streams(self, ctx: RequestContext) -> None:
         """429: the answer would be a stream, and the user has too many."""
         self._metrics.rate_limited.inc("streams")
-        self._records.record_refusal(passage, 429, "over the limit: streams", passage.plan)
-        _respond(passage, *status.too_many(1), [(b"Retry-After", b"1")])
+        self._records.record_refusal(ctx, 429, "over the limit: streams", ctx.plan)
+        _respond(ctx, *status.too_many(1), [(b"Retry-After", b"1")])
 
     # --- sending ---
 
     def send(
         self,
-        passage: Passage,
+        ctx: RequestContext,
         code: int,
         body: bytes,
         *,
@@ -305,39 +301,39 @@ class Answers:
 
         *page* are all headers of a body that is no ``Status``.
         """
-        if passage.exchange.gone:
+        if ctx.exchange.gone:
             return
-        now = self._records.count(passage, code, plan)
+        now = self._records.count(ctx, code, plan)
         audit = audit or (plan.audit if plan is not None else None)
         if audit is not None:
-            self._records.record_completion(audit, passage, code, now, message=message)
+            self._records.record_completion(audit, ctx, code, now, message=message)
         elif plan is None:
-            self._records.record_unidentified(passage, code, reason)
+            self._records.record_unidentified(ctx, code, reason)
         if code >= 400:
-            self._records.record_refusal(passage, code, reason, plan)
+            self._records.record_refusal(ctx, code, reason, plan)
         if page is not None:
-            _respond_page(passage, code, page, body)
+            _respond_page(ctx, code, page, body)
         else:
-            _respond(passage, code, body, more or [])
+            _respond(ctx, code, body, more or [])
 
 
-def _respond(passage: Passage, code: int, body: bytes, more: Headers) -> None:
-    headers = [(b"Audit-Id", passage.audit_id.encode()), _NO_CACHE, _JSON, *more]
+def _respond(ctx: RequestContext, code: int, body: bytes, more: Headers) -> None:
+    headers = [(b"Audit-Id", ctx.audit_id.encode()), _NO_CACHE, _JSON, *more]
     if code != 404:
         # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
         headers.append(_NOSNIFF)
-    passage.exchange.respond(code, headers, body)
+    ctx.exchange.respond(code, headers, body)
 
 
-def _respond_page(passage: Passage, code: int, headers: Headers, body: bytes) -> None:
-    passage.exchange.respond(code, [(b"Audit-Id", passage.audit_id.encode()), *headers], body)
+def _respond_page(ctx: RequestContext, code: int, headers: Headers, body: bytes) -> None:
+    ctx.exchange.respond(code, [(b"Audit-Id", ctx.audit_id.encode()), *headers], body)
 
 
-def _shows_page(passage: Passage, upstream: Upstream) -> bool:
+def _shows_page(ctx: RequestContext, upstream: Upstream) -> bool:
     """Whether a person sees the answer as a page of a web application."""
     if not upstream.settings.is_application:
         return False
-    request = passage.exchange.request
+    request = ctx.exchange.request
     return browser_request(request.method, request.headers, upgrade=request.upgrade).shows_page
 
 
@@ -356,12 +352,12 @@ def _is_browser_at_the_root(request: RequestHead) -> bool:
 # Called by the webhooks, the self reviews and the sign-in routes.
 
 
-def send_status(passage: Passage, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
+def send_status(ctx: RequestContext, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
     """Send *answer*; returns the status that was sent, or 0 if the client is gone."""
-    if passage.exchange.gone:
+    if ctx.exchange.gone:
         return 0
-    lines = b"Audit-Id: %s\r\nContent-Type: application/json\r\n" % passage.audit_id.encode()
+    lines = b"Audit-Id: %s\r\nContent-Type: application/json\r\n" % ctx.audit_id.encode()
     for header in headers:
         lines += b"%s: %s\r\n" % header
-    passage.exchange.respond_lines(answer.code, lines, answer.body)
+    ctx.exchange.respond_lines(answer.code, lines, answer.body)
     return answer.code

@@ -6,52 +6,54 @@ Called by the engine after a wait for a seat or for a body, before anything is d
 from __future__ import annotations
 
 from ostiary.errors import ProviderError
-from ostiary_gateway.authorization.cached_decision import Ruling
-from ostiary_gateway.proxy.authorizer import Judge
-from ostiary_gateway.proxy.context import Passage, Question, RequestPlan
+from ostiary_gateway.authorization.cached_decision import CachedDecision
+from ostiary_gateway.proxy.authorizer import RequestAuthorizer
+from ostiary_gateway.proxy.context import RequestAttributes, RequestContext, RequestPlan
 from ostiary_gateway.proxy.plan_cache import Planner
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.responses import Responses
 
 
 class RecheckAfterWait:
     """For the requests of one engine."""
 
-    def __init__(self, judge: Judge, planner: Planner, answers: Answers) -> None:
+    def __init__(self, judge: RequestAuthorizer, planner: Planner, answers: Responses) -> None:
         self._judge = judge
         self._planner = planner
         self._answers = answers
 
-    async def is_still_allowed(self, passage: Passage) -> bool:
+    async def is_still_allowed(self, ctx: RequestContext) -> bool:
         """Whether the decision still holds. If it does not, the client is answered and the place given back."""
-        plan = passage.plan
+        plan = ctx.plan
         try:
-            ruling = await self._ruling_now(passage) if plan.ruling.allowed else plan.ruling
+            ruling = await self._ruling_now(ctx) if plan.ruling.allowed else plan.ruling
         except ProviderError as error:
-            passage.release()
-            self._answers.send_undecided(passage, plan.user, plan.info, error, plan.delegation)
+            ctx.release()
+            self._answers.send_undecided(ctx, plan.user, plan.info, error, plan.delegation)
             return False
-        if passage.token.revoked:
-            passage.release()
-            self._answers.send_unauthorized(passage, attempted=True)
+        if ctx.token.revoked:
+            ctx.release()
+            self._answers.send_unauthorized(ctx, attempted=True)
         elif ruling is None:
-            passage.release()
-            self._answers.send_no_route(passage)
+            ctx.release()
+            self._answers.send_no_route(ctx)
         elif plan.ruling.allowed and not ruling.allowed:
-            passage.release()
-            self._answers.send_refusal(passage, self._refused_plan(passage, ruling))
+            ctx.release()
+            self._answers.send_refusal(ctx, self._refused_plan(ctx, ruling))
         else:
             return True
         return False
 
-    async def _ruling_now(self, passage: Passage) -> Ruling | None:
+    async def _ruling_now(self, ctx: RequestContext) -> CachedDecision | None:
         """None if the configuration in force would not forward the request; raises `ProviderError`."""
-        plan = passage.plan
-        if self._judge.still_holds(plan.ruling):
+        plan = ctx.plan
+        if self._judge.is_valid(plan.ruling):
             return plan.ruling
-        required = self._judge.required_now(plan, passage)
+        required = self._judge.required_now(plan, ctx)
         return None if required is None else await self._judge.authorize_plan(plan, required)
 
-    def _refused_plan(self, passage: Passage, ruling: Ruling) -> RequestPlan:
-        plan, request = passage.plan, passage.exchange.request
-        question = Question(plan.info, plan.required, request.target, plan.upstream, plan.handler, stream=plan.stream)
+    def _refused_plan(self, ctx: RequestContext, ruling: CachedDecision) -> RequestPlan:
+        plan, request = ctx.plan, ctx.exchange.request
+        question = RequestAttributes(
+            plan.info, plan.required, request.target, plan.upstream, plan.handler, stream=plan.stream
+        )
         return self._planner.make(request, question, ruling, plan.user, actor=plan.actor, delegation=plan.delegation)

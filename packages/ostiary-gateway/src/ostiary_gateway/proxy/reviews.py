@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ostiary.model import RequestInfo
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.wire.self_reviews import ACCESS, API_VERSIONS, RULES, TOKEN, WHO
 
 # k8s.io/apiserver/pkg/endpoints/filters/warning.go
@@ -55,36 +55,36 @@ class ReviewAnswer(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def review_request(passage: Passage, body: bytes) -> ReviewRequest:
+def review_request(ctx: RequestContext, body: bytes) -> ReviewRequest:
     return ReviewRequest(
         body,
-        content_type=_header(passage, b"content-type"),
-        accept=",".join(_headers(passage, b"accept")),
-        user_agent=_header(passage, b"user-agent"),
-        query=passage.exchange.request.target.partition(b"?")[2].decode("latin-1"),
+        content_type=_header(ctx, b"content-type"),
+        accept=",".join(_headers(ctx, b"accept")),
+        user_agent=_header(ctx, b"user-agent"),
+        query=ctx.exchange.request.target.partition(b"?")[2].decode("latin-1"),
     )
 
 
-def _headers(passage: Passage, name: bytes) -> list[str]:
-    return [value.decode("latin-1") for key, value in passage.exchange.request.headers if key.lower() == name]
+def _headers(ctx: RequestContext, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in ctx.exchange.request.headers if key.lower() == name]
 
 
-def _header(passage: Passage, name: bytes) -> str:
-    return next(iter(_headers(passage, name)), "")
+def _header(ctx: RequestContext, name: bytes) -> str:
+    return next(iter(_headers(ctx, name)), "")
 
 
-def send_review(passage: Passage, answer: ReviewAnswer) -> int:
+def send_review(ctx: RequestContext, answer: ReviewAnswer) -> int:
     """Send *answer*; returns the status that was sent, 0 if the client is gone."""
-    if passage.exchange.gone:
+    if ctx.exchange.gone:
         return 0
     texts = bounded_warnings(answer.warnings)
     warnings = [(b"Warning", f'299 - "{_quote(text)}"'.encode("utf-8", "replace")) for text in texts]
     headers = [
-        (b"Audit-Id", passage.audit_id.encode()),
+        (b"Audit-Id", ctx.audit_id.encode()),
         (b"Cache-Control", b"no-cache, private"),
         (b"Content-Type", answer.content_type.encode()),
     ]
-    passage.exchange.respond(answer.code, [*headers, *warnings], answer.body)
+    ctx.exchange.respond(answer.code, [*headers, *warnings], answer.body)
     return answer.code
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ostiary.core.clock import Clock
 from ostiary.model import RequestInfo, UserInfo
-from ostiary_gateway.authorization.cached_decision import BeyondScope, Ruling
+from ostiary_gateway.authorization.cached_decision import CachedDecision, OutOfScope
 from ostiary_gateway.config.upstream import ShadowSettings
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.proxy.context import RequestPlan
@@ -34,7 +34,7 @@ class ShadowQuestion:
     actor: UserInfo | None
     info: RequestInfo
     required: tuple[RequestInfo, ...]
-    ruling: Ruling
+    ruling: CachedDecision
     at: float
 
 
@@ -115,4 +115,4 @@ class ShadowSampler:
 
 def _can_be_compared(plan: RequestPlan) -> bool:
     """Whether the chain of providers has decided it. What the scope of a token refused, it was never asked about."""
-    return bool(plan.required) and not plan.public and not isinstance(plan.ruling, BeyondScope)
+    return bool(plan.required) and not plan.public and not isinstance(plan.ruling, OutOfScope)

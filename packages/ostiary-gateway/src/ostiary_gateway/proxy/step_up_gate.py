@@ -27,15 +27,15 @@ from ostiary.errors import ProviderError, TooManyRequests
 from ostiary_gateway.audit.source_ips import Network, source_ips
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
 from ostiary_gateway.authentication.cookies import browser_request
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.authorization.step_up import StepUpRule, StepUpRules, describe_request
 from ostiary_gateway.config.step_up import StepUpSettings
 from ostiary_gateway.interfaces.token_store import SessionKind
 from ostiary_gateway.limits.rates import Buckets
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.proxy.browsers import BrowserPages
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.target import split_target
 
 # What the engine needs of the sign-in for step-ups: it says what a session must prove, and hears what came of it.
@@ -108,7 +108,7 @@ SEEN_WITHIN = 6.0
 # How often the requests of one user may have the store asked, at this worker. No other limit holds for them yet.
 LOOKS_PER_SECOND, LOOKS_AT_ONCE = 10.0, 100.0
 
-Ask = Callable[[Passage, TokenInUse], None]
+Ask = Callable[[RequestContext, CachedToken], None]
 Pause = Callable[[float], Awaitable[object]]
 
 
@@ -142,7 +142,7 @@ class StepUpGate:
         parts: StepUpParts,
         *,
         authenticator: TokenAuthenticator,
-        answers: Answers,
+        answers: Responses,
         pages: BrowserPages | None,
         metrics: Metrics,
         clock: Clock,
@@ -161,99 +161,99 @@ class StepUpGate:
         self._seconds = parts.hold if holds else 0.0
         self._looks = Buckets(LOOKS_PER_SECOND, LOOKS_AT_ONCE, clock=clock, name="step-ups")
 
-    def unmet_rule(self, passage: Passage) -> StepUpRule | None:
+    def unmet_rule(self, ctx: RequestContext) -> StepUpRule | None:
         """The rule that keeps the request from going on; None if it may."""
-        applied, token, now = passage.plan.step_up, passage.token, self._now()
+        applied, token, now = ctx.plan.step_up, ctx.token, self._now()
         if applied is None or (applied.is_met(now) and _is_of_person(token)):
             return None
         # What a program holds proves nothing about a person, whatever its session says.
         return applied.first_unmet(now) or applied.rules[0]
 
-    async def handle_unmet(self, passage: Passage, rule: StepUpRule) -> None:
-        token = passage.token
+    async def handle_unmet(self, ctx: RequestContext, rule: StepUpRule) -> None:
+        token = ctx.token
         if not _is_of_person(token):
-            self._refuse(passage, rule, "programs cannot prove that a person is there")
+            self._refuse(ctx, rule, "programs cannot prove that a person is there")
         elif not self._parts.demands.can_step_up(token.session.provider):
-            self._refuse(passage, rule, "your identity provider cannot ask you for it")
+            self._refuse(ctx, rule, "your identity provider cannot ask you for it")
         elif self._looks.take(token.user.username):
-            self._require(passage, rule)
-        elif (current := await self._look_up(passage)) is None:
+            self._require(ctx, rule)
+        elif (current := await self._look_up(ctx)) is None:
             return
         elif current.user != token.user:
             # The session has changed since this worker looked: perhaps this is what is required.
-            self._ask(passage, current)
+            self._ask(ctx, current)
         elif token.is_application:
-            await self._lead_to_sign_in(passage, rule)
+            await self._lead_to_sign_in(ctx, rule)
         else:
-            await self._hold(passage, rule)
+            await self._hold(ctx, rule)
 
     # --- the token as the store has it now ---
 
-    async def _look_up(self, passage: Passage) -> TokenInUse | None:
+    async def _look_up(self, ctx: RequestContext) -> CachedToken | None:
         """None if the request was answered."""
         try:
-            current = await self._authenticator.find_again(passage.token)
+            current = await self._authenticator.find_again(ctx.token)
         except ProviderError as error:
-            self._answers.send_store_unavailable(passage, error, passage.plan.upstream)
+            self._answers.send_store_unavailable(ctx, error, ctx.plan.upstream)
             return None
         if current is None or current.revoked:
-            self._answers.send_unauthorized(passage, attempted=True)
+            self._answers.send_unauthorized(ctx, attempted=True)
             return None
         return current
 
     # --- a person at a command line ---
 
-    async def _hold(self, passage: Passage, rule: StepUpRule) -> None:
-        token, places = passage.token, self._parts.places
+    async def _hold(self, ctx: RequestContext, rule: StepUpRule) -> None:
+        token, places = ctx.token, self._parts.places
         demand = Demand(
             secrets.token_urlsafe(16),
             token.session.id,
             rule.name,
-            describe_request(passage.plan.info),
-            self._address(passage),
+            describe_request(ctx.plan.info),
+            self._address(ctx),
         )
         username = token.user.username
         has_place = self._seconds > 0 and places.take(username)
         try:
             # Also where nothing is held: the credential plugin that runs after the 401 asks for it.
             await self._parts.demands.put(demand)
-            goes_on = await self._wait(passage, demand) if has_place else None
+            goes_on = await self._wait(ctx, demand) if has_place else None
         except ProviderError as error:
-            self._answers.send_store_unavailable(passage, error)
+            self._answers.send_store_unavailable(ctx, error)
             return
         finally:
             if has_place:
                 places.leave(username)
         if goes_on is not None:
             self._count(rule, "met")
-            self._ask(passage, goes_on)
-        elif not passage.exchange.gone and not passage.exchange.ended:
-            self._require(passage, rule)
+            self._ask(ctx, goes_on)
+        elif not ctx.exchange.gone and not ctx.exchange.ended:
+            self._require(ctx, rule)
 
-    def _address(self, passage: Passage) -> str:
+    def _address(self, ctx: RequestContext) -> str:
         """Where the request comes from, as far as trusted proxies vouch for it: the person reads it."""
-        forwarded = [line.decode("latin-1") for line in passage.scanned.forwarded_for]
-        remote = passage.exchange.connection.remote_address
+        forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
+        remote = ctx.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
-    async def _wait(self, passage: Passage, demand: Demand) -> TokenInUse | None:
+    async def _wait(self, ctx: RequestContext, demand: Demand) -> CachedToken | None:
         """The token when its session has changed; None if the request is not to go on, or was answered."""
         self._count_held(demand)
         listener = _ClientListener()
-        passage.exchange.responder = listener
+        ctx.exchange.responder = listener
         began = self._monotonic()
         try:
             while True:
                 await self._pause(listener)
-                if passage.exchange.gone:
+                if ctx.exchange.gone:
                     return None
-                if passage.exchange.connection.draining:
+                if ctx.exchange.connection.draining:
                     # This worker ends. client-go sends the request again, to another one.
                     error = TooManyRequests("the gateway is restarting", retry_after=1.0)
-                    self._answers.send_too_many(passage, error, "step-up", passage.plan)
+                    self._answers.send_too_many(ctx, error, "step-up", ctx.plan)
                     return None
-                current = await self._look_up(passage)
-                if current is None or current.user != passage.token.user:
+                current = await self._look_up(ctx)
+                if current is None or current.user != ctx.token.user:
                     return current
                 waited = self._monotonic() - began
                 state = await self._parts.demands.state(demand)
@@ -262,8 +262,8 @@ class StepUpGate:
                 if state is DemandState.NOT_SEEN and waited >= SEEN_WITHIN:
                     return None
         finally:
-            if passage.exchange.responder is listener:
-                passage.exchange.responder = None
+            if ctx.exchange.responder is listener:
+                ctx.exchange.responder = None
 
     async def _pause(self, listener: _ClientListener) -> None:
         """Until it is time to look again, or the client is gone."""
@@ -276,29 +276,29 @@ class StepUpGate:
 
     # --- a browser at a web application ---
 
-    async def _lead_to_sign_in(self, passage: Passage, rule: StepUpRule) -> None:
-        request, upstream = passage.exchange.request, passage.plan.upstream
+    async def _lead_to_sign_in(self, ctx: RequestContext, rule: StepUpRule) -> None:
+        request, upstream = ctx.exchange.request, ctx.plan.upstream
         browser = browser_request(request.method, request.headers, upgrade=request.upgrade)
         if self._pages is None or upstream is None or not browser.is_navigation:
-            self._require(passage, rule)
+            self._require(ctx, rule)
             return
         path, query = split_target(request.target, host=request.host, any_name=True)
         target = f"{path}?{query}" if query else path
-        page = await self._pages.begin_sign_in(passage, upstream, target=target, required=rule.required)
+        page = await self._pages.begin_sign_in(ctx, upstream, target=target, required=rule.required)
         self._count(rule, "required")
         self._answers.send_page(
-            passage, page.code, page.headers, page.body, plan=passage.plan, reason=f"step-up by the rule {rule.name}"
+            ctx, page.code, page.headers, page.body, plan=ctx.plan, reason=f"step-up by the rule {rule.name}"
         )
 
     # --- answers ---
 
-    def _require(self, passage: Passage, rule: StepUpRule) -> None:
+    def _require(self, ctx: RequestContext, rule: StepUpRule) -> None:
         self._count(rule, "required")
-        self._answers.send_step_up_required(passage, rule)
+        self._answers.send_step_up_required(ctx, rule)
 
-    def _refuse(self, passage: Passage, rule: StepUpRule, why: str) -> None:
+    def _refuse(self, ctx: RequestContext, rule: StepUpRule, why: str) -> None:
         self._count(rule, "impossible")
-        self._answers.send_step_up_impossible(passage, rule, why)
+        self._answers.send_step_up_impossible(ctx, rule, why)
 
     def _count(self, rule: StepUpRule, result: str) -> None:
         self._metrics.step_ups.inc(rule.name, result)
@@ -307,7 +307,7 @@ class StepUpGate:
         self._metrics.step_ups.inc(demand.rule, "held")
 
 
-def _is_of_person(token: TokenInUse) -> bool:
+def _is_of_person(token: CachedToken) -> bool:
     """A session that somebody signed in for, and the whole of it: a narrowed token is for a program."""
     return token.session.kind is SessionKind.SIGN_IN and not token.delegation
 

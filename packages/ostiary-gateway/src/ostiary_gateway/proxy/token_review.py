@@ -8,12 +8,12 @@ other token is decided on and forwarded like every request, with the body that w
 from __future__ import annotations
 
 from ostiary.wire import status
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.authorization.implied_groups import with_implied_groups
 from ostiary_gateway.http1.body import BodyTooLarge, ClientGone, read_body
-from ostiary_gateway.proxy.context import Passage
-from ostiary_gateway.proxy.request_log import RequestRecords
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.context import RequestContext
+from ostiary_gateway.proxy.request_log import RequestLog
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.proxy.reviews import ReviewAnswer, ReviewRequest, review_request, send_review
 from ostiary_gateway.sessions import digest, well_formed
@@ -29,38 +29,38 @@ NARROWED = "the token is limited to a scope: it is good at the gateway only"
 class OwnTokenReviews:
     """Answers them for one engine."""
 
-    def __init__(self, recheck: RecheckAfterWait, answers: Answers, records: RequestRecords) -> None:
+    def __init__(self, recheck: RecheckAfterWait, answers: Responses, records: RequestLog) -> None:
         self._recheck = recheck
         self._answers = answers
         self._records = records
 
-    async def answer_or_pass(self, passage: Passage) -> bool:
+    async def answer_or_pass(self, ctx: RequestContext) -> bool:
         """Answer a review of the sender's own token; True if it is another request, which goes on its usual way."""
         try:
-            answer = await review_own_token(passage)
+            answer = await review_own_token(ctx)
         except ClientGone:
-            passage.release()
+            ctx.release()
             return False
-        passage.body_was_read = True
-        if not await self._recheck.is_still_allowed(passage):
+        ctx.body_was_read = True
+        if not await self._recheck.is_still_allowed(ctx):
             return False
-        plan = passage.plan
+        plan = ctx.plan
         if answer is None and plan.ruling.allowed:
             return True
-        passage.release()
+        ctx.release()
         if answer is None:
-            self._answers.send_refusal(passage, plan)
+            self._answers.send_refusal(ctx, plan)
         else:
-            now = self._records.count(passage, answer.code, plan)
+            now = self._records.count(ctx, answer.code, plan)
             if plan.audit is not None:
-                self._records.record_completion(plan.audit, passage, answer.code, now)
-            send_review(passage, answer)
+                self._records.record_completion(plan.audit, ctx, answer.code, now)
+            send_review(ctx, answer)
         return False
 
 
-async def review_own_token(passage: Passage) -> ReviewAnswer | None:
+async def review_own_token(ctx: RequestContext) -> ReviewAnswer | None:
     """Read the body and answer it, or give it back and answer nothing; raises `ClientGone`."""
-    exchange = passage.exchange
+    exchange = ctx.exchange
     if (exchange.request.content_length or 0) > LARGEST_TOKEN_REVIEW:
         return None
     try:
@@ -68,13 +68,13 @@ async def review_own_token(passage: Passage) -> ReviewAnswer | None:
     except BodyTooLarge:
         code, text = status.too_large()
         return ReviewAnswer(code, "application/json", text)
-    answer = answer_about_own_token(passage.token, review_request(passage, body))
+    answer = answer_about_own_token(ctx.token, review_request(ctx, body))
     if answer is None:
         exchange.return_body(body)
     return answer
 
 
-def answer_about_own_token(token: TokenInUse, request: ReviewRequest) -> ReviewAnswer | None:
+def answer_about_own_token(token: CachedToken, request: ReviewRequest) -> ReviewAnswer | None:
     """The answer to whoever presents *token*; None if they ask about something else, or cannot be understood."""
     representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
     try:

@@ -13,9 +13,9 @@ from typing import cast
 
 from ostiary.core.redaction import without_tokens
 from ostiary_gateway.audit.source_ips import Network, source_ips
-from ostiary_gateway.authentication.token_cache import TokenInUse
+from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.http1.exchange import Exchange
-from ostiary_gateway.http1.headers import Action, HeaderFilter, Headers, Scanned
+from ostiary_gateway.http1.headers import Action, FilteredHeaders, HeaderFilter, Headers
 from ostiary_gateway.observability.tracer import Tracer
 from ostiary_gateway.observability.tracing import (
     CURRENT,
@@ -29,13 +29,20 @@ from ostiary_gateway.observability.tracing import (
     read_context,
 )
 from ostiary_gateway.proxy.builtin_endpoints import OpenPaths, OwnApis, first_segment
-from ostiary_gateway.proxy.context import NO_PLAN, Handler, OpenPath, Passage, Question, RequestPlan
-from ostiary_gateway.proxy.engine import Engine, EngineParts
+from ostiary_gateway.proxy.context import (
+    NO_PLAN,
+    Handler,
+    RequestAttributes,
+    RequestContext,
+    RequestPlan,
+    UnauthenticatedRoute,
+)
+from ostiary_gateway.proxy.engine import Engine, EngineServices
 from ostiary_gateway.proxy.fast_path import never_again
-from ostiary_gateway.proxy.head_cache import RememberedHead
-from ostiary_gateway.proxy.request_log import RequestRecords
+from ostiary_gateway.proxy.head_cache import CachedHead
+from ostiary_gateway.proxy.request_log import RequestLog
 from ostiary_gateway.proxy.request_tasks import RequestTasks, Work
-from ostiary_gateway.proxy.resolver import Location
+from ostiary_gateway.proxy.resolver import ResolvedRoute
 from ostiary_gateway.proxy.target import path_of
 from ostiary_gateway.wire.audit_policy import REDACTED, redacted_uri
 
@@ -44,12 +51,12 @@ from ostiary_gateway.wire.audit_policy import REDACTED, redacted_uri
 # Used by the traced engine in the place of `http1.headers.HeaderFilter`.
 
 
-class TracedScanned(Scanned):
+class TracedScanned(FilteredHeaders):
     """What a request's headers say, with the trace that they name. A head that is remembered keeps it."""
 
     __slots__ = ("incoming",)
 
-    def __init__(self, scanned: Scanned, incoming: TraceContext | None) -> None:
+    def __init__(self, scanned: FilteredHeaders, incoming: TraceContext | None) -> None:
         # Field by field: it is made for every request.
         self.lines = scanned.lines
         self.authorization = scanned.authorization
@@ -62,7 +69,7 @@ class TracedScanned(Scanned):
 
 
 class TracedHeaderFilter(HeaderFilter):
-    def scan(self, headers: Headers) -> Scanned:
+    def scan(self, headers: Headers) -> FilteredHeaders:
         return TracedScanned(super().scan(headers), read_context(headers))
 
     def _classify(self, name: bytes) -> Action:
@@ -81,7 +88,7 @@ OTHER_METHOD = "_OTHER"
 LONGEST_TEXT = 1024
 
 
-class TracedPassage(Passage):
+class TracedContext(RequestContext):
     __slots__ = ("_traces", "trace")
 
     def __init__(
@@ -109,9 +116,9 @@ class TracedPassage(Passage):
             self._traces.finish(self, self.trace, code, plan or self.plan)
 
 
-def as_traced(passage: Passage) -> TracedPassage:
+def as_traced(ctx: RequestContext) -> TracedContext:
     """A passage of the traced engine, which makes no others."""
-    return cast(TracedPassage, passage)
+    return cast(TracedContext, ctx)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,8 @@ class RequestTraces:
     trusted_proxies: Sequence[Network]
     user_names: bool
 
-    def finish(self, passage: Passage, trace: Trace, code: int, plan: RequestPlan) -> None:
-        method = _method(passage)
+    def finish(self, ctx: RequestContext, trace: Trace, code: int, plan: RequestPlan) -> None:
+        method = _method(ctx)
         name = "HTTP" if method == OTHER_METHOD else method
         forward = trace.steps[-1] if trace.step == FORWARD else None
         if forward is not None:
@@ -131,11 +138,11 @@ class RequestTraces:
             forward.name = name
             forward.attributes.update(_upstream_attributes(plan, method, code))
             forward.failed = code >= 400
-        attributes = self._attributes(passage, plan, method, code)
-        self.tracer.finish(trace, name, passage.received_at, attributes, failed=code >= 500)
+        attributes = self._attributes(ctx, plan, method, code)
+        self.tracer.finish(trace, name, ctx.received_at, attributes, failed=code >= 500)
 
-    def _attributes(self, passage: Passage, plan: RequestPlan, method: str, code: int) -> SpanAttributes:
-        exchange, scanned = passage.exchange, passage.scanned
+    def _attributes(self, ctx: RequestContext, plan: RequestPlan, method: str, code: int) -> SpanAttributes:
+        exchange, scanned = ctx.exchange, ctx.scanned
         request, connection = exchange.request, exchange.connection
         forwarded = [line.decode("latin-1") for line in scanned.forwarded_for]
         client = source_ips(connection.remote_address, forwarded_for=forwarded, trusted=self.trusted_proxies)[0]
@@ -146,7 +153,7 @@ class RequestTraces:
             "network.protocol.version": "1.0" if request.http10 else "1.1",
             "network.peer.address": connection.remote_address,
             "client.address": client,
-            "ostiary.audit_id": passage.audit_id,
+            "ostiary.audit_id": ctx.audit_id,
             **_host(request.host),
             **_status(code, failed=code >= 500),
         }
@@ -175,8 +182,8 @@ class RequestTraces:
         return attributes
 
 
-def _method(passage: Passage) -> str:
-    method = passage.exchange.request.method.decode("latin-1")
+def _method(ctx: RequestContext) -> str:
+    method = ctx.exchange.request.method.decode("latin-1")
     return method if method in METHODS else OTHER_METHOD
 
 
@@ -220,50 +227,50 @@ AUTHENTICATE, AUTHORIZE, ADMIT, ANSWER = "authenticate", "authorize", "admit", "
 _OPEN_PATHS = {b"/auth": "sign-in", b"/webhooks": "review"}
 
 
-class TracedRecords(RequestRecords):
+class TracedRecords(RequestLog):
     """A request that is counted is over, and so is its trace."""
 
-    def conclude(self, passage: Passage, code: int, *, message: str = "") -> None:
-        super().conclude(passage, code, message=message)
-        as_traced(passage).finish(code)
+    def conclude(self, ctx: RequestContext, code: int, *, message: str = "") -> None:
+        super().conclude(ctx, code, message=message)
+        as_traced(ctx).finish(code)
 
-    def count(self, passage: Passage, code: int, plan: RequestPlan | None = None) -> float:
-        now = super().count(passage, code, plan)
-        as_traced(passage).finish(code, plan)
+    def count(self, ctx: RequestContext, code: int, plan: RequestPlan | None = None) -> float:
+        now = super().count(ctx, code, plan)
+        as_traced(ctx).finish(code, plan)
         return now
 
 
 class TracedTasks(RequestTasks):
     """A request whose client is gone, or that fails inside the gateway, may end without being counted."""
 
-    async def _run_and_answer(self, work: Work, passage: Passage) -> None:
-        await super()._run_and_answer(work, passage)
+    async def _run_and_answer(self, work: Work, ctx: RequestContext) -> None:
+        await super()._run_and_answer(work, ctx)
         # What is forwarded is concluded by the forwarder.
-        if passage.exchange.gone and as_traced(passage).trace.step != FORWARD:
-            as_traced(passage).finish(0)
+        if ctx.exchange.gone and as_traced(ctx).trace.step != FORWARD:
+            as_traced(ctx).finish(0)
 
-    def fail(self, passage: Passage, error: Exception) -> None:
-        super().fail(passage, error)
-        as_traced(passage).finish(500)
+    def fail(self, ctx: RequestContext, error: Exception) -> None:
+        super().fail(ctx, error)
+        as_traced(ctx).finish(500)
 
 
 class TracedOpenPaths(OpenPaths):
-    def serve(self, path: OpenPath, passage: Passage) -> None:
-        request, trace = passage.exchange.request, as_traced(passage).trace
+    def serve(self, path: UnauthenticatedRoute, ctx: RequestContext) -> None:
+        request, trace = ctx.exchange.request, as_traced(ctx).trace
         segment = first_segment(path_of(request.target, request.host))
-        as_traced(passage).enter(_OPEN_PATHS.get(segment, ANSWER))
+        as_traced(ctx).enter(_OPEN_PATHS.get(segment, ANSWER))
         # The tasks that serve it see it: what a sign-in does inside is timed by `traced_step`.
-        before = CURRENT.set((trace, as_traced(passage).monotonic))
+        before = CURRENT.set((trace, as_traced(ctx).monotonic))
         try:
-            super().serve(path, passage)
+            super().serve(path, ctx)
         finally:
             CURRENT.reset(before)
 
 
 class TracedOwnApis(OwnApis):
-    async def serve(self, handler: Handler, passage: Passage) -> None:
-        as_traced(passage).enter(ANSWER)
-        await super().serve(handler, passage)
+    async def serve(self, handler: Handler, ctx: RequestContext) -> None:
+        as_traced(ctx).enter(ANSWER)
+        await super().serve(handler, ctx)
 
 
 class TracedEngine(Engine):
@@ -274,7 +281,7 @@ class TracedEngine(Engine):
     open_paths_type = TracedOpenPaths
     own_apis_type = TracedOwnApis
 
-    def __init__(self, parts: EngineParts, loop: asyncio.AbstractEventLoop, traces: RequestTraces) -> None:
+    def __init__(self, parts: EngineServices, loop: asyncio.AbstractEventLoop, traces: RequestTraces) -> None:
         super().__init__(parts, loop)
         self._traces = traces
         self._forward_plain, self._forward = self._forward, self._forward_traced
@@ -284,54 +291,56 @@ class TracedEngine(Engine):
     def handle(self, exchange: Exchange) -> None:
         request = exchange.request
         head = request.known
-        remembered = head if type(head) is RememberedHead and head.made_by is self._heads else None
+        remembered = head if type(head) is CachedHead and head.made_by is self._heads else None
         incoming = read_context(request.headers) if remembered is None else _incoming(remembered.scanned)
         trace = self._traces.tracer.start(incoming, exchange.connection.remote_address)
-        passage = TracedPassage(exchange, self._monotonic(), self._audit_id(), trace, self._traces)
-        exchange.audit_id = passage.audit_id
-        trace.enter(AUTHENTICATE, passage.received_at)
+        ctx = TracedContext(exchange, self._monotonic(), self._audit_id(), trace, self._traces)
+        exchange.audit_id = ctx.audit_id
+        trace.enter(AUTHENTICATE, ctx.received_at)
         try:
             if remembered is None:
-                self._begin(passage)
+                self._begin(ctx)
             else:
-                self._begin_again(passage, remembered)
+                self._begin_again(ctx, remembered)
         except Exception as error:
-            self._tasks.fail(passage, error)
+            self._tasks.fail(ctx, error)
 
-    def _ask(self, passage: Passage, token: TokenInUse) -> None:
-        as_traced(passage).enter(AUTHORIZE)
-        as_traced(passage).trace.mark("ostiary.cached", True)
-        super()._ask(passage, token)
+    def _ask(self, ctx: RequestContext, token: CachedToken) -> None:
+        as_traced(ctx).enter(AUTHORIZE)
+        as_traced(ctx).trace.mark("ostiary.cached", True)
+        super()._ask(ctx, token)
 
-    def _decide(self, passage: Passage, token: TokenInUse, question: Question, location: Location) -> None:
-        as_traced(passage).trace.mark("ostiary.cached", False)
-        super()._decide(passage, token, question, location)
+    def _decide(
+        self, ctx: RequestContext, token: CachedToken, question: RequestAttributes, location: ResolvedRoute
+    ) -> None:
+        as_traced(ctx).trace.mark("ostiary.cached", False)
+        super()._decide(ctx, token, question, location)
 
-    async def _decide_as_another(self, passage: Passage, token: TokenInUse, question: Question) -> None:
-        as_traced(passage).trace.mark("ostiary.cached", False)
-        await super()._decide_as_another(passage, token, question)
+    async def _decide_as_another(self, ctx: RequestContext, token: CachedToken, question: RequestAttributes) -> None:
+        as_traced(ctx).trace.mark("ostiary.cached", False)
+        await super()._decide_as_another(ctx, token, question)
 
-    def _admit(self, passage: Passage, token: TokenInUse, plan: RequestPlan) -> None:
-        if as_traced(passage).trace.step == AUTHENTICATE:
+    def _admit(self, ctx: RequestContext, token: CachedToken, plan: RequestPlan) -> None:
+        if as_traced(ctx).trace.step == AUTHENTICATE:
             # A head that came before, with its decision: that this still holds has just been checked.
-            as_traced(passage).enter(AUTHORIZE)
-            as_traced(passage).trace.mark("ostiary.cached", True)
-        as_traced(passage).trace.mark("ostiary.decision", plan.ruling.verdict.value)
-        as_traced(passage).enter(ADMIT)
-        super()._admit(passage, token, plan)
+            as_traced(ctx).enter(AUTHORIZE)
+            as_traced(ctx).trace.mark("ostiary.cached", True)
+        as_traced(ctx).trace.mark("ostiary.decision", plan.ruling.verdict.value)
+        as_traced(ctx).enter(ADMIT)
+        super()._admit(ctx, token, plan)
 
-    def _forward_traced(self, passage: Passage) -> None:
-        as_traced(passage).enter(FORWARD, SpanKind.CLIENT)
-        scanned = passage.scanned
+    def _forward_traced(self, ctx: RequestContext) -> None:
+        as_traced(ctx).enter(FORWARD, SpanKind.CLIENT)
+        scanned = ctx.scanned
         # For this request alone: a head that is remembered shares what was read from it.
         scanned_copy = TracedScanned(scanned, None)
-        scanned_copy.lines += as_traced(passage).trace.upstream_lines()
-        passage.scanned = scanned_copy
+        scanned_copy.lines += as_traced(ctx).trace.upstream_lines()
+        ctx.scanned = scanned_copy
         try:
-            self._forward_plain(passage)
+            self._forward_plain(ctx)
         finally:
-            passage.scanned = scanned
+            ctx.scanned = scanned
 
 
-def _incoming(scanned: Scanned) -> TraceContext | None:
+def _incoming(scanned: FilteredHeaders) -> TraceContext | None:
     return scanned.incoming if isinstance(scanned, TracedScanned) else None

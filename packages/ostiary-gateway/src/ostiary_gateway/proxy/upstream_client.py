@@ -26,7 +26,7 @@ MOST_AT_ONCE = 16
 FindPlugin = Callable[[str, str], Upstream | None]
 
 
-class OwnRequests:
+class UpstreamClient:
     """Implements `ostiary_gateway.interfaces.admission.UpstreamApi`."""
 
     def __init__(

@@ -28,7 +28,7 @@ from ostiary_gateway.interfaces.store_capabilities import LARGEST_NOTE, Note, No
 from ostiary_gateway.interfaces.token_store import TokenStore
 from ostiary_gateway.limits.rates import Buckets
 from ostiary_gateway.replicas import worker_messages as messages
-from ostiary_gateway.replicas.worker_ipc import NoSiblings, Siblings
+from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.replicas.worker_messages import EndedRequestJson, RefusalJson
 
 # Writes what this worker remembers of requests into the token store, so that every replica can explain them.
@@ -65,7 +65,7 @@ class Noted(Generic[T]):
     per_second: float = PER_SECOND
 
 
-class NoteWriter(Generic[T]):
+class MessageWriter(Generic[T]):
     """*on_dropped* is called for each that is left out."""
 
     def __init__(
@@ -155,7 +155,7 @@ class EveryRefusal:
     def __init__(
         self,
         authorizer: Authorizer,
-        siblings: Callable[[], Siblings] = NoSiblings,
+        siblings: Callable[[], Workers] = NoOtherWorkers,
         store: TokenStore | None = None,
     ) -> None:
         self._authorizer = authorizer
@@ -189,7 +189,7 @@ class EveryEndedRequest:
     def __init__(
         self,
         ended: EndedRequests,
-        siblings: Callable[[], Siblings] = NoSiblings,
+        siblings: Callable[[], Workers] = NoOtherWorkers,
         store: TokenStore | None = None,
     ) -> None:
         self._ended = ended

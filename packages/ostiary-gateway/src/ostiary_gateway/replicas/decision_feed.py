@@ -20,7 +20,7 @@ from typing import cast
 
 from ostiary_gateway.authorization.recent_decisions import WATCHED_SECONDS, RecentDecision, RecentDecisions
 from ostiary_gateway.replicas import worker_messages as messages
-from ostiary_gateway.replicas.worker_ipc import NoSiblings, Siblings
+from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.replicas.worker_messages import DecisionBatchJson, DecisionQuestionJson, RecentDecisionJson
 
 POLL_SECONDS = 1.0
@@ -82,7 +82,7 @@ class Watcher:
 class DecisionFeed:
     """Of one configuration: with the next one, whoever watches has to ask again."""
 
-    def __init__(self, recent: RecentDecisions, siblings: Callable[[], Siblings] = NoSiblings) -> None:
+    def __init__(self, recent: RecentDecisions, siblings: Callable[[], Workers] = NoOtherWorkers) -> None:
         self._recent = recent
         self._siblings = siblings
         self._watchers: list[Watcher] = []

@@ -132,7 +132,7 @@ def _number(value: object) -> int:
     return value
 
 
-class Siblings(Protocol):
+class Workers(Protocol):
     """The other workers of this gateway."""
 
     async def ask(self, question: str, data: object) -> list[object]:
@@ -141,7 +141,7 @@ class Siblings(Protocol):
     def tell(self, what: str, data: object) -> None: ...
 
 
-class NoSiblings:
+class NoOtherWorkers:
     """For a worker that is alone."""
 
     async def ask(self, question: str, data: object) -> list[object]:
@@ -151,7 +151,7 @@ class NoSiblings:
         pass
 
 
-class SiblingsBySupervisor:
+class WorkersBySupervisor:
     """The others, through the supervisor that has started all of them."""
 
     def __init__(self, channel: Channel) -> None:

@@ -33,15 +33,15 @@ from ostiary_gateway.login.clusters import Clusters, offers
 from ostiary_gateway.login.http_adapter import LoginHandler
 from ostiary_gateway.login.routes import Login
 from ostiary_gateway.proxy.applications import Applications
-from ostiary_gateway.proxy.context import OpenPath, OwnApi
-from ostiary_gateway.proxy.engine import Engine, EngineParts
+from ostiary_gateway.proxy.context import BuiltinApi, UnauthenticatedRoute
+from ostiary_gateway.proxy.engine import Engine, EngineServices
 from ostiary_gateway.proxy.following import Followers
 from ostiary_gateway.proxy.health import watch_credential, watch_health
 from ostiary_gateway.proxy.identity_headers import Assertions
 from ostiary_gateway.proxy.redirects import Redirects
 from ostiary_gateway.proxy.routes import Routes
 from ostiary_gateway.proxy.step_up_gate import open_step_up
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.replicas import worker_messages as sibling_news
 from ostiary_gateway.replicas.cluster_lookup import EveryEndedRequest, EveryRefusal
@@ -103,7 +103,7 @@ class App:
         ]
         self.routes = Routes([upstream for upstream in self._upstreams if upstream.settings.server])
         upstreams = {upstream.name: upstream for upstream in self.routes.upstreams}
-        self.own_requests = OwnRequests(upstreams, ability(self.shared.tokens.store, ObjectStore))
+        self.own_requests = UpstreamClient(upstreams, ability(self.shared.tokens.store, ObjectStore))
         self.api_groups = ApiGroupsSetup(config, upstreams, self.own_requests, loop, clock)
         self.followers = Followers(config.authorization.chain, config.upstreams, loop, clock)
         self.programs = Programs(config, self.shared, clock)
@@ -264,10 +264,10 @@ class App:
 
     # --- building ---
 
-    def _engine(self, parts: EngineParts) -> Engine:
+    def _engine(self, parts: EngineServices) -> Engine:
         return Engine(parts, self._loop) if self.tracing is None else self.tracing.engine(parts, self._loop)
 
-    def _parts(self) -> EngineParts:
+    def _parts(self) -> EngineServices:
         config, shared = self.config, self.shared
         store = shared.tokens.store
         refusals = EveryRefusal(self.authorizer, lambda: shared.siblings, store)
@@ -280,7 +280,7 @@ class App:
             from ostiary_gateway.api.issuer_endpoints import IssuerDocuments
 
             documents = IssuerDocuments(self.issuer, config.issuer.path)
-            path = OpenPath(documents.handle, repeats=False, records_refusals=False)
+            path = UnauthenticatedRoute(documents.handle, repeats=False, records_refusals=False)
             open_paths[documents.first_segment] = path
         programs = self.programs
         usage = partial(quota_usage, self._counting.values(), self.own_requests)
@@ -294,7 +294,7 @@ class App:
             quota_usage=usage,
             decisions=self.decisions,
         )
-        return EngineParts(
+        return EngineServices(
             authenticator=shared.authenticator,
             authorizer=self.authorizer,
             routes=self.routes,
@@ -305,7 +305,7 @@ class App:
             headers=self._header_filter(),
             admission=[provider.instance for provider in config.admission],
             upstream_api=self.own_requests,
-            own_apis=[OwnApi(admin.prefix, admin.mapper, admin.handle), *self.api_groups.own_apis],
+            own_apis=[BuiltinApi(admin.prefix, admin.mapper, admin.handle), *self.api_groups.own_apis],
             self_reviews=SelfReviewHandler(self.authorizer, self._clock).handle,
             api_groups=self.api_groups.routes,
             open_paths=open_paths,
@@ -326,7 +326,7 @@ class App:
         config = self.config
         return HeaderFilter((each.headers for each in config.upstreams), drop=config.listen.drop_headers)
 
-    def _sign_in(self, refusals: EveryRefusal, ended: EveryEndedRequest) -> OpenPath:
+    def _sign_in(self, refusals: EveryRefusal, ended: EveryEndedRequest) -> UnauthenticatedRoute:
         config, shared = self.config, self.shared
         login = self.programs.login = Login(
             identity=config.identity,
@@ -360,9 +360,9 @@ class App:
         )
         self.visitors = Visitors(config, shared, self._all_applications, login, self._clock)
         handler = LoginHandler(login, config.listen.trusted_proxies)
-        return OpenPath(handler.handle, repeats=False, records_refusals=True)
+        return UnauthenticatedRoute(handler.handle, repeats=False, records_refusals=True)
 
-    def _webhooks(self) -> OpenPath:
+    def _webhooks(self) -> UnauthenticatedRoute:
         from ostiary_gateway.api.webhooks import WebhookHandler
         from ostiary_gateway.audit.denied_reviews import RefusedReviewRecorder
 
@@ -378,7 +378,7 @@ class App:
             deny_revoked=self._revocations_for_clusters(),
             revoked_list=self._revoked_list(),
         )
-        return OpenPath(handler.handle, repeats=True, records_refusals=False)
+        return UnauthenticatedRoute(handler.handle, repeats=True, records_refusals=False)
 
     def _revocations_for_clusters(self) -> RevokedCredentialReviews | None:
         if self.issuer is None or not self.config.webhooks.revocations:

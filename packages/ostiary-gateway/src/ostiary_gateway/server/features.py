@@ -15,7 +15,7 @@ from ostiary import __version__
 from ostiary.core.clock import Clock
 from ostiary_gateway.accounts.api import AccountsApi, ApiTokensApi
 from ostiary_gateway.accounts.api_tokens import ApiTokens
-from ostiary_gateway.accounts.owner_revalidation import HolderChecks, TokenUse
+from ostiary_gateway.accounts.owner_revalidation import OwnerRevalidation, TokenUse
 from ostiary_gateway.accounts.service_accounts import ServiceAccounts
 from ostiary_gateway.api.plugin_registrations import ApiPluginsApi, Registrations
 from ostiary_gateway.api.plugin_routing import GroupRoutes, Merging
@@ -43,9 +43,9 @@ from ostiary_gateway.login.web_app_endpoints import STARTS_PER_MINUTE, Applicati
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.proxy.api_plugin_registry import ApiPlugins
 from ostiary_gateway.proxy.applications import Applications
-from ostiary_gateway.proxy.engine import AnswerAllowed, Engine, EngineParts
+from ostiary_gateway.proxy.engine import AnswerAllowed, Engine, EngineServices
 from ostiary_gateway.proxy.routes import Routes, RoutesTo
-from ostiary_gateway.proxy.upstream_client import OwnRequests
+from ostiary_gateway.proxy.upstream_client import UpstreamClient
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.server.process_state import Shared
 from ostiary_gateway.sessions import Attested
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ostiary_gateway.issuer.issuer import JwtIssuer, SigningKeySource
     from ostiary_gateway.observability.otlp import SpanExporter
     from ostiary_gateway.policy.shadow import ShadowComparison
-    from ostiary_gateway.proxy.engine import Engine, EngineParts
+    from ostiary_gateway.proxy.engine import Engine, EngineServices
     from ostiary_gateway.proxy.shadow_sampling import ShadowQuestion, ShadowSampler
 
 KeepRunning = Callable[[str, Callable[[], Awaitable[None]]], None]
@@ -71,7 +71,7 @@ class ApiGroupsSetup:
         self,
         config: GatewayConfig,
         upstreams: Mapping[str, Upstream],
-        requests: OwnRequests,
+        requests: UpstreamClient,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
     ) -> None:
@@ -88,7 +88,7 @@ class ApiGroupsSetup:
         )
         # What is counted in a group is where the group is.
         requests.find_plugin = self.plugins.find_place
-        asking = OwnRequests(upstreams)
+        asking = UpstreamClient(upstreams)
         self.routes = GroupRoutes(self.plugins, Merging(self.plugins, asking, groups), groups)
         self.api_routes = ApiPluginsApi(Registrations(self.plugins, asking, clock)).routes
 
@@ -206,7 +206,7 @@ class Programs:
         }
         self.api_tokens = ApiTokens(tokens, config.api_tokens, is_checked=checked.__contains__)
         self._use = TokenUse(tokens, clock)
-        self._checks = HolderChecks(
+        self._checks = OwnerRevalidation(
             tokens, self.accounts, self._recheck, self._use, interval=config.tokens.lifetime, clock=clock
         )
         self._interval = config.tokens.lifetime
@@ -273,7 +273,7 @@ class RequestTracing:
         config = self._config
         return TracedHeaderFilter((each.headers for each in config.upstreams), drop=config.listen.drop_headers)
 
-    def engine(self, parts: EngineParts, loop: asyncio.AbstractEventLoop) -> Engine:
+    def engine(self, parts: EngineServices, loop: asyncio.AbstractEventLoop) -> Engine:
         from ostiary_gateway.proxy.traced_engine import TracedEngine
 
         return TracedEngine(parts, loop, self._traces)
@@ -365,7 +365,7 @@ class Visitors:
 
 
 class _AnswerParts(TypedDict):
-    """The `EngineParts` that say how an allowed request is answered."""
+    """The `EngineServices` that say how an allowed request is answered."""
 
     answer_allowed: AnswerAllowed
     answers_identity: bool
@@ -415,7 +415,7 @@ class Doors:
 
         return CheckHandler(self._doors_by_grpc, self._config.listen.limits, self._metrics, self._clock)
 
-    def open(self, parts: EngineParts, make: Callable[[EngineParts], Engine]) -> None:
+    def open(self, parts: EngineServices, make: Callable[[EngineServices], Engine]) -> None:
         """Make the engines, of the *parts* of the listener's engine."""
         for door in self._config.doors:
             self._open_pusher(door, parts)
@@ -442,7 +442,7 @@ class Doors:
         handler = HaproxyHandler(made, self._metrics, self._clock, makes_keys=pusher is not None)
         self.agents[door.agent.address] = (door, handler.handle)
 
-    def _open_pusher(self, door: DoorSettings, parts: EngineParts) -> None:
+    def _open_pusher(self, door: DoorSettings, parts: EngineServices) -> None:
         """Where HAProxy is given decisions to use again, somebody must tell it of them."""
         if door.decisions is not None:
             from ostiary_gateway.extauth.haproxy.decision_push import DecisionPusher
@@ -457,7 +457,7 @@ class Doors:
             )
 
     def _engines_of(
-        self, door: DoorSettings, parts: EngineParts, make: Callable[[EngineParts], Engine]
+        self, door: DoorSettings, parts: EngineServices, make: Callable[[EngineServices], Engine]
     ) -> dict[bytes, Engine]:
         upstreams = self._carried_by(door)
         common = replace(
@@ -475,7 +475,7 @@ class Doors:
             for upstream, routes in ((each, RoutesTo(upstreams, each)) for each in upstreams)
         }
 
-    def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineParts) -> EngineParts:
+    def _parts_for(self, door: DoorSettings, upstream: Upstream, common: EngineServices) -> EngineServices:
         from ostiary_gateway.extauth.claims import CarriedHeaders, ClaimsRefused
         from ostiary_gateway.extauth.dialects import DIALECTS
         from ostiary_gateway.extauth.identity_headers import answer_names

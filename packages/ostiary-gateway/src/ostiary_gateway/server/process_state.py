@@ -17,7 +17,7 @@ from ostiary.errors import OstiaryError
 from ostiary_gateway.audit.ended_requests import EndedRequest, EndedRequests
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
 from ostiary_gateway.authentication.store_health import StoreHealth
-from ostiary_gateway.authorization.denials import Refusal, Refusals
+from ostiary_gateway.authorization.denials import RecentDenials, Refusal
 from ostiary_gateway.authorization.recent_decisions import RecentDecisions
 from ostiary_gateway.capabilities import ability
 from ostiary_gateway.config.checks import is_open_to_all
@@ -29,10 +29,16 @@ from ostiary_gateway.limits.replicated_counts import ReplicatedCounts
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.observability.repeated_log import RepeatedLog
 from ostiary_gateway.replicas import worker_messages as messages
-from ostiary_gateway.replicas.cluster_lookup import ENDED_TOPIC, NOTED_ENDED, NOTED_REFUSALS, REFUSAL_TOPIC, NoteWriter
+from ostiary_gateway.replicas.cluster_lookup import (
+    ENDED_TOPIC,
+    NOTED_ENDED,
+    NOTED_REFUSALS,
+    REFUSAL_TOPIC,
+    MessageWriter,
+)
 from ostiary_gateway.replicas.owner import StoreOwner, guard
 from ostiary_gateway.replicas.replica import Replica
-from ostiary_gateway.replicas.worker_ipc import NoSiblings, Siblings
+from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.sessions import Tokens
 
 # Settles what this worker has counted with the other replicas, in the background.
@@ -120,16 +126,16 @@ class Shared:
     metrics: Metrics
     store_health: StoreHealth
     counts: ReplicatedCounts
-    refusals: Refusals
+    refusals: RecentDenials
     ended: EndedRequests
     recent: RecentDecisions
     # Whose the token store is, if it is one that knows.
     owner: StoreOwner | None = None
-    siblings: Siblings = field(default_factory=NoSiblings)
+    siblings: Workers = field(default_factory=NoOtherWorkers)
     # None if the store keeps no counts for replicas.
     count_exchange: CountExchange | None = None
     # What other replicas shall be able to explain; none if the store keeps no notes.
-    note_writers: tuple[NoteWriter[Refusal] | NoteWriter[EndedRequest], ...] = ()
+    note_writers: tuple[MessageWriter[Refusal] | MessageWriter[EndedRequest], ...] = ()
     # How the replica is that this worker belongs to.
     own_replica: Callable[[], Awaitable[Replica | None]] = no_replica
 
@@ -163,7 +169,7 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ReplicatedCounts) -
     )
     store_health = StoreHealth(tokens, clock)
     metrics.default_configuration.set(1 if is_open_to_all(config) else 0)
-    refusals, ended = Refusals(clock=clock), EndedRequests(clock=clock)
+    refusals, ended = RecentDenials(clock=clock), EndedRequests(clock=clock)
     recent = RecentDecisions(clock=clock)
     shared = Shared(tokens, authenticator, limits, metrics, store_health, counts, refusals, ended, recent, owner)
 
@@ -186,15 +192,15 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ReplicatedCounts) -
     return shared
 
 
-def _note_writers(shared: Shared, clock: Clock) -> tuple[NoteWriter[Refusal] | NoteWriter[EndedRequest], ...]:
+def _note_writers(shared: Shared, clock: Clock) -> tuple[MessageWriter[Refusal] | MessageWriter[EndedRequest], ...]:
     """Let refusals and other ends of requests be written down for other replicas, where the store can keep them."""
     notes, dropped = ability(shared.tokens.store, NoteStore), shared.metrics.notes_dropped
     if notes is None:
         return ()
-    refusals = NoteWriter(
+    refusals = MessageWriter(
         notes, REFUSAL_TOPIC, NOTED_REFUSALS, clock=clock, on_dropped=lambda: dropped.inc(REFUSAL_TOPIC)
     )
-    ended = NoteWriter(notes, ENDED_TOPIC, NOTED_ENDED, clock=clock, on_dropped=lambda: dropped.inc(ENDED_TOPIC))
+    ended = MessageWriter(notes, ENDED_TOPIC, NOTED_ENDED, clock=clock, on_dropped=lambda: dropped.inc(ENDED_TOPIC))
     shared.refusals.on_recorded = refusals.add
     shared.ended.on_recorded = ended.add
     return refusals, ended

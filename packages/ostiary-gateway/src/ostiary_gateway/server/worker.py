@@ -28,7 +28,7 @@ from ostiary_gateway.observability.snapshots import Snapshot
 from ostiary_gateway.proxy.health import settle_doubt
 from ostiary_gateway.replicas.owner import StoreOwner
 from ostiary_gateway.replicas.replica import Replica
-from ostiary_gateway.replicas.worker_ipc import Siblings
+from ostiary_gateway.replicas.worker_ipc import Workers
 from ostiary_gateway.server import replica_state
 from ostiary_gateway.server.app import App
 from ostiary_gateway.server.haproxy_listener import AgentListeners
@@ -196,7 +196,7 @@ class Worker:
         metrics.audit_dropped.values[()] = self._retired_dropped + sum(auditor.dropped for auditor in auditors)
         return metrics.snapshot()
 
-    def join(self, siblings: Siblings, own_replica: Callable[[], Awaitable[Replica | None]] = no_replica) -> None:
+    def join(self, siblings: Workers, own_replica: Callable[[], Awaitable[Replica | None]] = no_replica) -> None:
         """Use *siblings* to reach the other workers of this gateway from now on; *own_replica* tells how all are."""
         self.app.shared.siblings = siblings
         self.app.shared.own_replica = own_replica

@@ -29,7 +29,7 @@ from ostiary_gateway.replicas.worker_ipc import (
     SERVING,
     TICKET_KEYS,
     Channel,
-    SiblingsBySupervisor,
+    WorkersBySupervisor,
 )
 from ostiary_gateway.server.config_source import ConfigSource
 from ostiary_gateway.server.health import Health, HealthReport
@@ -101,7 +101,7 @@ async def serve_for_supervisor(
     async def own_replica() -> Replica | None:
         return replica_from_json(await to_supervisor.ask(OWN))
 
-    worker.join(SiblingsBySupervisor(to_supervisor), own_replica)
+    worker.join(WorkersBySupervisor(to_supervisor), own_replica)
     to_supervisor.tell(SERVING, None)
     # When the supervisor is gone, nobody would ever stop this worker.
     answering.add_done_callback(lambda _: stop())

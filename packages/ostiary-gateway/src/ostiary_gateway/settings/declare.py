@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar, cast, get_type_hints, runtime_checkable
 
 from ostiary.core.yaml.document import Json
-from ostiary.core.yaml.fields import Fields
+from ostiary.core.yaml.fields import ConfigSection
 from ostiary_gateway.settings.kinds import SettingKind
 
 S = TypeVar("S")
@@ -34,7 +34,7 @@ S = TypeVar("S")
 class ChecksItself(Protocol):
     """A declaration whose settings have to agree with each other."""
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         """Note in *fields* what does not go together. What only follows from a noted mistake is not noted again."""
 
 
@@ -64,8 +64,8 @@ class NoSettings:
     """The declaration of a provider without settings."""
 
 
-class Itself:
-    """Marks an attribute that holds the `Fields` that the others were read from: for what is only read later."""
+class RawFields:
+    """Marks an attribute that holds the `ConfigSection` that the others were read from: for what is only read later."""
 
 
 def settings_of(declaration: type) -> tuple[Setting, ...]:
@@ -84,7 +84,7 @@ def _setting(field: dataclasses.Field[object], kind: SettingKind[object]) -> Set
 
 
 def _attributes_for_fields(declaration: type) -> tuple[str, ...]:
-    return tuple(field.name for field, notes in _annotated_fields(declaration) if Itself in notes)
+    return tuple(field.name for field, notes in _annotated_fields(declaration) if RawFields in notes)
 
 
 @cache
@@ -99,7 +99,7 @@ def _default_of(field: dataclasses.Field[object]) -> object:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def read_settings(declaration: type[S], fields: Fields, directory: Path) -> S:
+def read_settings(declaration: type[S], fields: ConfigSection, directory: Path) -> S:
     """What *fields* say, as *declaration*; every mistake is noted there. Relative paths are meant from *directory*."""
     values: dict[str, object] = dict.fromkeys(_attributes_for_fields(declaration), fields)
     for setting in settings_of(declaration):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Generic, Self, TypeAlias, TypeVar, cast
 
 from ostiary.core.duration import format_duration
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary.keys.address import KeyAddress, is_address, parse_address
 
 # What every kind of setting is: how a value is read and checked, described in JSON Schema, and written.
@@ -48,7 +48,7 @@ class SettingKind(Generic[T]):
         """What the reference calls a value of this kind."""
 
     @abstractmethod
-    def read(self, fields: Fields, key: str, directory: Path) -> T | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> T | None:
         """The value under *key*; None if there is none, or a mistaken one, which is then noted in *fields*."""
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Text(SettingKind[str]):
     def label(self) -> str:
         return "text"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = fields.optional_string(key)
         if text == "" and self.empty:
             fields.problem(self.empty, key, self.empty_hint)
@@ -117,7 +117,7 @@ def header_name(doc: str) -> Text:
 class AnyText(Text):
     """A text that may be empty."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         return fields.optional_string(key)
 
     def schema(self) -> dict[str, Json]:
@@ -134,7 +134,7 @@ class Constant(SettingKind[str]):
     def label(self) -> str:
         return f"`{self.value}`"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         if fields.string(key) != self.value and fields.is_right(key):
             fields.problem(f"it must be {self.value}", key)
         return self.value
@@ -159,7 +159,7 @@ class Parsed(SettingKind[T]):
     def label(self) -> str:
         return self.kind
 
-    def read(self, fields: Fields, key: str, directory: Path) -> T | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> T | None:
         text = fields.optional_string(key)
         if text == "":
             fields.problem("it must not be empty", key)
@@ -197,7 +197,7 @@ class Integer(SettingKind[int]):
     def label(self) -> str:
         return self.unit or "integer"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> int | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> int | None:
         number = fields.optional_integer(key)
         if number is not None and number < self.least:
             fields.problem(self.mistake.format(self.least), key)
@@ -221,7 +221,7 @@ class Rate(SettingKind[float]):
     def label(self) -> str:
         return "number"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> float | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> float | None:
         number = fields.optional_number(key)
         if number is not None and (number < 0 or (number == 0 and not self.zero)):
             fields.problem(_sign_mistake(zero=self.zero), key)
@@ -246,7 +246,7 @@ class Ratio(SettingKind[float]):
     def label(self) -> str:
         return "number from 0 to 1"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> float | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> float | None:
         number = fields.optional_number(key)
         if number is not None and not 0 <= number <= 1:
             fields.problem("it must be a number from 0 to 1", key, "0.1 is one in ten")
@@ -275,7 +275,7 @@ class Duration(SettingKind[timedelta]):
     def label(self) -> str:
         return "duration"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> timedelta | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> timedelta | None:
         bare = fields.plain(key)
         if isinstance(bare, (int, float)) and not isinstance(bare, bool):
             fields.problem("it has no unit", key, f"write {bare}s, {bare}m or {bare}h")
@@ -307,7 +307,7 @@ class Seconds(SettingKind[float]):
     def label(self) -> str:
         return "duration"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> float | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> float | None:
         span = Duration(self.doc, zero=self.zero, mistake=self.mistake).read(fields, key, directory)
         return None if span is None else span.total_seconds()
 
@@ -341,7 +341,7 @@ class Flag(SettingKind[bool]):
     def label(self) -> str:
         return "boolean"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> bool | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> bool | None:
         return fields.optional_boolean(key)
 
     def schema(self) -> dict[str, Json]:
@@ -367,7 +367,7 @@ class OneOf(SettingKind[E]):
     def _options(self) -> dict[str, E]:
         return {str(option.value): option for option in self.among if option.value != ""}
 
-    def read(self, fields: Fields, key: str, directory: Path) -> E | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> E | None:
         text, options = fields.optional_string(key), self._options()
         if text is not None and text not in options and not (text == "" and self.lenient):
             listed = ", ".join(options)
@@ -397,7 +397,7 @@ class Word(SettingKind[str]):
     def label(self) -> str:
         return ", ".join(f"`{option}`" for option in self.among)
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = Text(self.doc, empty=self.empty).read(fields, key, directory)
         if text is not None and text not in self.among:
             listed = ", ".join(self.among)
@@ -438,7 +438,7 @@ class Texts(SettingKind[tuple[str, ...]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[str, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         texts = fields.strings(key)
         if "" in texts and self.empty:
             fields.problem(self.empty, key, self.empty_hint)
@@ -486,7 +486,7 @@ class NameSet(SettingKind[frozenset[str]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> frozenset[str] | None:
         return frozenset(Names(self.doc).read(fields, key, directory) or ()) | self.always
 
     def schema(self) -> dict[str, Json]:
@@ -528,7 +528,7 @@ class FilePath(SettingKind[Path]):
     def label(self) -> str:
         return "file"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> Path | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> Path | None:
         text = Text(self.doc, empty=self.empty).read(fields, key, directory)
         if text is None:
             return None
@@ -563,7 +563,7 @@ class FilePaths(SettingKind[tuple[Path, ...]]):
     def label(self) -> str:
         return "list of files"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[Path, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[Path, ...] | None:
         paths = tuple(directory / Path(text).expanduser() for text in fields.strings(key))
         return paths or None
 
@@ -601,7 +601,7 @@ class PrivateKey(SettingKind[KeyPlace]):
     def label(self) -> str:
         return "file, or address of a key"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> KeyPlace | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> KeyPlace | None:
         text = Text(self.doc).read(fields, key, directory)
         if text is None or not is_address(text):
             return FilePath(self.doc, holds=Holds.SECRET).read(fields, key, directory)
@@ -629,7 +629,7 @@ class PrivateKeys(SettingKind[tuple[KeyPlace, ...]]):
     def label(self) -> str:
         return "list of files, or of addresses of keys"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[KeyPlace, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[KeyPlace, ...] | None:
         places: list[KeyPlace] = []
         for text in fields.strings(key):
             try:

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from ostiary.core.tls import ContextT, SealedContext, TlsSettings, build_context_of, read_chain
-from ostiary.core.yaml.fields import Fields
+from ostiary.core.yaml.fields import ConfigSection
 from ostiary.errors import OstiaryError, TransportError
 from ostiary.keys.address import KeyAddress
 from ostiary.model import ClientCertificate, Secret
@@ -69,7 +69,7 @@ def is_ip(text: str) -> bool:
 class HostName(Text):
     """The name of one host."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> str | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         name = (super().read(fields, key, directory) or "").lower()
         if name and not is_host(name):
             fields.problem("it is not the name of a host", key)
@@ -163,7 +163,7 @@ class OutgoingTls:
     key: Annotated[KeyPlace | None, PrivateKey("its key", unset="none")] = None
     server_name: Annotated[str | None, HostName("the name to check", unset="the host")] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if (self.certificate is None) != (self.key is None):
             fields.problem("set both the certificate and its key", "certificate" if self.key is None else "key")
         if self.ca is not None and (mistake := bad_authorities(self.ca)):

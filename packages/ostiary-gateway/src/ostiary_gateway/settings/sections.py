@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ostiary.core.entry_points import installed_entry_points
 from ostiary.core.yaml.document import Json
-from ostiary.core.yaml.fields import Fields
+from ostiary.core.yaml.fields import ConfigSection
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.catalog import type_for_key
 from ostiary_gateway.settings.declare import NoSettings, Setting, read_settings, settings_of
@@ -113,7 +113,7 @@ class Section(SettingKind[S]):
     def label(self) -> str:
         return "section"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> S | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> S | None:
         return read_settings(self.of, fields.section(key), directory)
 
     def schema(self) -> dict[str, Json]:
@@ -133,7 +133,7 @@ class Section(SettingKind[S]):
 class OptionalSection(Section[S]):
     """The same, but left out it is None."""
 
-    def read(self, fields: Fields, key: str, directory: Path) -> S | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> S | None:
         section = fields.optional_section(key)
         return None if section is None else read_settings(self.of, section, directory)
 
@@ -145,7 +145,7 @@ class OptionalSection(Section[S]):
 
 
 @dataclass(frozen=True)
-class ProviderSettings(SettingKind[Fields]):
+class ProviderSettings(SettingKind[ConfigSection]):
     """The settings of a provider, under a key that stands for its type (`catalog.type_for_key`). It reads them itself.
 
     What they are, the type declares (`core.settings.plugin_settings`); that is looked up when somebody asks.
@@ -167,14 +167,14 @@ class ProviderSettings(SettingKind[Fields]):
         declaration = None if type_name is None else declared_settings(self.plugin_type, type_name)
         return NoSettings if declaration is None else declaration
 
-    def read(self, fields: Fields, key: str, directory: Path) -> Fields | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> ConfigSection | None:
         return fields.optional_section(key)
 
     def schema(self) -> dict[str, Json]:
         return object_schema(self.of)
 
-    def blank(self) -> Fields:
-        return cast("Fields", None)
+    def blank(self) -> ConfigSection:
+        return cast("ConfigSection", None)
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Sections(SettingKind[tuple[S, ...]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[S, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[S, ...] | None:
         entries = tuple(read_settings(self.of, section, directory) for section in fields.sections(key))
         return entries or None
 

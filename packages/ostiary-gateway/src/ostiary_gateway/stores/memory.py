@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces import store_capabilities as stored_objects
@@ -191,7 +191,7 @@ class MemoryTokenStore(MemoryObjects):
         self._closed = False
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         return cls(clock=context.clock)
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:

@@ -33,11 +33,11 @@ from ostiary_gateway.interfaces.authorization import (
     Explanation,
     ListsRules,
     ListsSubjects,
+    NameIndependent,
     Revised,
     Rules,
     Subject,
     TellsRights,
-    TellsWhereNamesMatter,
 )
 from ostiary_gateway.interfaces.lifecycle import Closes
 from ostiary_gateway.testing.capabilities import check_members
@@ -176,7 +176,7 @@ class AuthorizationContract:
     async def test_where_names_do_not_matter_they_change_nothing(
         self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        telling = ability(provider, TellsWhereNamesMatter)
+        telling = ability(provider, NameIndependent)
         if telling is None:
             pytest.skip("it does not tell where names matter")
         for question in [*questions(), *filter(None, (allowed, refused))]:

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from urllib.parse import unquote_plus
 
 from ostiary.core.redaction import without_tokens
-from ostiary.core.yaml import KUBERNETES, Document, Fields, Reading, Source, parse, read
+from ostiary.core.yaml import KUBERNETES, ConfigReader, ConfigSection, Document, Source, parse, read
 from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.wire.rbac import is_dns_name
 
@@ -243,7 +243,7 @@ def parse_policy(source: Source, *, file: str | None = None) -> Policy:
 
 
 def _policy(document: Document) -> Policy:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     root = reading.root
     if root.string("apiVersion") not in VERSIONS:
         root.problem(f"expected {API_VERSION}", "apiVersion")
@@ -261,7 +261,7 @@ def _policy(document: Document) -> Policy:
     return policy
 
 
-def _check_metadata(fields: Fields) -> None:
+def _check_metadata(fields: ConfigSection) -> None:
     """Its texts must be texts, as the API server wants them. None of them means anything here."""
     for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         fields.string(name)
@@ -272,7 +272,7 @@ def _check_metadata(fields: Fields) -> None:
     fields.ignore(*fields)
 
 
-def _rule(fields: Fields) -> AuditRule:
+def _rule(fields: ConfigSection) -> AuditRule:
     rule = AuditRule(
         level=_level(fields),
         users=frozenset(fields.strings("users")),
@@ -290,7 +290,7 @@ def _rule(fields: Fields) -> AuditRule:
     return rule
 
 
-def _level(fields: Fields) -> AuditLevel:
+def _level(fields: ConfigSection) -> AuditLevel:
     name = fields.optional_string("level")
     if name not in LEVELS:
         fields.problem(f"expected one of {', '.join(LEVELS)}", "level")
@@ -298,14 +298,14 @@ def _level(fields: Fields) -> AuditLevel:
     return LEVELS[name]
 
 
-def _stages(fields: Fields) -> frozenset[Stage]:
+def _stages(fields: ConfigSection) -> frozenset[Stage]:
     names = fields.strings("omitStages")
     if any(name not in STAGES for name in names):
         fields.problem(f"there are only the stages {', '.join(STAGES)}", "omitStages")
     return frozenset(STAGES[name] for name in names if name in STAGES)
 
 
-def _group_resources(fields: Fields) -> GroupResources:
+def _group_resources(fields: ConfigSection) -> GroupResources:
     group = fields.string("group")
     if group not in ("", "*") and (len(group) > 253 or not is_dns_name(group)):
         message = "an API group has no version here" if "/" in group else "it is not the name of an API group"
@@ -316,7 +316,7 @@ def _group_resources(fields: Fields) -> GroupResources:
     return GroupResources(group, resources, names)
 
 
-def _urls(fields: Fields) -> tuple[str, ...]:
+def _urls(fields: ConfigSection) -> tuple[str, ...]:
     urls = fields.strings("nonResourceURLs")
     for url in urls:
         if url != "*" and not url.startswith("/"):

@@ -13,7 +13,7 @@ from sys import intern
 from typing import NamedTuple, TypeAlias, cast
 
 from ostiary.core.policy_rules import PolicyRule
-from ostiary.core.yaml import Document, Fields, Node, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, Node
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem, Requirement
 from ostiary_gateway.interfaces.authorization import Subject
@@ -373,7 +373,7 @@ class _ManifestReader:
         self.bindings: list[Binding] = []
         self.problems: list[Problem] = []
         self.ignored = 0
-        self._readers: dict[str, Callable[[Fields], None]] = {
+        self._readers: dict[str, Callable[[ConfigSection], None]] = {
             ROLE: lambda fields: self.roles.append(_role(fields, ROLE)),
             CLUSTER_ROLE: lambda fields: self.roles.append(_role(fields, CLUSTER_ROLE)),
             ROLE_BINDING: lambda fields: self.bindings.append(_binding(fields, ROLE_BINDING)),
@@ -383,7 +383,7 @@ class _ManifestReader:
     def read(self, document: Document) -> None:
         if document.root.value is None or self._read_regular(document):
             return
-        reading = Reading(document)
+        reading = ConfigReader(document)
         is_ours = self._object(reading.root)
         try:
             # Strict: a misspelt resourceNames would otherwise be a restriction that silently restricts nothing.
@@ -416,7 +416,7 @@ class _ManifestReader:
         else:
             self.bindings.append(item)
 
-    def _object(self, fields: Fields, *, kind: str = "", api_version: str = "") -> bool:
+    def _object(self, fields: ConfigSection, *, kind: str = "", api_version: str = "") -> bool:
         """Read one object, or a list of them; *kind* and *api_version* are for the items of a typed list."""
         kind = fields.string("kind") or kind
         api_version = fields.string("apiVersion") or api_version
@@ -439,7 +439,7 @@ class _ManifestReader:
             fields.problem(f"{GROUP} has no such kind", "kind", f"one of {', '.join(self._readers)}")
         return True
 
-    def _items(self, fields: Fields, *, kind: str = "", api_version: str = "") -> None:
+    def _items(self, fields: ConfigSection, *, kind: str = "", api_version: str = "") -> None:
         fields.ignore("metadata")
         for item in fields.sections("items"):
             self._object(item, kind=kind, api_version=api_version)
@@ -455,14 +455,14 @@ def _items_of_list(root: Node) -> list[Node]:
     return items if texts == ["v1", "List"] and isinstance(items, list) else []
 
 
-def _role(fields: Fields, kind: str) -> Role:
+def _role(fields: ConfigSection, kind: str) -> Role:
     metadata = _metadata(fields, namespaced=kind == ROLE)
     rules = tuple(_rule(rule, namespaced=kind == ROLE) for rule in fields.sections("rules"))
     aggregates = _aggregates(fields) if kind == CLUSTER_ROLE else None
     return Role(kind, metadata.name, metadata.namespace, rules, metadata.labels, aggregates, fields.place())
 
 
-def _metadata(fields: Fields, *, namespaced: bool) -> _ObjectMeta:
+def _metadata(fields: ConfigSection, *, namespaced: bool) -> _ObjectMeta:
     metadata = fields.section("metadata")
     name, namespace = metadata.string("name"), metadata.string("namespace")
     labels = metadata.section("labels")
@@ -481,14 +481,14 @@ def _metadata(fields: Fields, *, namespaced: bool) -> _ObjectMeta:
     return result
 
 
-def _check_segment(fields: Fields, key: str, name: str) -> None:
+def _check_segment(fields: ConfigSection, key: str, name: str) -> None:
     if not name:
         fields.problem("there is no name", key)
     elif name in (".", "..") or "/" in name or "%" in name:
         fields.problem('it cannot be part of a path: no "/", no "%", and neither "." nor ".."', key)
 
 
-def _rule(fields: Fields, *, namespaced: bool) -> PolicyRule:
+def _rule(fields: ConfigSection, *, namespaced: bool) -> PolicyRule:
     rule = PolicyRule(
         verbs=fields.strings("verbs"),
         api_groups=fields.strings("apiGroups"),
@@ -509,14 +509,14 @@ def _rule(fields: Fields, *, namespaced: bool) -> PolicyRule:
     return rule
 
 
-def _check_url_rule(fields: Fields, rule: PolicyRule, namespaced: bool) -> None:
+def _check_url_rule(fields: ConfigSection, rule: PolicyRule, namespaced: bool) -> None:
     if namespaced:
         fields.problem("no path is in a namespace, so only a ClusterRole can have these", "nonResourceURLs")
     if rule.api_groups or rule.resources or rule.resource_names:
         fields.problem("a rule is either for resources or for paths", "nonResourceURLs", "make two rules of it")
 
 
-def _aggregates(fields: Fields) -> tuple[LabelSelector, ...] | None:
+def _aggregates(fields: ConfigSection) -> tuple[LabelSelector, ...] | None:
     section = fields.optional_section("aggregationRule")
     if section is None:
         return None
@@ -526,7 +526,7 @@ def _aggregates(fields: Fields) -> tuple[LabelSelector, ...] | None:
     return selectors
 
 
-def read_selector(fields: Fields) -> LabelSelector:
+def read_selector(fields: ConfigSection) -> LabelSelector:
     """A LabelSelector of Kubernetes; its mistakes are noted in *fields*."""
     labels = fields.section("matchLabels")
     requirements = [Requirement(key, "In", (labels.string(key),)) for key in labels]
@@ -535,7 +535,7 @@ def read_selector(fields: Fields) -> LabelSelector:
     return LabelSelector((*requirements, *map(_requirement, fields.sections("matchExpressions"))))
 
 
-def _check_label(fields: Fields, requirement: Requirement, key: str | None = None) -> None:
+def _check_label(fields: ConfigSection, requirement: Requirement, key: str | None = None) -> None:
     try:
         check_label_key(requirement.key)
         check_label_values(requirement.values)
@@ -543,7 +543,7 @@ def _check_label(fields: Fields, requirement: Requirement, key: str | None = Non
         fields.problem(str(error), key)
 
 
-def _requirement(fields: Fields) -> Requirement:
+def _requirement(fields: ConfigSection) -> Requirement:
     requirement = Requirement(fields.string("key"), fields.string("operator"), fields.strings("values"))
     if not requirement.key:
         fields.problem("there is no key", "key")
@@ -556,14 +556,14 @@ def _requirement(fields: Fields) -> Requirement:
     return requirement
 
 
-def _binding(fields: Fields, kind: str) -> Binding:
+def _binding(fields: ConfigSection, kind: str) -> Binding:
     metadata = _metadata(fields, namespaced=kind == ROLE_BINDING)
     role_kind, role_name = _role_ref(fields.section("roleRef"), kind)
     subjects = tuple(_subject(subject, metadata.namespace) for subject in fields.sections("subjects"))
     return Binding(kind, metadata.name, metadata.namespace, role_kind, role_name, subjects, fields.place())
 
 
-def _role_ref(fields: Fields, binding_kind: str) -> tuple[str, str]:
+def _role_ref(fields: ConfigSection, binding_kind: str) -> tuple[str, str]:
     group, kind, name = fields.string("apiGroup"), fields.string("kind"), fields.string("name")
     kinds = (CLUSTER_ROLE,) if binding_kind == CLUSTER_ROLE_BINDING else (ROLE, CLUSTER_ROLE)
     if group not in ("", GROUP):
@@ -574,7 +574,7 @@ def _role_ref(fields: Fields, binding_kind: str) -> tuple[str, str]:
     return intern(kind), intern(name)
 
 
-def _subject(fields: Fields, binding_namespace: str) -> Subject:
+def _subject(fields: ConfigSection, binding_namespace: str) -> Subject:
     kind, name = fields.string("kind"), fields.string("name")
     group, namespace = fields.string("apiGroup"), fields.string("namespace")
     if not name:
@@ -591,7 +591,7 @@ def _subject(fields: Fields, binding_namespace: str) -> Subject:
     return Subject(intern(kind), intern(name))
 
 
-def _check_service_account(fields: Fields, name: str, group: str) -> None:
+def _check_service_account(fields: ConfigSection, name: str, group: str) -> None:
     if name and not is_dns_name(name):
         fields.problem("it is not the name of a ServiceAccount", "name")
     if group:

@@ -16,7 +16,7 @@ from functools import cached_property
 
 from ostiary.conformance.findings import (
     ConformanceFinding,
-    NothingToJudge,
+    NothingToCheck,
     ProgramRun,
     Result,
     Rule,
@@ -115,7 +115,7 @@ class ProviderEvidence:
         for run in self.runs:
             if run.purpose is purpose:
                 return run
-        raise NothingToJudge
+        raise NothingToCheck
 
 
 SLOW_SECONDS = 5.0
@@ -282,7 +282,7 @@ def _elsewhere(run: ProviderRun) -> bytes:
 def _empty_scope(evidence: ProviderEvidence) -> Wrong | None:
     run = evidence.the(RunPurpose.UNKNOWN_IMAGE)
     if run.response is None or run.response.auth:
-        raise NothingToJudge
+        raise NothingToCheck
     is_cached = run.response.cache_duration is None or run.response.cache_duration > timedelta(0)
     message = "for an image it does not know it says Global: no image gets a credential until that has expired"
     return wrong_if(is_cached and run.response.cache_key_type is CacheKeyType.GLOBAL, message)
@@ -319,7 +319,7 @@ def _unknown_image(evidence: ProviderEvidence) -> Wrong | None:
     run = evidence.the(RunPurpose.UNKNOWN_IMAGE)
     # One that never works says nothing about this.
     if not evidence.the(RunPurpose.FIRST).ended_well or not ended_in_time(run):
-        raise NothingToJudge
+        raise NothingToCheck
     if not run.ended_well:
         return Wrong("for an image it does not know, it failed")
     if run.response is None or not run.response.auth:
@@ -340,7 +340,7 @@ def _check_token(run: ProviderRun) -> Wrong | None:
 def _no_secret_on_stderr(evidence: ProviderEvidence) -> Wrong | None:
     secrets = {secret for run in evidence.runs for secret in _secrets(run)}
     if not secrets:
-        raise NothingToJudge
+        raise NothingToCheck
     texts = [run.stderr.decode("utf-8", "replace") for run in evidence.runs]
     return wrong_if(any(secret in text for text in texts for secret in secrets), "a password or a token is on stderr")
 

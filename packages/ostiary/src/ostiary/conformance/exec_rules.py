@@ -19,7 +19,7 @@ from itertools import combinations
 
 from ostiary.conformance.findings import (
     ConformanceFinding,
-    NothingToJudge,
+    NothingToCheck,
     ProgramRun,
     Result,
     Rule,
@@ -198,7 +198,7 @@ def check_duplicates(run: PluginRun) -> Wrong | None:
         json.loads(run.text, object_pairs_hook=note)
     except (ValueError, RecursionError):
         # After a byte order mark it is read as YAML, which takes more.
-        raise NothingToJudge from None
+        raise NothingToCheck from None
     return wrong_if(repeated, "duplicate key in an object")
 
 
@@ -294,7 +294,7 @@ def _cluster_info(spoils: Callable[[PluginRun, PluginRun], bool], seen: str) -> 
     def judge_evidence(evidence: PluginEvidence) -> Wrong | None:
         pairs = [pair for pair in _pairs(evidence) if pair[0].ended_well or pair[1].ended_well]
         if not pairs:
-            raise NothingToJudge
+            raise NothingToCheck
         return wrong_if(any(spoils(*pair) for pair in pairs), seen)
 
     return judge_evidence
@@ -304,7 +304,7 @@ def _if(look: Callable[[PluginEvidence], bool | None], seen: str) -> Judgement:
     def judge_evidence(evidence: PluginEvidence) -> Wrong | None:
         is_broken = look(evidence)
         if is_broken is None:
-            raise NothingToJudge
+            raise NothingToCheck
         return wrong_if(is_broken, seen)
 
     return judge_evidence
@@ -408,7 +408,7 @@ def _secrets(run: PluginRun) -> Iterator[str]:
 def _agree(evidence: PluginEvidence) -> Wrong | None:
     answers = [run.answer for run in evidence.runs if run.answer is not None]
     if len(answers) < 2:
-        raise NothingToJudge
+        raise NothingToCheck
     shapes = {(answer.token is None, answer.certificate_pem is None, answer.expires_at is None) for answer in answers}
     return wrong_if(len(shapes) > 1, "a token, a certificate or an expiry came in one run and not in another")
 

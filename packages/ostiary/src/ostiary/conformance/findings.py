@@ -4,7 +4,7 @@
 
 `client.exec.check` judges exec plugins with it, and `registry.check.check` credential providers. A rule that fails says
 what was seen and how to mend it, and never quotes what the program printed. A rule that stands behind another broken
-one raises `NothingToJudge` and is skipped, so that one mistake is told once.
+one raises `NothingToCheck` and is skipped, so that one mistake is told once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Wrong:
     fix: str | None = None
 
 
-class NothingToJudge(Exception):
+class NothingToCheck(Exception):
     """The rule stands behind another one that is broken, or behind something we cannot see here."""
 
 
@@ -63,7 +63,7 @@ class Rule(Generic[E]):
     def finding(self, evidence: E) -> ConformanceFinding:
         try:
             wrong = self.judge(evidence)
-        except NothingToJudge:
+        except NothingToCheck:
             return self.skip()
         if wrong is None:
             return ConformanceFinding(self.id, self.asks, Result.PASS)
@@ -245,7 +245,7 @@ def judge_runs(runs: Iterable[R], check: Callable[[R], Wrong | None]) -> Wrong |
     """Judge every run, and say in which of them it went wrong unless it was the same in all."""
     judged = [(run, check(run)) for run in runs]
     if not judged:
-        raise NothingToJudge
+        raise NothingToCheck
     wrongs = [(run, wrong) for run, wrong in judged if wrong is not None]
     if not wrongs:
         return None

@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-def came_before(key: K, latest: set[K], most: int) -> bool:
+def seen_recently(key: K, latest: set[K], most: int) -> bool:
     """Whether *key* is among the *latest*, at most *most*, to which it is added: what differs each time comes once."""
     if key in latest:
         return True

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Document, Fields, read
+from ostiary.core.yaml import ConfigSection, Document, read
 from ostiary.errors import ConfigurationError
 
 # A file that was written this recently may be written again without looking any different.
@@ -78,7 +78,7 @@ class WatchedFile(Generic[T]):
             self._seen = None if look is None else (look, content)
             return content
 
-    def check(self, fields: Fields, key: str) -> None:
+    def check(self, fields: ConfigSection, key: str) -> None:
         """Read it once, and note its mistakes where the setting *key* names the file."""
         try:
             self.current()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ostiary.core.text import printable
-from ostiary.core.yaml import Document, Fields, Json, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, Json
 from ostiary.keys.address import KeyAddress, parse_address
 from ostiary.kubeconfig.model import (
     AuthProvider,
@@ -41,7 +41,7 @@ ENV_HINT = f"put it into the user's extension {EXEC}: kubectl drops fields that 
 Resolve = Callable[[str], str]
 
 
-def extension_of(user: Fields, name: str) -> Fields | None:
+def extension_of(user: ConfigSection, name: str) -> ConfigSection | None:
     """The extension of that name, to be read; None if the user has none."""
     for item in user.sections("extensions"):
         # Read whole by `document` already.
@@ -51,7 +51,7 @@ def extension_of(user: Fields, name: str) -> Fields | None:
     return None
 
 
-def values_from(user: Fields, resolve: Resolve) -> tuple[ValueFrom, ...]:
+def values_from(user: ConfigSection, resolve: Resolve) -> tuple[ValueFrom, ...]:
     """The variables of the exec plugin that stand elsewhere. *resolve* makes a path absolute."""
     fields = extension_of(user, EXEC)
     if fields is None:
@@ -60,7 +60,7 @@ def values_from(user: Fields, resolve: Resolve) -> tuple[ValueFrom, ...]:
     return tuple(value for value in values if value is not None)
 
 
-def _value_from(item: Fields, resolve: Resolve) -> ValueFrom | None:
+def _value_from(item: ConfigSection, resolve: Resolve) -> ValueFrom | None:
     name, source = item.string("name"), item.section("valueFrom")
     if not name or "=" in name or "\0" in name:
         item.problem("a variable needs a name, without =", "name")
@@ -84,7 +84,7 @@ def _command(words: tuple[str, ...], resolve: Resolve) -> tuple[str, ...]:
     return (resolve(words[0]) if os.sep in words[0] else words[0], *words[1:]) if words else ()
 
 
-def signing_of(user: Fields, resolve: Resolve) -> SigningConfig | None:
+def signing_of(user: ConfigSection, resolve: Resolve) -> SigningConfig | None:
     """The command that signs this user's requests, if there is one."""
     fields = extension_of(user, REQUEST_SIGNING)
     if fields is None:
@@ -108,7 +108,7 @@ _MODE_OPTIONAL = ("client.authentication.k8s.io/v1beta1", "client.authentication
 
 
 def read_kubeconfig(document: Document, *, base: str | None) -> tuple[Kubeconfig, list[Problem]]:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     fields = reading.root
     _check_version(fields)
     _extensions(fields)
@@ -125,14 +125,14 @@ def read_kubeconfig(document: Document, *, base: str | None) -> tuple[Kubeconfig
     return replace(config, unknown_fields=reading.unknown_fields()), reading.problems
 
 
-def _check_version(fields: Fields) -> None:
+def _check_version(fields: ConfigSection) -> None:
     if fields.string("apiVersion") not in ("", "v1"):
         fields.problem("unknown apiVersion", "apiVersion", "a kubeconfig has apiVersion v1")
     if fields.string("kind") not in ("", "Config"):
         fields.problem("this is not a kubeconfig", "kind", "a kubeconfig has kind Config")
 
 
-def _by_name(fields: Fields, key: str, build: Callable[[str, Fields], T]) -> dict[str, T]:
+def _by_name(fields: ConfigSection, key: str, build: Callable[[str, ConfigSection], T]) -> dict[str, T]:
     entries: dict[str, T] = {}
     for item in fields.sections(key):
         name = item.string("name")
@@ -142,7 +142,7 @@ def _by_name(fields: Fields, key: str, build: Callable[[str, Fields], T]) -> dic
     return entries
 
 
-def _extensions(fields: Fields) -> dict[str, Json]:
+def _extensions(fields: ConfigSection) -> dict[str, Json]:
     extensions: dict[str, Json] = {}
     for item in fields.sections("extensions"):
         name, extension = item.string("name"), item.plain("extension")
@@ -153,7 +153,7 @@ def _extensions(fields: Fields) -> dict[str, Json]:
     return extensions
 
 
-def _context(name: str, fields: Fields) -> Context:
+def _context(name: str, fields: ConfigSection) -> Context:
     _extensions(fields)
     return Context(
         name,
@@ -164,7 +164,7 @@ def _context(name: str, fields: Fields) -> Context:
     )
 
 
-def _cluster(name: str, fields: Fields, base: str | None) -> Cluster:
+def _cluster(name: str, fields: ConfigSection, base: str | None) -> Cluster:
     return Cluster(
         name,
         server=fields.string("server"),
@@ -179,7 +179,7 @@ def _cluster(name: str, fields: Fields, base: str | None) -> Cluster:
     )
 
 
-def _user(name: str, fields: Fields, base: str | None) -> User:
+def _user(name: str, fields: ConfigSection, base: str | None) -> User:
     extensions = _extensions(fields)
     exec_fields = fields.optional_section("exec")
     exec_config = None if exec_fields is None else _exec(exec_fields, base)
@@ -205,7 +205,7 @@ def _user(name: str, fields: Fields, base: str | None) -> User:
     )
 
 
-def _exec(fields: Fields, base: str | None) -> ExecConfig:
+def _exec(fields: ConfigSection, base: str | None) -> ExecConfig:
     version, command = fields.string("apiVersion"), fields.string("command")
     return ExecConfig(
         api_version=version,
@@ -221,7 +221,7 @@ def _exec(fields: Fields, base: str | None) -> ExecConfig:
     )
 
 
-def _variable(item: Fields) -> tuple[str, str]:
+def _variable(item: ConfigSection) -> tuple[str, str]:
     name, value = item.string("name"), item.string("value")
     if "valueFrom" in item:
         item.problem("valueFrom takes no effect here", "valueFrom", ENV_HINT)
@@ -230,7 +230,7 @@ def _variable(item: Fields) -> tuple[str, str]:
     return name, more + equals + value if equals else value
 
 
-def _impersonation(fields: Fields) -> Impersonation:
+def _impersonation(fields: ConfigSection) -> Impersonation:
     extra = fields.section("as-user-extra")
     return Impersonation(
         user=fields.string("as"),
@@ -240,7 +240,7 @@ def _impersonation(fields: Fields) -> Impersonation:
     )
 
 
-def _auth_provider(fields: Fields) -> AuthProvider | None:
+def _auth_provider(fields: ConfigSection) -> AuthProvider | None:
     provider = fields.optional_section("auth-provider")
     if provider is None:
         return None
@@ -249,12 +249,12 @@ def _auth_provider(fields: Fields) -> AuthProvider | None:
     return AuthProvider(provider.string("name"), settings, provider.place())
 
 
-def _secret(fields: Fields, key: str) -> Secret | None:
+def _secret(fields: ConfigSection, key: str) -> Secret | None:
     text = fields.string(key)
     return Secret(text) if text else None
 
 
-def _key_data(fields: Fields) -> Secret | None:
+def _key_data(fields: ConfigSection) -> Secret | None:
     data = fields.base64("client-key-data")
     try:
         return Secret(data.decode()) if data else None
@@ -263,7 +263,7 @@ def _key_data(fields: Fields) -> Secret | None:
         return None
 
 
-def _device_key(fields: Fields, extension: Json, base: str | None) -> KeyAddress | None:
+def _device_key(fields: ConfigSection, extension: Json, base: str | None) -> KeyAddress | None:
     if extension is None:
         return None
     text = extension.get("key") if isinstance(extension, dict) else None
@@ -278,7 +278,7 @@ def _device_key(fields: Fields, extension: Json, base: str | None) -> KeyAddress
         return None
 
 
-def _path(fields: Fields, key: str, base: str | None) -> str | None:
+def _path(fields: ConfigSection, key: str, base: str | None) -> str | None:
     path = fields.string(key)
     return _resolve(path, base) if path else None
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ostiary.core import yaml as config
-from ostiary.core.yaml import Document, Fields, Reading, parse, parse_all, read, yaml_reader
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, parse, parse_all, read, yaml_reader
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
 
@@ -35,12 +35,12 @@ def error_of(source: str | bytes, **options: Any) -> ConfigurationError:
     return caught.value
 
 
-def fields_of(source: str) -> tuple[Reading, Fields]:
-    reading = Reading(parse(source, file="f.yaml"))
+def fields_of(source: str) -> tuple[ConfigReader, ConfigSection]:
+    reading = ConfigReader(parse(source, file="f.yaml"))
     return reading, reading.root
 
 
-def messages(reading: Reading) -> list[str]:
+def messages(reading: ConfigReader) -> list[str]:
     return [str(problem) for problem in reading.problems]
 
 

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import CLIENTCMD, DOCKER, KUBELET, KUBERNETES, OSTIARY, Dialect, Reading, fold, parse, parse_all
+from ostiary.core.yaml import (
+    CLIENTCMD,
+    DOCKER,
+    KUBELET,
+    KUBERNETES,
+    OSTIARY,
+    ConfigReader,
+    Dialect,
+    fold,
+    parse,
+    parse_all,
+)
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place
 
@@ -142,7 +153,7 @@ def test_deep_json_is_refused_and_does_not_crash(text: str, dialect: Dialect) ->
 
 
 def test_a_number_that_no_float_holds_is_read_and_cannot_be_used() -> None:
-    reading = Reading(parse('{"a": 1e400, "b": ' + "9" * 5000 + "}", dialect=KUBERNETES))
+    reading = ConfigReader(parse('{"a": 1e400, "b": ' + "9" * 5000 + "}", dialect=KUBERNETES))
     assert reading.root.optional_number("a") is None
     assert reading.root.optional_number("b") is None
     assert [problem.message for problem in reading.problems] == ["the number is too large"] * 2
@@ -188,14 +199,14 @@ def test_the_kubelet_refuses_a_field_that_stands_twice_or_overrides_a_merged_one
     ]
     for text in cases:
         with subtests.test(text=text):
-            reading = Reading(parse(text, dialect=KUBELET))
+            reading = ConfigReader(parse(text, dialect=KUBELET))
             reading.root.ignore("a", "base", "c", "x", "y")
             with pytest.raises(ConfigurationError, match="duplicate field"):
                 reading.finish("unusable")
 
 
 def test_a_merge_without_an_overridden_field_is_no_mistake_to_the_kubelet() -> None:
-    reading = Reading(parse("base: &b {a: 1}\nc: {<<: *b, d: 2}\n", dialect=KUBELET))
+    reading = ConfigReader(parse("base: &b {a: 1}\nc: {<<: *b, d: 2}\n", dialect=KUBELET))
     reading.root.ignore("base", "c")
     reading.finish("unusable")
 
@@ -221,10 +232,10 @@ def test_all_pairs_of_an_object_can_be_had_in_their_order() -> None:
 
 
 def test_strictness_is_the_dialects_unless_a_loader_says_otherwise() -> None:
-    Reading(parse('{"a": 1}', dialect=KUBERNETES)).finish("lax")
-    Reading(parse('{"a": 1}', dialect=KUBELET)).finish("lax by choice", strict=False)
+    ConfigReader(parse('{"a": 1}', dialect=KUBERNETES)).finish("lax")
+    ConfigReader(parse('{"a": 1}', dialect=KUBELET)).finish("lax by choice", strict=False)
     with pytest.raises(ConfigurationError, match="unknown field"):
-        Reading(parse('{"a": 1}', dialect=KUBELET)).finish("strict")
+        ConfigReader(parse('{"a": 1}', dialect=KUBELET)).finish("strict")
 
 
 @pytest.mark.parametrize(("name", "other"), [("AUTHS", "auths"), ("auth\u017f", "auths"), ("to\u212aen", "token")])

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from ostiary.core.yaml import Fields, Reading, parse
+from ostiary.core.yaml import ConfigReader, ConfigSection, parse
 
 
-def fields(text: str) -> tuple[Fields, Reading]:
-    reading = Reading(parse(text))
+def fields(text: str) -> tuple[ConfigSection, ConfigReader]:
+    reading = ConfigReader(parse(text))
     return reading.root, reading
 
 

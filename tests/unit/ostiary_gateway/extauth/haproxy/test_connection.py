@@ -21,11 +21,11 @@ from ostiary_gateway.extauth.haproxy.connection import (
 from ostiary_gateway.testing import FakeClock
 from tests.support.spop_client import SECONDS, Haproxy, hello
 
-Question = tuple[AgentConnection, int, int, bytes]
+RequestAttributes = tuple[AgentConnection, int, int, bytes]
 
 
 @asynccontextmanager
-async def agent(questions: list[Question]) -> AsyncIterator[tuple[Agent, Haproxy]]:
+async def agent(questions: list[RequestAttributes]) -> AsyncIterator[tuple[Agent, Haproxy]]:
     loop = asyncio.get_running_loop()
     made = Agent(lambda *question: questions.append(question), loop, FakeClock())
     server = await loop.create_server(made.connection, "127.0.0.1", 0)
@@ -39,14 +39,14 @@ async def agent(questions: list[Question]) -> AsyncIterator[tuple[Agent, Haproxy
         server.close()
 
 
-async def until(questions: list[Question], count: int) -> None:
+async def until(questions: list[RequestAttributes], count: int) -> None:
     async with asyncio.timeout(SECONDS):
         while len(questions) < count:
             await asyncio.sleep(0.001)
 
 
 async def test_questions_are_answered_in_any_order() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (_, haproxy):
         agreed = await haproxy.greet()
         assert (agreed[b"version"], agreed[b"max-frame-size"]) == (b"2.0", 16380)
@@ -101,7 +101,7 @@ async def test_what_is_no_frame_ends_the_connection(subtests: pytest.Subtests) -
 
 
 async def test_frames_of_unknown_types_are_ignored() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (_, haproxy):
         await haproxy.greet()
         haproxy.send(spop.frame(77, 0, 0, b"?") + spop.frame(spop.NOTIFY, 1, 1, b"x"))
@@ -109,7 +109,7 @@ async def test_frames_of_unknown_types_are_ignored() -> None:
 
 
 async def test_so_many_questions_are_open_and_no_more() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (_, haproxy):
         await haproxy.greet()
         for number in range(3 * MOST_OPEN):
@@ -128,7 +128,7 @@ async def test_so_many_questions_are_open_and_no_more() -> None:
 
 
 async def test_who_does_not_greet_or_does_not_finish_a_frame_is_ended() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (made, haproxy):
         await asyncio.sleep(0)
         async with asyncio.timeout(SECONDS):
@@ -149,7 +149,7 @@ async def test_who_does_not_greet_or_does_not_finish_a_frame_is_ended() -> None:
 
 
 async def test_a_connection_that_drains_answers_what_was_asked_and_ends() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (made, haproxy):
         await haproxy.greet()
         haproxy.send(spop.frame(spop.NOTIFY, 1, 1, b"x"))
@@ -163,7 +163,7 @@ async def test_a_connection_that_drains_answers_what_was_asked_and_ends() -> Non
 
 
 async def test_a_few_frames_are_handled_in_each_turn() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (made, haproxy):
         await haproxy.greet()
         (connection,) = made.connections
@@ -175,7 +175,7 @@ async def test_a_few_frames_are_handled_in_each_turn() -> None:
 
 
 async def test_no_more_questions_are_taken_than_may_be_open_whatever_comes_in_one_read() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (_, haproxy):
         await haproxy.greet()
         haproxy.send(b"".join(spop.frame(spop.NOTIFY, 7, number, b"x") for number in range(1, 3 * MOST_OPEN)))
@@ -189,7 +189,7 @@ async def test_no_more_questions_are_taken_than_may_be_open_whatever_comes_in_on
 
 
 async def test_who_asks_again_and_again_without_the_secret_is_not_listened_to() -> None:
-    questions: list[Question] = []
+    questions: list[RequestAttributes] = []
     async with agent(questions) as (made, haproxy):
         await haproxy.greet()
         (connection,) = made.connections

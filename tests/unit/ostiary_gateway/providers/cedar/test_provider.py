@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading
+from ostiary.core.yaml import ConfigReader
 from ostiary.core.yaml import parse as parse_yaml
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
@@ -360,7 +360,7 @@ def test_a_changed_file_is_in_force_within_a_second(tmp_path: Path, clock: FakeC
     assert ruling is not None
     (tmp_path / "more.cedar").write_text('forbid(principal == User::"alice", action, resource);')
     clock.advance(1)
-    assert not authorizer.still_holds(ruling)
+    assert not authorizer.is_valid(ruling)
     decision = authorizer.decide(Attributes(ALICE, POD))
     assert decision is not None
     assert decision.verdict is Verdict.DENY
@@ -371,7 +371,7 @@ def test_settings_are_read_and_mistakes_told(tmp_path: Path) -> None:
     (tmp_path / "bad.cedar").write_text("\npermit(")
 
     def problems(text: str) -> list[str]:
-        reading = Reading(parse_yaml(text))
+        reading = ConfigReader(parse_yaml(text))
         CedarAuthorization.from_config(reading.root, Context(directory=tmp_path))
         return [str(problem) for problem in reading.problems]
 

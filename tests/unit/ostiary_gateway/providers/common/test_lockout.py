@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary_gateway.limits.counts import MachineCounts, MemoryCounts
 from ostiary_gateway.limits.replicated_counts import ReplicatedCounts
@@ -205,11 +205,11 @@ async def test_two_providers_do_not_count_each_others_failures(clock: FakeClock)
 
 
 def test_settings_are_read_and_checked() -> None:
-    reading = Reading(parse("{attempts: 2, window: 1m, duration: 2m}"))
+    reading = ConfigReader(parse("{attempts: 2, window: 1m, duration: 2m}"))
     assert read_settings(LockoutSettings, reading.root, Path()) == LockoutSettings(
         2, timedelta(minutes=1), timedelta(minutes=2)
     )
     assert reading.problems == []
-    reading = Reading(parse("{attempts: 0, window: 0s, duration: -1m}"))
+    reading = ConfigReader(parse("{attempts: 0, window: 0s, duration: -1m}"))
     read_settings(LockoutSettings, reading.root, Path())
     assert len(reading.problems) == 3

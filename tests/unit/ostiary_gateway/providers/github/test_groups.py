@@ -11,7 +11,7 @@ import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -230,7 +230,7 @@ def test_what_is_no_host_is_refused(subtests: pytest.Subtests) -> None:
 )
 def test_mistakes_are_told_with_their_places(files: Path, clock: FakeClock, text: str, problems: list[str]) -> None:
     """T7."""
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     GitHubGroups.from_config(reading.root, Context("teams", files, clock))
     assert [problem.place.path for problem in reading.problems] == problems
     assert reading.unknown_fields() == ()

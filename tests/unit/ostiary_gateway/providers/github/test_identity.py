@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, LoginRefused, OstiaryError, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -562,7 +562,7 @@ async def test_no_secret_is_in_any_error_log_or_repr(
 
 
 def read(text: str, directory: Path, clock: FakeClock) -> tuple[GitHubIdentity, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     provider = GitHubIdentity.from_config(reading.root, Context("github", directory, clock))
     unknown = [f"{place.path}: unknown" for place in reading.unknown_fields()]
     return provider, [f"{problem.place.path}: {problem.message}" for problem in reading.problems] + unknown

@@ -11,7 +11,7 @@ import yaml
 
 pytest.importorskip("ldap", reason="missing: python-ldap")
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.providers.ldap.connection import LdapEntry
@@ -40,9 +40,9 @@ GOOD: dict[str, Any] = {
 PAGE = Path(__file__).parents[5] / "docs" / "how-to" / "sign-in-with-ldap.md"
 
 
-def reading(**changes: Any) -> Reading:
+def reading(**changes: Any) -> ConfigReader:
     settings = {key: value for key, value in (GOOD | changes).items() if value is not None}
-    return Reading(parse(yaml.safe_dump(settings)))
+    return ConfigReader(parse(yaml.safe_dump(settings)))
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_the_page_shows_settings_that_are_read_and_names_all(context: Context, t
     assert len(entries) >= 3
     for part, entry in entries:
         own = {key: value for key, value in entry.items() if key not in ("name", "type", "identities")}
-        found = Reading(parse(yaml.safe_dump(own)))
+        found = ConfigReader(parse(yaml.safe_dump(own)))
         classes[part].from_config(found.root, context)
         assert found.problems == []
         assert found.unknown_fields() == ()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ostiary.core.yaml import Document, Node, Reading
+from ostiary.core.yaml import ConfigReader, Document, Node
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -493,6 +493,6 @@ def test_a_mistake_in_the_settings_stops_the_start(subtests: pytest.Subtests) ->
                     return Node({key: node(each) for key, each in value.items()})
                 return Node([node(each) for each in value] if isinstance(value, list) else value)
 
-            reading = Reading(Document(node({"limits": [limit]})))
+            reading = ConfigReader(Document(node({"limits": [limit]})))
             ObjectQuota.from_config(reading.root, Context("objects"))
             assert any(problem in each.message for each in reading.problems), reading.problems

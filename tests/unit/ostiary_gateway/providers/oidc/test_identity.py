@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import LoginRefused, OstiaryError, ProviderError
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -494,7 +494,7 @@ async def test_sessions_are_renewed_until_they_end_unless_it_says_otherwise(make
 
 
 def configured(text: str, folder: Path) -> tuple[OidcIdentity, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     provider = OidcIdentity.from_config(reading.root, Context(name="acme", directory=folder))
     return provider, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 
@@ -558,7 +558,7 @@ def test_a_wrong_setting_is_told_with_its_place(
 
 def test_the_page_about_it_says_what_works(tmp_path: Path) -> None:
     page = (Path(__file__).parents[5] / "docs/how-to/sign-in-with-oidc.md").read_text()
-    reading = Reading(parse(page.split("```yaml\n")[1].split("```")[0]))
+    reading = ConfigReader(parse(page.split("```yaml\n")[1].split("```")[0]))
     (tmp_path / "oidc-secret").write_text("secret")
     (entry,) = reading.root.sections("identity")
     entry.ignore("name", "type")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ostiary.core.platform.inotify import Inotify
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.catalog import Context, load
 from ostiary_gateway.providers.rbac import RbacAuthorization
@@ -72,7 +72,7 @@ def test_every_mistake_of_every_file_is_told_at_once(tmp_path: Path) -> None:
 
 
 def configured(text: str, directory: Path) -> tuple[RbacAuthorization, list[str]]:
-    reading = Reading(parse(text, file="gateway.yaml"))
+    reading = ConfigReader(parse(text, file="gateway.yaml"))
     made = RbacAuthorization.from_config(reading.root, Context("cluster", directory, FakeClock()))
     assert reading.unknown_fields() == ()
     return made, [str(problem) for problem in reading.problems]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary_gateway.settings.declare import read_settings
 from ostiary_gateway.stores.postgresql.settings import DatabaseServer, Pooler, PostgresqlSettings, parse_address
 
@@ -39,7 +39,7 @@ def test_what_is_no_address_is_refused(subtests: pytest.Subtests) -> None:
 
 
 def read(text: str, directory: Path) -> tuple[PostgresqlSettings, list[str]]:
-    reading = Reading(parse(text))
+    reading = ConfigReader(parse(text))
     settings = read_settings(PostgresqlSettings, reading.root, directory)
     return settings, [f"{problem.place.path}: {problem.message}" for problem in reading.problems]
 

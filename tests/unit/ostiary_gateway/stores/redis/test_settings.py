@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.stores.redis.settings import split_address
@@ -20,7 +20,7 @@ LOCAL = "127.0.0.1:6379"
 
 
 def load(directory: Path, settings: dict[str, Any]) -> RedisTokenStore:
-    reading = Reading(parse(yaml.safe_dump(settings)))
+    reading = ConfigReader(parse(yaml.safe_dump(settings)))
     store = RedisTokenStore.from_config(reading.root, Context("store", directory))
     reading.finish("gateway.yaml")
     return store

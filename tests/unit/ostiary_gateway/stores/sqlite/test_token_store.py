@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ostiary.core.yaml import Reading, parse
+from ostiary.core.yaml import ConfigReader, parse
 from ostiary.errors import ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -24,7 +24,7 @@ from tests.unit.ostiary_gateway.stores.sqlite.stores import add, unavailable, wr
 
 
 def test_its_path_is_meant_from_the_configuration(tmp_path: Path) -> None:
-    reading = Reading(parse("path: ostiary.db"))
+    reading = ConfigReader(parse("path: ostiary.db"))
     store = SqliteTokenStore.from_config(reading.root, Context(directory=tmp_path))
     assert store.path == str(tmp_path / "ostiary.db")
     assert reading.problems == []
@@ -32,7 +32,7 @@ def test_its_path_is_meant_from_the_configuration(tmp_path: Path) -> None:
 
 
 def test_a_configuration_without_a_path_is_a_mistake() -> None:
-    reading = Reading(parse("{}"))
+    reading = ConfigReader(parse("{}"))
     SqliteTokenStore.from_config(reading.root, Context())
     assert [problem.place.path for problem in reading.problems] == ["path"]
 

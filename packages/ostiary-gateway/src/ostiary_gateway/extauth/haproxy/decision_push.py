@@ -27,13 +27,13 @@ from ostiary.core.clock import Clock
 from ostiary.core.scopes import Delegation
 from ostiary.model import RequestInfo
 from ostiary_gateway.authentication.authenticator import TokenAuthenticator
-from ostiary_gateway.authentication.token_cache import TokenInUse, TokensInUse
-from ostiary_gateway.authorization.cached_decision import Ruling
+from ostiary_gateway.authentication.token_cache import CachedToken, TokenCache
+from ostiary_gateway.authorization.cached_decision import CachedDecision
 from ostiary_gateway.config.extauth import CarriedDecisions
 from ostiary_gateway.extauth.haproxy.handler import AskedBySpoe
 from ostiary_gateway.observability.metrics import Metrics
 from ostiary_gateway.observability.repeated_log import RepeatedLog
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.engine import Engine
 
 # The changes to HAProxy's maps that wait to be sent, as commands of its runtime socket. Pure.
@@ -153,7 +153,7 @@ def check_output(output: bytes) -> bool:
 # What this worker has put into HAProxy's map. Bounded in entries and bytes, for each user and in all.
 #
 # Used by the pusher. One user's decisions evict only that user's. Whatever leaves this table must leave the map, too:
-# `take_dropped` tells the keys. A token whose decisions are here is followed (`TokensInUse.follow`), so that its
+# `take_dropped` tells the keys. A token whose decisions are here is followed (`TokenCache.follow`), so that its
 # revocation is noticed even if the token itself is no longer kept.
 
 HELD_BYTES = 32 * 1024 * 1024
@@ -169,11 +169,11 @@ class HeldDecision:
     `expires_at` is in Unix time, and `pushed_at` on the monotonic clock.
     """
 
-    token: TokenInUse
+    token: CachedToken
     upstream: str
     required: tuple[RequestInfo, ...]
     delegation: Delegation | None
-    ruling: Ruling
+    ruling: CachedDecision
     expires_at: int
     pushed_at: float
 
@@ -194,12 +194,12 @@ class _Follower:
 class HeldDecisions(BoundedByOwner[str, HeldDecision]):
     """Those of one worker and door. *on_end* is called with the keys of a token that was revoked."""
 
-    def __init__(self, in_use: TokensInUse, entries: int, on_end: Callable[[set[str]], None]) -> None:
+    def __init__(self, in_use: TokenCache, entries: int, on_end: Callable[[set[str]], None]) -> None:
         share = max(1, entries // USERS_SHARE)
         super().__init__(HELD_BYTES, HELD_BYTES // USERS_SHARE, entries=entries, share=share)
         self._in_use = in_use
         self._on_end = on_end
-        self._followers: dict[TokenInUse, _Follower] = {}
+        self._followers: dict[CachedToken, _Follower] = {}
         self._dropped: list[str] = []
 
     def hold(self, key: str, held: HeldDecision, size: int) -> bool:
@@ -360,9 +360,9 @@ class DecisionPusher:
 
     # --- the engine calls these ---
 
-    def offer(self, passage: Passage, exchange: AskedBySpoe) -> None:
+    def offer(self, ctx: RequestContext, exchange: AskedBySpoe) -> None:
         """An allowed request: tell HAProxy, unless each request like it must be asked about."""
-        plan, token = passage.plan, passage.token
+        plan, token = ctx.plan, ctx.token
         if not self._lease or not plan.at_once or plan.actor is not None or plan.upstream is None:
             return
         if token.revoked or len(plan.identity) > LONGEST_PASS or self._pending.useless > self._entries:

@@ -17,7 +17,7 @@ from ostiary.core.clock import Clock
 from ostiary.model import UserInfo
 from ostiary.wire import status
 from ostiary_gateway.config.extauth import ProxyKind
-from ostiary_gateway.extauth.callers import VainQuestions
+from ostiary_gateway.extauth.callers import InvalidRequestLog
 from ostiary_gateway.extauth.dialects import DIALECTS
 from ostiary_gateway.extauth.forward_auth import ASKED, BAD_QUESTION, NO_DOOR, REFUSED, UNKNOWN_CALLER, Door
 from ostiary_gateway.extauth.forwarded_request import ALLOWED, CarriedConnection, CarriedExchange, ProxyConnection
@@ -29,10 +29,10 @@ from ostiary_gateway.extauth.request import BadQuestion, CarriedRequest, check_c
 from ostiary_gateway.http1.headers import NO_DIGEST, Headers
 from ostiary_gateway.http1.request_head import KnownHeads, RequestHead, RequestRefused
 from ostiary_gateway.observability.metrics import Metrics
-from ostiary_gateway.proxy.context import Passage
+from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.engine import Engine
-from ostiary_gateway.proxy.request_log import RequestRecords
-from ostiary_gateway.proxy.responses import Answers
+from ostiary_gateway.proxy.request_log import RequestLog
+from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.sessions import digest
 
 # The request that HAProxy will forward, read from the arguments of its message. Pure.
@@ -157,7 +157,7 @@ _FRAME_HEAD_BYTES = 64
 _TOO_LONG = status.failure(503, "ServiceUnavailable", "the identity of the user is too long for this proxy")
 _ALLOW = spop.set_variable(GOOD, spop.TRUE)
 
-OnAllowed = Callable[[Passage, "AskedBySpoe"], None]
+OnAllowed = Callable[[RequestContext, "AskedBySpoe"], None]
 
 
 class AskedBySpoe(CarriedExchange):
@@ -211,16 +211,16 @@ class HaproxyAnswers:
         self._extra_keys = tuple(extra_keys)
         self._on_allowed = on_allowed
 
-    def answer(self, records: RequestRecords, answers: Answers, passage: Passage) -> None:
-        plan, exchange = passage.plan, passage.exchange
+    def answer(self, records: RequestLog, answers: Responses, ctx: RequestContext) -> None:
+        plan, exchange = ctx.plan, ctx.exchange
         assert isinstance(exchange, AskedBySpoe)
         if not plan.identity:
             plan.identity = packed_identity(plan.user, self._extra_keys)
-        records.conclude(passage, ALLOWED)
+        records.conclude(ctx, ALLOWED)
         if not exchange.gone:
             exchange.allow(plan.identity)
             if self._on_allowed is not None and exchange.key:
-                self._on_allowed(passage, exchange)
+                self._on_allowed(ctx, exchange)
 
 
 def refusal_actions(status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bytes:
@@ -268,7 +268,7 @@ class HaproxyHandler:
         self._metrics = metrics
         self._makes_keys = makes_keys
         self._known = KnownHeads()
-        self._vain = VainQuestions(metrics, clock)
+        self._vain = InvalidRequestLog(metrics, clock)
 
     def handle(self, agent: AgentConnection, stream: int, frame: int, payload: bytes) -> None:
         """Answer a question, now or later. It never raises."""

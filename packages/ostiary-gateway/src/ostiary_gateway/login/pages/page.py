@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Branding
 from ostiary_gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary_gateway.login.pages.messages import catalogue, say, speaking, spoken
 from ostiary_gateway.login.pages.templates import asset, fill
@@ -26,7 +26,7 @@ from ostiary_gateway.login.responses import LoginAnswer
 
 
 def document(
-    look: Look = DEFAULT_LOOK,
+    look: Branding = DEFAULT_LOOK,
     *,
     title: str,
     body: Markup,
@@ -56,7 +56,7 @@ def document(
     )
 
 
-def _favicon(look: Look) -> str:
+def _favicon(look: Branding) -> str:
     icon = asset("favicon.svg").strip().replace("currentColor", look.accent)
     return "data:image/svg+xml," + quote(icon, safe=" ='/:")
 
@@ -65,7 +65,7 @@ def _favicon(look: Look) -> str:
 class _PageReader:
     """`addresses` are those of this page in each language; none where there is no choice."""
 
-    look: Look = DEFAULT_LOOK
+    look: Branding = DEFAULT_LOOK
     addresses: tuple[tuple[str, str], ...] = ()
 
 
@@ -74,7 +74,7 @@ _reader: ContextVar[_PageReader] = ContextVar("reader", default=_ANYBODY)
 
 
 @contextmanager
-def reading(look: Look, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
+def reading(look: Branding, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
     """Pages look like *look* and are in *language* until the block ends; *addresses* lead to the other languages."""
     token = _reader.set(_PageReader(look, tuple(addresses.items())))
     try:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from urllib.parse import quote, urlencode
 
 from ostiary.core.languages import preferred
-from ostiary_gateway.config.branding import DEFAULT_LOOK, Look
+from ostiary_gateway.config.branding import DEFAULT_LOOK, Branding
 from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.login import responses as answers
 from ostiary_gateway.login.cookies import Cookie
@@ -26,7 +26,7 @@ KEPT_SECONDS = 365 * 24 * 3600
 
 
 class Readers:
-    def __init__(self, look: Look = DEFAULT_LOOK, *, secure: bool) -> None:
+    def __init__(self, look: Branding = DEFAULT_LOOK, *, secure: bool) -> None:
         self._look = look
         self._offered = look.languages
         self._cookie = Cookie("language", secure=secure)

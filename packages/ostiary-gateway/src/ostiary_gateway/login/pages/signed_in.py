@@ -23,7 +23,7 @@ from ostiary_gateway.login.command_line import Codes, callback
 from ostiary_gateway.login.device import Devices, normal_code
 from ostiary_gateway.login.events import LoginEvents
 from ostiary_gateway.login.identity_service import SignedIn
-from ostiary_gateway.login.login_transactions import CliGoal, Flow, Flows
+from ostiary_gateway.login.login_transactions import CliReturnTo, Flow, LoginTransactions
 from ostiary_gateway.login.pages import views
 from ostiary_gateway.login.pages.api_tokens import ApiTokenPages
 from ostiary_gateway.login.pages.markup import NOTHING, Markup, join
@@ -34,8 +34,8 @@ from ostiary_gateway.login.pages.site import Site
 from ostiary_gateway.login.pages.templates import fill
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.rp_logout import SignOuts
-from ostiary_gateway.login.session_api import SessionCalls
-from ostiary_gateway.login.session_lifetimes import SessionLengths
+from ostiary_gateway.login.session_api import SessionApi
+from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.visit import client_text, field, has_form_token, only
 from ostiary_gateway.sessions import IssuedToken, Tokens
 
@@ -50,7 +50,7 @@ _SELECTED, _CHECKED = Markup(" selected"), Markup(" checked")
 
 
 class NarrowedTokenPage:
-    def __init__(self, tokens: Tokens, events: LoginEvents, lengths: SessionLengths) -> None:
+    def __init__(self, tokens: Tokens, events: LoginEvents, lengths: SessionLifetimes) -> None:
         self._tokens = tokens
         self._events = events
         self._lengths = lengths
@@ -167,12 +167,12 @@ class Pages:
         clusters: Clusters | None,
         tokens: Tokens,
         browsers: BrowserSessions,
-        flows: Flows,
+        flows: LoginTransactions,
         codes: Codes,
         devices: Devices,
-        sessions: SessionCalls,
+        sessions: SessionApi,
         events: LoginEvents,
-        lengths: SessionLengths,
+        lengths: SessionLifetimes,
         sign_outs: SignOuts,
         admin: AdminPages | None,
         api_tokens: ApiTokenPages | None,
@@ -353,13 +353,13 @@ class Pages:
 
     # --- command lines ---
 
-    async def confirm_cli(self, goal: CliGoal, visitor: Visitor) -> LoginAnswer:
+    async def confirm_cli(self, goal: CliReturnTo, visitor: Visitor) -> LoginAnswer:
         """Ask a person who is signed in already: a link alone must not give their rights to a program."""
         return views.cli_confirm(visitor, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _decide_cli(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         goal = await self._flows.take_goal(request)
-        if not isinstance(goal, CliGoal):
+        if not isinstance(goal, CliReturnTo):
             return answers.error(
                 400, "this sign-in was already answered or has expired: start again on the command line"
             )

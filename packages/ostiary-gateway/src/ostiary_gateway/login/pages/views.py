@@ -22,7 +22,7 @@ from ostiary_gateway.login.challenges import Ticket
 from ostiary_gateway.login.clusters import NO_CLUSTERS, ClusterOffer, UsersClusters
 from ostiary_gateway.login.command_line import FailedSignIn
 from ostiary_gateway.login.device import DeviceRequest, shown_code
-from ostiary_gateway.login.login_transactions import ApplicationGoal, CliGoal, DeviceGoal, Goal
+from ostiary_gateway.login.login_transactions import ApplicationReturnTo, CliReturnTo, DeviceReturnTo, ReturnTo
 from ostiary_gateway.login.pages.markup import NOTHING, Markup, join
 from ostiary_gateway.login.pages.messages import say, sentence, translated
 from ostiary_gateway.login.pages.page import page
@@ -124,7 +124,7 @@ def reference(request_id: str) -> Markup:
 # The pages on which people sign in: the choice of an identity provider, and the form for name and password.
 
 
-def choose(site: Site, urls: Mapping[str, str], goal: Goal, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
+def choose(site: Site, urls: Mapping[str, str], goal: ReturnTo, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
     choices = join(
         fill("choice.html", name=site.label(name), url=url, icon=_icon(site.look_of(name)))
         for name, url in urls.items()
@@ -138,7 +138,7 @@ def password(
     *,
     provider: str,
     action: str,
-    goal: Goal,
+    goal: ReturnTo,
     problem: str = "",
     username: str = "",
     status: int = 200,
@@ -181,20 +181,20 @@ def _icon(look: ProviderLook) -> Markup:
     return Markup(asset(f"icons/{look.icon}.svg").strip())
 
 
-def leads_to(goal: Goal) -> str:
+def leads_to(goal: ReturnTo) -> str:
     """Where the forms of a sign-in may end besides here."""
-    if isinstance(goal, ApplicationGoal):
+    if isinstance(goal, ApplicationReturnTo):
         return goal.origin
-    return f"http://127.0.0.1:{goal.port}" if isinstance(goal, CliGoal) else ""
+    return f"http://127.0.0.1:{goal.port}" if isinstance(goal, CliReturnTo) else ""
 
 
-def _purpose(goal: Goal) -> Markup:
-    if isinstance(goal, CliGoal):
+def _purpose(goal: ReturnTo) -> Markup:
+    if isinstance(goal, CliReturnTo):
         client = printable(goal.client)
         text = say("sign_in.for_client", client=client) if client else say("sign_in.for_command_line")
-    elif isinstance(goal, ApplicationGoal):
+    elif isinstance(goal, ApplicationReturnTo):
         text = say("sign_in.for_application", application=goal.application)
-    elif isinstance(goal, DeviceGoal):
+    elif isinstance(goal, DeviceReturnTo):
         text = say("sign_in.for_device")
     else:
         return NOTHING
@@ -268,7 +268,7 @@ def cli_ended(error: str, failed: FailedSignIn | None = None) -> LoginAnswer:
     return message(say("command_line.failed_title"), Markup(f"{text} {say('command_line.see_terminal')}"))
 
 
-def cli_confirm(visitor: Visitor, goal: CliGoal, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
+def cli_confirm(visitor: Visitor, goal: CliReturnTo, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
     body = fill(
         "cli_confirm.html",
         user=printable(visitor.session.user.username),

@@ -13,7 +13,7 @@ import cedarpy
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo, Verdict
 from ostiary_gateway.authorization.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
@@ -320,7 +320,7 @@ class CedarAuthorization:
         self._files = PolicyFiles(paths, ending=".cedar", parse=parse, clock=clock)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(CedarSettings, fields, context.directory)
         try:
             return cls(settings.paths, hide=settings.hide, clock=context.clock)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.settings.kinds import SettingKind, Texts
 
 _STEP = re.compile(
@@ -81,7 +81,7 @@ class Condition(SettingKind[frozenset[str]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> frozenset[str] | None:
         return frozenset(self._texts.read(fields, key, directory) or ())
 
     @property

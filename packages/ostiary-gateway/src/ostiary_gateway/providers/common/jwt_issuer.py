@@ -18,7 +18,7 @@ from ostiary.core.cache import Cache
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
 from ostiary.core.watched_file import WatchedFile
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Place, Problem
 from ostiary_gateway.providers.common.jwt import Keys, json_object, parse_keys
@@ -172,13 +172,13 @@ def usable_url(text: object, *, plain: bool) -> SplitResult | None:
     return parts if parts.scheme == "https" or (plain and is_safe(text)) else None
 
 
-def check_issuer(issuer: str, fields: Fields) -> None:
+def check_issuer(issuer: str, fields: ConfigSection) -> None:
     """Note what is wrong with the setting ``issuer``."""
     if issuer and ((parts := usable_url(issuer, plain=True)) is None or parts.query):
         fields.problem("it is not a https URL without a query", "issuer", "plain http is for this machine only")
 
 
-def outbound_to_issuer(ca: Path | None, fields: Fields) -> Outbound:
+def outbound_to_issuer(ca: Path | None, fields: ConfigSection) -> Outbound:
     """How the issuer is reached; what is wrong with the setting ``ca`` is noted."""
     try:
         return Outbound(SYSTEM, ca=ca)

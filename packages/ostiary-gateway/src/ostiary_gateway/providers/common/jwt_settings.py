@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.settings.kinds import Duration, SettingKind
 
 # The signatures that are believed. Pure; the settings name them, and `keys` finds the keys that go with them.
@@ -42,7 +42,7 @@ class Algorithms(SettingKind[frozenset[str]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> frozenset[str] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> frozenset[str] | None:
         names = fields.strings(key)
         for name in names:
             if name not in self.among:
@@ -58,7 +58,7 @@ class Algorithms(SettingKind[frozenset[str]]):
 
 @dataclass(frozen=True)
 class ClockSkew(Duration):
-    def read(self, fields: Fields, key: str, directory: Path) -> timedelta | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> timedelta | None:
         skew = fields.optional_duration(key)
         if skew is not None and not timedelta(0) <= skew <= MOST_SKEW:
             fields.problem("it must be between 0s and 5m", key)

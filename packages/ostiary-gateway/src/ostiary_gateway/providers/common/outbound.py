@@ -26,7 +26,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.loopback import is_loopback
 from ostiary.core.text import fits_token_header
 from ostiary.core.tls import TlsSettings, build_context
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Secret
 
@@ -193,7 +193,7 @@ class SecretFile:
         summary = f"{self._what} cannot be read"
         raise ProviderError(summary, cause=why, where=str(self.path), code="token-file-unreadable")
 
-    def check(self, fields: Fields, key: str) -> None:
+    def check(self, fields: ConfigSection, key: str) -> None:
         """Read it once, and note what is wrong where the setting *key* names the file."""
         try:
             self.current()

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -55,7 +55,7 @@ class GitHubGroups:
         self._user_prefix = user_prefix
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GitHubGroupSettings, fields, context.directory)
         try:
             provider = cls(

@@ -26,7 +26,7 @@ from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import fits_token_header
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -82,7 +82,7 @@ class GitHubIdentity:
         self._handed_over = _HandOver(clock)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GitHubIdentitySettings, fields, context.directory)
         try:
             provider = cls(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.providers.kerberos.keytab import KeytabEntry, read_keytab
 from ostiary_gateway.providers.kerberos.principals import Principal, Realm, is_plain, parse_principal
@@ -29,13 +29,13 @@ def checked_realms(settings: KerberosSettings) -> tuple[Realm, ...]:
     return tuple(_realm(each) for each in settings.realms)
 
 
-def check_instances(settings: KerberosSettings, fields: Fields) -> None:
+def check_instances(settings: KerberosSettings, fields: ConfigSection) -> None:
     for instance in settings.instances:
         if not is_plain(instance):
             fields.problem(f"{instance!r} is not an instance", "instances", "as in admin, for alice/admin@EXAMPLE.COM")
 
 
-def named_services(settings: KerberosSettings, fields: Fields) -> tuple[Principal, ...]:
+def named_services(settings: KerberosSettings, fields: ConfigSection) -> tuple[Principal, ...]:
     """The principals of ``servicePrincipals``; a mistake is noted."""
     services = [parse_principal(text) for text in settings.service_principals]
     for text, service in zip(settings.service_principals, services, strict=True):
@@ -56,7 +56,9 @@ def usable_services(
     return tuple(service for service in present if _is_ours(service, host))
 
 
-def check_keytab(settings: KerberosSettings, named: Sequence[Principal], external_url: str, fields: Fields) -> None:
+def check_keytab(
+    settings: KerberosSettings, named: Sequence[Principal], external_url: str, fields: ConfigSection
+) -> None:
     """Notes a keytab that cannot be read, and one without a principal that tickets may be for."""
     if not fields.is_right("keytab", "servicePrincipals"):
         return

@@ -28,7 +28,7 @@ from typing import Self, TypeVar
 from ostiary.core.channel_binding import server_end_point
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.watched_file import WatchedFile
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -110,7 +110,7 @@ class KerberosIdentity:
                 self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(KerberosSettings, fields, context.directory)
         services, url = named_services(settings, fields), context.external_url
         realms = checked_realms(settings)

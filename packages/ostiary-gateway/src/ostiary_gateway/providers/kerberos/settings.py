@@ -7,9 +7,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.interfaces.identity import RenewalCheck
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import FilePath, Flag, Holds, Names, OneOf, Text
 from ostiary_gateway.settings.sections import Sections
 
@@ -44,7 +44,7 @@ _CHECKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealmSettings:
-    fields: Annotated[Fields, Itself] = field(compare=False, repr=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False, repr=False)
     name: Annotated[
         str,
         Text(

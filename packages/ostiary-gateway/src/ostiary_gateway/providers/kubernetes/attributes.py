@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Annotated, Self
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import RequestInfo
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.attributes import ObjectCapabilities, RequestContent, RequestLine
@@ -100,7 +100,7 @@ class CapabilityEntry:
         Names('the values that make it, as texts: `["true"]`, `["Unmasked"]`', unset="any value but null"),
     ] = ()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         for text in self.fields:
             try:
                 FieldPath.parse(text)
@@ -126,7 +126,7 @@ class CapabilitySettings:
         tuple[CapabilityEntry, ...], Sections("capabilities of your own", CapabilityEntry, "One capability.")
     ] = ()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.preset is Preset.NONE and not self.entries and fields.is_right("preset", "entries"):
             fields.problem("no capability is configured", None, "preset: podSecurity, or entries")
 
@@ -204,7 +204,7 @@ class KubernetesAttributes:
         self._capabilities = capabilities
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         capabilities = read_settings(KubernetesAttributesSettings, fields, context.directory).capabilities
         if capabilities is None or not fields.is_right("capabilities"):
             return cls()

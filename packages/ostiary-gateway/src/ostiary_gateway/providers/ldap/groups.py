@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -56,7 +56,7 @@ class LdapGroups:
             self.check_user = self._check_user
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(LdapGroupSettings, fields, context.directory)
         return cls(
             directory_settings(settings, fields) or placeholder_settings(),

@@ -20,7 +20,7 @@ from collections.abc import Set as AbstractSet
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -60,7 +60,7 @@ class LdapIdentity:
         self._clock = clock
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(LdapIdentitySettings, fields, context.directory)
         return cls(
             directory_settings(settings, fields) or placeholder_settings(),

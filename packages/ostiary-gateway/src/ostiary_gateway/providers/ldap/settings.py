@@ -21,13 +21,13 @@ from typing import Annotated, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Secret
 from ostiary_gateway.providers.common.lockout import LockoutSettings
 from ostiary_gateway.providers.common.password_proof import Realm
 from ostiary_gateway.providers.ldap.escape import PLACEHOLDER, dn_template_mistake, filter_mistake
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import AnyText, FilePath, Flag, Holds, Integer, OneOf, Seconds, Text
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
@@ -70,7 +70,7 @@ class UserSearchSettings:
     ] = ""
     username_attribute: Annotated[str, _text("the attribute that becomes the username")] = "uid"
     uid_attribute: Annotated[str, _text("the attribute that becomes the uid", unset="none")] = ""
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class GroupSearchSettings:
             lenient=True,
         ),
     ] = Nested.NONE
-    fields: Annotated[Fields, Itself] = field(compare=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +286,7 @@ def placeholder_settings() -> LdapSettings:
     return LdapSettings(LdapServer("ldaps://localhost"), UserSearch(user_dn=f"uid={PLACEHOLDER},dc=invalid"))
 
 
-def directory_settings(declared: DirectorySettings, fields: Fields) -> LdapSettings | None:
+def directory_settings(declared: DirectorySettings, fields: ConfigSection) -> LdapSettings | None:
     """How the directory is reached and searched; None, and a problem for each mistake, if there are any."""
     groups_declared = declared.group_search
     sections = {
@@ -354,7 +354,7 @@ def _groups(declared: GroupSearchSettings) -> GroupSearch:
     )
 
 
-def _build(sections: Mapping[str, Fields], build: Callable[[], T]) -> T | None:
+def _build(sections: Mapping[str, ConfigSection], build: Callable[[], T]) -> T | None:
     """What *build* makes; None, and a problem where the mistake stands, if it raises."""
     try:
         return build()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.model import Attributes, UserInfo
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.admission import (
@@ -81,7 +81,7 @@ class ObjectQuota:
         )
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(ObjectQuotaSettings, fields, context.directory)
         return cls(settings, clock=context.clock, counts=context.counts, name=context.name)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.providers.common.field_path import Condition, FieldPath
 from ostiary_gateway.providers.object_quota.tally import MOST_ITEMS
 from ostiary_gateway.settings.kinds import Duration, Integer, Names, Parsed, SettingKind, Text
@@ -40,7 +40,7 @@ class Quantity(SettingKind[QuantityLimit]):
     def label(self) -> str:
         return "quantity, as in `20`, `500m` or `64Gi`"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> QuantityLimit | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> QuantityLimit | None:
         value = fields.plain(key)
         if value is None:
             return None
@@ -119,7 +119,7 @@ class ObjectLimit:
     groups: Annotated[frozenset[str], Condition("for requests of these groups", unset="all")] = frozenset()
     namespaces: Annotated[frozenset[str], Condition("in these namespaces", unset="all")] = frozenset()
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not fields.is_right("per", "count", "sums"):
             return
         if self.count is None and not self.sums:
@@ -178,7 +178,7 @@ class ObjectQuotaSettings:
         ),
     ] = ""
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if len({limit.name for limit in self.limits}) < len(self.limits):
             fields.problem("two limits have the same name", "limits")
         if len(self.limits) > MOST_LIMITS:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.interfaces.identity import Produces
@@ -52,7 +52,7 @@ class ExtraClaims(SettingKind[tuple[tuple[str, str], ...]]):
     def label(self) -> str:
         return "mapping"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[tuple[str, str], ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[tuple[str, str], ...] | None:
         extra = fields.section(key)
         pairs = tuple((name, extra.string(name)) for name in extra)
         for name, claim in pairs:

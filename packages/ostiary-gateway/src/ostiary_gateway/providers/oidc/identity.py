@@ -22,7 +22,7 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -173,7 +173,7 @@ class OidcIdentity(ClaimedGroups):
             self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> OidcIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> OidcIdentity:
         settings = read_settings(OidcSettings, fields, context.directory)
         check_issuer(settings.issuer, fields)
         provider = cls(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.providers.oidc.settings import (
     EMPTY_NAME,
     NamedIssuerSettings,
@@ -43,7 +43,7 @@ class Auth0Settings(NamedIssuerSettings):
     ] = ""
     refresh_tokens: Annotated[bool, refresh_tokens("this is the scope `offline_access`")] = True
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.groups in RESTRICTED:
             message = f'Auth0 adds no claim "{self.groups}" to its tokens, and does not say so'
             hint = f"give it a name with a namespace in the Action: https://example.com/{self.groups}"
@@ -114,7 +114,7 @@ class GoogleIdentitySettings(NamedIssuerSettings):
     ] = False
     refresh_tokens: Annotated[bool, refresh_tokens("Google then asks for consent at each sign-in")] = True
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.prompt == "login":
             fields.problem("Google does not know it", "prompt", "it knows consent and select_account")
         if not fields.is_right("hostedDomains", "anyAccount"):
@@ -166,7 +166,7 @@ class GoogleGroupSettings:
         ),
     ] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.consent:
             if not self.client_id and fields.is_right("clientID"):
                 fields.problem("it is missing: Google gives it to a registered application", "clientID")
@@ -279,7 +279,7 @@ class MicrosoftSettings(NamedIssuerSettings):
     def has_many_tenants(self) -> bool:
         return self.tenant in MANY_TENANTS
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if not fields.is_right("tenant", "allowedTenants", "username"):
             return
         if self.has_many_tenants and not self.allowed_tenants:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Self
 
 from ostiary.core.clock import Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import UserInfo
 from ostiary_gateway.catalog import Context
@@ -50,7 +50,7 @@ class NamedIssuerIdentity(OidcIdentity):
     def build(
         cls,
         settings: NamedIssuerSettings,
-        fields: Fields,
+        fields: ConfigSection,
         context: Context,
         *,
         issuer: str,
@@ -88,7 +88,7 @@ class NamedIssuerIdentity(OidcIdentity):
         return provider
 
 
-def check_url(url: str, fields: Fields, key: str) -> str:
+def check_url(url: str, fields: ConfigSection, key: str) -> str:
     """*url* without a slash at its end; what is wrong with the setting *key* is noted."""
     if url and ((parts := usable_url(url, plain=True)) is None or parts.query):
         fields.problem("it is not a https URL without a query", key, "plain http is for this machine only")
@@ -130,7 +130,7 @@ class Auth0Claims:
 
 class Auth0Identity(NamedIssuerIdentity):
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(Auth0Settings, fields, context.directory)
         offline = wants_refresh_token(settings, wanted=settings.refresh_tokens)
         organization = settings.organization
@@ -184,7 +184,7 @@ class GitLabClaims:
 
 class GitLabIdentity(NamedIssuerIdentity):
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GitLabSettings, fields, context.directory)
         allowed = settings.allowed_groups
         return cls.build(
@@ -247,7 +247,7 @@ class GoogleIdentity(NamedIssuerIdentity):
     steps_up = False
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GoogleIdentitySettings, fields, context.directory)
         domains = tuple(domain.lower() for domain in settings.hosted_domains)
         # Google's page offers accounts of one domain, or with a star of any Workspace.
@@ -332,7 +332,7 @@ def _roles_in(claims: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 class KeycloakIdentity(NamedIssuerIdentity):
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(KeycloakSettings, fields, context.directory)
         offline = wants_refresh_token(settings, wanted=settings.offline_access)
         return cls.build(
@@ -420,7 +420,7 @@ class IdTokensOfTenants:
 
 class MicrosoftIdentity(NamedIssuerIdentity):
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(MicrosoftSettings, fields, context.directory)
         authority, tenant = check_url(settings.authority, fields, "authority"), settings.tenant.lower()
         outbound = outbound_to_issuer(settings.ca, fields)
@@ -483,7 +483,7 @@ class OktaClaims:
 
 class OktaIdentity(NamedIssuerIdentity):
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(OktaSettings, fields, context.directory)
         server, offline = settings.authorization_server, wants_refresh_token(settings, wanted=settings.refresh_tokens)
         scopes = (

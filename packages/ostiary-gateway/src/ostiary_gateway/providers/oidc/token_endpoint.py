@@ -12,7 +12,7 @@ from typing import Protocol
 from urllib.parse import quote_plus
 
 from ostiary.core.clock import Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary_gateway.providers.common.authorization_code import Returned, reported_error
 from ostiary_gateway.providers.common.jwt import Claims, TokenRefused, TokenRules, verify_with
@@ -48,7 +48,7 @@ class Client:
         self._secret = secret
         self._authentication = authentication
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         """Note what is wrong with the file of the secret."""
         if self._secret is not None:
             self._secret.check(fields, "clientSecretFile")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.policy_rules import ANY, PolicyRule, normalize, resource_keys
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError
 from ostiary.model import Attributes, Decision, Place, Problem, RequestInfo, UserInfo
 from ostiary_gateway.authorization.implied_groups import AUTHENTICATED, UNAUTHENTICATED, implied_groups
@@ -162,7 +162,7 @@ class RbacAuthorization:
             warn_of_missing_roles(given)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(RbacSettings, fields, context.directory)
         if settings.from_cluster is not None:
             from ostiary_gateway.providers.rbac.followed_policy import FollowedPolicy

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import Duration, FilePaths, Flag, Holds, Integer, Text
 from ostiary_gateway.settings.sections import OptionalSection
 
@@ -42,7 +42,7 @@ class FromSettings:
         Duration("how often everything is listed again, in case that a watch has missed something"),
     ] = timedelta(hours=6)
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.max_entries > MOST_ENTRIES and fields.is_right("maxEntries"):
             fields.problem(f"it must be at most {MOST_ENTRIES}", "maxEntries")
 
@@ -69,7 +69,7 @@ class RbacSettings:
         ),
     ] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.from_cluster is None:
             if not self.paths and fields.is_right("paths", "from"):
                 fields.problem(NO_POLICY, "paths", "or `from`, for those of a cluster")

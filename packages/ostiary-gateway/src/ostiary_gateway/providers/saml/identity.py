@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from lxml import etree
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, LoginRefused, ProviderError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.identity import (
@@ -69,7 +69,7 @@ from ostiary_gateway.settings.declare import read_settings
 # Called by the provider while the gateway starts. Every mistake is noted where the setting stands.
 
 
-def own_key(settings: SamlSettings, fields: Fields, clock: Clock) -> OwnKey | None:
+def own_key(settings: SamlSettings, fields: ConfigSection, clock: Clock) -> OwnKey | None:
     if settings.key_file is None and settings.certificate_file is None:
         if settings.encryption.required:
             fields.problem("encrypted assertions need a key", "encryption", "set keyFile and certificateFile")
@@ -83,7 +83,7 @@ def own_key(settings: SamlSettings, fields: Fields, clock: Clock) -> OwnKey | No
     return key
 
 
-def outbound_to_metadata(settings: SamlSettings, fields: Fields) -> Outbound:
+def outbound_to_metadata(settings: SamlSettings, fields: ConfigSection) -> Outbound:
     try:
         return Outbound(SYSTEM, ca=settings.ca)
     except ConfigurationError as error:
@@ -92,7 +92,7 @@ def outbound_to_metadata(settings: SamlSettings, fields: Fields) -> Outbound:
         return Outbound(SYSTEM)
 
 
-def metadata_source(settings: SamlSettings, fields: Fields, outbound: Outbound, clock: Clock) -> MetadataSource:
+def metadata_source(settings: SamlSettings, fields: ConfigSection, outbound: Outbound, clock: Clock) -> MetadataSource:
     pinned = _pinned(settings, fields)
     read = partial(read_metadata, entity_id=settings.identity_system, pinned=pinned, algorithms=settings.algorithms)
     url, path = settings.metadata_url, settings.metadata_file
@@ -108,7 +108,7 @@ def metadata_source(settings: SamlSettings, fields: Fields, outbound: Outbound, 
     return source
 
 
-def _pinned(settings: SamlSettings, fields: Fields) -> x509.Certificate | None:
+def _pinned(settings: SamlSettings, fields: ConfigSection) -> x509.Certificate | None:
     if settings.metadata_certificate_file is None:
         return None
     try:
@@ -212,7 +212,7 @@ class SamlIdentity(ClaimedGroups):
             self.revalidate = sign_in_again
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> SamlIdentity:
+    def from_config(cls, fields: ConfigSection, context: Context) -> SamlIdentity:
         settings = read_settings(SamlSettings, fields, context.directory)
         key = own_key(settings, fields, context.clock)
         outbound = outbound_to_metadata(settings, fields)

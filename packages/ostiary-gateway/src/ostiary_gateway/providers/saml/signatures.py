@@ -29,7 +29,7 @@ from signxml.verifier import SignatureConfiguration, XMLVerifier
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.watched_file import WatchedFile
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.model import Place, Problem
 from ostiary_gateway.providers.saml.settings import ALGORITHMS
@@ -254,7 +254,7 @@ class OwnKey:
             cause = error.cause or error.summary
             raise ProviderError("the key of the gateway cannot be read", cause=cause, where=error.where) from None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         """Read it once, and note what is wrong where the settings name the files."""
         self._key.check(fields, "keyFile")
         self._certificate.check(fields, "certificateFile")

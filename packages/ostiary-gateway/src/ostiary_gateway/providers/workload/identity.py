@@ -26,7 +26,7 @@ from functools import partial
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.catalog import Context
@@ -66,7 +66,7 @@ _OF_SPIFFE = ("trustDomain",)
 NOBODY = "it can match nobody"
 
 
-def check_settings(settings: WorkloadSettings, platform: Platform, fields: Fields) -> None:
+def check_settings(settings: WorkloadSettings, platform: Platform, fields: ConfigSection) -> None:
     """Note every mistake in *fields*."""
     name = settings.platform
     for key in (*(_OF_KUBERNETES if name != "kubernetes" else ()), *(_OF_SPIFFE if name != "spiffe" else ())):
@@ -86,7 +86,7 @@ def check_settings(settings: WorkloadSettings, platform: Platform, fields: Field
         fields.problem("it is missing: without a rule nobody can sign in", "rules")
 
 
-def _check_spiffe(settings: WorkloadSettings, fields: Fields) -> None:
+def _check_spiffe(settings: WorkloadSettings, fields: ConfigSection) -> None:
     domain = settings.trust_domain
     if not domain:
         fields.problem("it is missing: the trust domain", "trustDomain")
@@ -100,7 +100,7 @@ def _check_spiffe(settings: WorkloadSettings, fields: Fields) -> None:
         fields.problem("the trust bundle is missing: set keysFile, or keysURL for a bundle endpoint", "keysFile")
 
 
-def _check_keys(settings: WorkloadSettings, fields: Fields) -> None:
+def _check_keys(settings: WorkloadSettings, fields: ConfigSection) -> None:
     if settings.keys_url and settings.keys_file is not None:
         fields.problem("either keysURL or keysFile is set, not both", "keysFile")
     has_keys = settings.keys_url != "" or settings.keys_file is not None
@@ -113,7 +113,7 @@ def _check_keys(settings: WorkloadSettings, fields: Fields) -> None:
         fields.problem("tokenReview needs it: the API server answers only whom it knows", "tokenFile", hint)
 
 
-def check_rules(rules: tuple[WorkloadRule, ...], platform: Platform, sections: Iterable[Fields]) -> None:
+def check_rules(rules: tuple[WorkloadRule, ...], platform: Platform, sections: Iterable[ConfigSection]) -> None:
     """Note the rules that can match nobody, and names that nobody may have; *sections* is where each stands."""
     for index, (rule, section) in enumerate(zip(rules, sections, strict=True)):
         _check_claims(rule, platform, section)
@@ -133,7 +133,7 @@ def check_rules(rules: tuple[WorkloadRule, ...], platform: Platform, sections: I
             section.problem(f"{NOBODY}: rules[{earlier}] matches the same claims, and comes first", "match")
 
 
-def _check_claims(rule: WorkloadRule, platform: Platform, section: Fields) -> None:
+def _check_claims(rule: WorkloadRule, platform: Platform, section: ConfigSection) -> None:
     if not rule.match and platform.needs_rules and section.is_right("match"):
         hint = f"name the claims that count, such as {min(platform.claims - {'aud', 'exp'}, default='sub')}"
         section.problem("it is empty: everybody who has a token of this issuer would match", "match", hint)
@@ -146,7 +146,7 @@ def _check_claims(rule: WorkloadRule, platform: Platform, section: Fields) -> No
             match.problem(f"{NOBODY}: {mistake}", claim)
 
 
-def _check_claim(claim: str, platform: Platform, section: Fields, key: str) -> None:
+def _check_claim(claim: str, platform: Platform, section: ConfigSection, key: str) -> None:
     if platform.claims and claim not in platform.claims:
         near = get_close_matches(claim, platform.claims, n=1)
         hint = f"did you mean {near[0]}?" if near else "platform: oidc takes rules for any claim"
@@ -273,7 +273,7 @@ class WorkloadIdentity(ClaimedGroups):
         )
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(WorkloadSettings, fields, context.directory)
         platform = _platform(settings)
         check_settings(settings, platform, fields)
@@ -423,7 +423,7 @@ def _keys(
     platform: Platform,
     outbound: Outbound,
     secret: SecretFile | None,
-    fields: Fields,
+    fields: ConfigSection,
     clock: Clock,
 ) -> KeySource:
     parse = parse_bundle if platform.name == "spiffe" else parse_keys

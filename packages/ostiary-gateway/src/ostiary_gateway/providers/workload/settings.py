@@ -8,11 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from ostiary.core.yaml import Fields, Json
+from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.providers.common.jwt_settings import ALGORITHMS, CLOCK_SKEW, Algorithms, ClockSkew
 from ostiary_gateway.providers.oidc.claims import ExtraClaims
 from ostiary_gateway.providers.workload.patterns import Pattern, Template, check_pattern, parse_template
-from ostiary_gateway.settings.declare import Itself
+from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Holds, SettingKind, Text, Texts, Word
 from ostiary_gateway.settings.sections import Sections
 
@@ -28,11 +28,11 @@ class Claims(SettingKind[Mapping[str, tuple[Pattern, ...]]]):
     def label(self) -> str:
         return "mapping"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> Mapping[str, tuple[Pattern, ...]] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> Mapping[str, tuple[Pattern, ...]] | None:
         section = fields.section(key)
         return {claim: self._patterns(section, claim) for claim in section}
 
-    def _patterns(self, section: Fields, claim: str) -> tuple[Pattern, ...]:
+    def _patterns(self, section: ConfigSection, claim: str) -> tuple[Pattern, ...]:
         is_list = isinstance(section.plain(claim), list)
         texts = section.strings(claim) if is_list else (section.string(claim),)
         if not texts:
@@ -59,7 +59,7 @@ class TemplateText(SettingKind[Template | None]):
     def label(self) -> str:
         return "text"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> Template | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> Template | None:
         text = fields.optional_string(key)
         return None if text is None else _template(text, fields, key)
 
@@ -79,7 +79,7 @@ class TemplateTexts(SettingKind[tuple[Template, ...]]):
     def label(self) -> str:
         return "list"
 
-    def read(self, fields: Fields, key: str, directory: Path) -> tuple[Template, ...] | None:
+    def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[Template, ...] | None:
         templates = (_template(text, fields, key) for text in fields.strings(key))
         return tuple(template for template in templates if template is not None)
 
@@ -93,7 +93,7 @@ class TemplateTexts(SettingKind[tuple[Template, ...]]):
         return [template.text for template in value]
 
 
-def _template(text: str, fields: Fields, key: str) -> Template | None:
+def _template(text: str, fields: ConfigSection, key: str) -> Template | None:
     try:
         return parse_template(text)
     except ValueError as mistake:
@@ -103,7 +103,7 @@ def _template(text: str, fields: Fields, key: str) -> Template | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    fields: Annotated[Fields, Itself] = field(compare=False, repr=False)
+    fields: Annotated[ConfigSection, RawFields] = field(compare=False, repr=False)
     match: Annotated[
         Mapping[str, tuple[Pattern, ...]],
         Claims("claims, each with the values that it may have: `*` is one part of it, `**` any text"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import FilePath, Flag, Holds, Integer, Names, OneOf, Seconds, Text
 from ostiary_gateway.settings.sections import OptionalSection
 
@@ -74,7 +74,7 @@ class PostgresqlTls:
     key: Annotated[Path | None, _file("its private key", Holds.SECRET, unset="none")] = None
     server_name: Annotated[str, Text("the name in the server's certificate", unset="that of the host", empty="")] = ""
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if (self.certificate is None) != (self.key is None) and fields.is_right("certificate", "key"):
             missing = "key" if self.key is None else "certificate"
             fields.problem("a client certificate needs its key, and a key its certificate", missing)
@@ -143,6 +143,6 @@ class PostgresqlSettings:
         """For messages: what is meant, without a secret."""
         return f"postgresql {', '.join(map(str, self.addresses))}, database {self.database}, schema {self.schema}"
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if self.listen is not None and not self.notifications and fields.is_right("listen", "notifications"):
             fields.problem("notifications are off", "listen", "remove it, or set notifications: true")

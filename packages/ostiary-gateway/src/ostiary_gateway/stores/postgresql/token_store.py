@@ -21,7 +21,7 @@ from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.extras import needing
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.settings.declare import read_settings
 from ostiary_gateway.stores.postgresql.settings import PostgresqlSettings
@@ -61,7 +61,7 @@ class PostgresqlTokenStore(
         ReplicaTables.__init__(self, database, time)
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(PostgresqlSettings, fields, context.directory)
         # Whoever gives a clock of their own wants it to decide.
         database_clock = None if context.clock is SYSTEM_CLOCK else context.clock

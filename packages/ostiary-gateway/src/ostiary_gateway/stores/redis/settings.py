@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import FilePath, Flag, Holds, Integer, Names, Seconds, Text
 from ostiary_gateway.settings.sections import OptionalSection
 
@@ -60,7 +60,7 @@ class RedisTls:
     ] = None
     key: Annotated[Path | None, FilePath("its key", holds=Holds.SECRET, empty="", unset="none")] = None
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         if (self.certificate is None) != (self.key is None):
             fields.problem("a certificate and its key go together", "key" if self.key is None else "certificate")
 
@@ -102,7 +102,7 @@ class RedisSettings:
     ] = 0
     wait_timeout: Annotated[float, Seconds("how long to wait for them; shorter than `timeout`")] = 1.0
 
-    def check(self, fields: Fields) -> None:
+    def check(self, fields: ConfigSection) -> None:
         ways = [name for name in ("address", "sentinel", "cluster") if getattr(self, name)]
         if len(ways) != 1 and all(fields.is_right(name) for name in ("address", "sentinel", "cluster")):
             fields.problem("one of address, sentinel and cluster says where Redis is", ways[1] if ways else "address")

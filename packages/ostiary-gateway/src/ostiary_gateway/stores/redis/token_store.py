@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.store_capabilities import ListedSession
@@ -68,7 +68,7 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         self._calls.primary.on_drop = self._listener.drop
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(RedisSettings, fields, context.directory)
         return cls(settings, clock=None if context.clock is SYSTEM_CLOCK else context.clock)
 

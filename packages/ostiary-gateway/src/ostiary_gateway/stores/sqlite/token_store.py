@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
-from ostiary.core.yaml import Fields
+from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.store_capabilities import (
@@ -103,7 +103,7 @@ class SqliteTokenStore(StoreFile):
         self._waiting: set[asyncio.Event] = set()
 
     @classmethod
-    def from_config(cls, fields: Fields, context: Context) -> Self:
+    def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         return cls(read_settings(SqliteSettings, fields, context.directory).path, clock=context.clock)
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:

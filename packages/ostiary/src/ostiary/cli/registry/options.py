@@ -11,7 +11,7 @@ from ostiary.cli.arguments import UsageError
 from ostiary.cli.registry.mirrors import chosen_mirrors
 from ostiary.core.process import RunLimits
 from ostiary.core.provider_switches import Switches
-from ostiary.core.yaml import KUBERNETES, Fields, Reading, read
+from ostiary.core.yaml import KUBERNETES, ConfigReader, ConfigSection, read
 from ostiary.registry import user_config
 from ostiary.registry.cache import CachedProvider
 from ostiary.registry.docker_config import NodeDockerConfig, PullSecret
@@ -158,7 +158,7 @@ def config_bin_dir(arguments: argparse.Namespace) -> str | None:
 
 def pull_secret(file: str) -> PullSecret:
     """The Secret that *file* holds, as YAML or JSON."""
-    reading = Reading(read(file, dialect=KUBERNETES))
+    reading = ConfigReader(read(file, dialect=KUBERNETES))
     root = reading.root
     root.ignore("apiVersion", "immutable")
     if root.string("kind") != "Secret":
@@ -172,7 +172,7 @@ def pull_secret(file: str) -> PullSecret:
     return secret
 
 
-def _data(root: Fields) -> Iterator[tuple[str, bytes]]:
+def _data(root: ConfigSection) -> Iterator[tuple[str, bytes]]:
     data = root.section("data")
     for key in data:
         value = data.base64(key)

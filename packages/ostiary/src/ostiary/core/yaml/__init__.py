@@ -3,7 +3,7 @@
     read, parse  ->  Document  ->  Reading  ->  Fields  ->  the door's own dataclasses
 
 The `Dialect` says by whose rules: `KUBELET`, `KUBERNETES`, `CLIENTCMD`, `DOCKER`, or our own, `OSTIARY`.
-A loader asks `Fields` for one field after the other; mistakes are collected with their places, so that a
+A loader asks `ConfigSection` for one field after the other; mistakes are collected with their places, so that a
 person mends a file once and not once per mistake. What scalars mean is what they mean to Kubernetes:
 ``y`` and ``on`` are booleans, a date is a string. Errors name lines and paths and never quote a value,
 because the value may be a password.
@@ -33,7 +33,7 @@ from ostiary.core.yaml.document import (
     plain,
     syntax_error,
 )
-from ostiary.core.yaml.fields import Fields, Reading
+from ostiary.core.yaml.fields import ConfigReader, ConfigSection
 from ostiary.core.yaml.json_reader import read_json
 from ostiary.core.yaml.yaml_reader import read_yaml
 from ostiary.errors import ConfigurationError
@@ -108,12 +108,12 @@ __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
     "OSTIARY",
+    "ConfigReader",
+    "ConfigSection",
     "Dialect",
     "Document",
-    "Fields",
     "Json",
     "Node",
-    "Reading",
     "Scalar",
     "Source",
     "fold",

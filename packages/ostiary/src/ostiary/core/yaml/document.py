@@ -22,7 +22,7 @@ from ostiary.model import Place, Problem
 class Dialect:
     """How one program reads its files.
 
-    `strict`: unknown and repeated fields are mistakes; `Reading.finish` follows it unless told otherwise.
+    `strict`: unknown and repeated fields are mistakes; `ConfigReader.finish` follows it unless told otherwise.
     `json`: what begins with ``{`` is JSON and nothing else. `yaml`: anything else is YAML; without it, all is JSON.
     `go_yaml`: YAML has the peculiarities of Go's library. A ``<<`` overwrites the fields before it, and counts as a
     repetition of them; what follows the first document is not looked at. Otherwise the fields that are written out

@@ -17,7 +17,7 @@ from ostiary.model import Place, Problem
 T = TypeVar("T")
 
 
-class Reading:
+class ConfigReader:
     """One pass of a loader over a document: what it asked for, and the mistakes it met.
 
     A field that nobody asked for is unknown, so a loader keeps no second list of the names it knows.
@@ -26,15 +26,15 @@ class Reading:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
-        self._opened: list[Fields] = []
+        self._opened: list[ConfigSection] = []
         self.root = self.open(document.root, "")
 
-    def open(self, node: Node, path: str) -> Fields:
+    def open(self, node: Node, path: str) -> ConfigSection:
         """The fields of *node*; none, and a problem, if it is not a mapping."""
         if not isinstance(node.value, (dict, type(None))):
             self.add(f"expected a mapping, found {_kind(node.value)}", Place(self.document.file, path, node.line))
             node = Node({}, node.line)
-        fields = Fields(node, path, self)
+        fields = ConfigSection(node, path, self)
         self._opened.append(fields)
         return fields
 
@@ -64,13 +64,13 @@ class Reading:
         return unknown + [Problem("duplicate field", place) for place in self.document.duplicates]
 
 
-class Fields:
+class ConfigSection:
     """One mapping, asked field by field. Absent, null and mistaken fields give the empty value of the type.
 
     The ``optional_`` forms tell an absent field from an empty one.
     """
 
-    def __init__(self, node: Node, path: str, reading: Reading) -> None:
+    def __init__(self, node: Node, path: str, reading: ConfigReader) -> None:
         self._nodes: dict[str, Node] = node.value if isinstance(node.value, dict) else {}
         self._line, self._path, self._reading = node.line, path, reading
         self._asked: dict[str, None] = {}
@@ -89,9 +89,9 @@ class Fields:
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
 
-    def again(self) -> Fields:
+    def again(self) -> ConfigSection:
         """The same fields, to be read once more: what is noted there counts nowhere else."""
-        return Reading(Document(Node(dict(self._nodes), self._line), self._reading.document.file)).root
+        return ConfigReader(Document(Node(dict(self._nodes), self._line), self._reading.document.file)).root
 
     def unread(self) -> list[str]:
         return [key for key in self._nodes if key not in self._asked]
@@ -164,14 +164,14 @@ class Fields:
             self.problem("it is not base64", key)
         return data
 
-    def section(self, key: str) -> Fields:
+    def section(self, key: str) -> ConfigSection:
         return self.optional_section(key) or self._reading.open(Node(None, self.place(key).line), join(self._path, key))
 
-    def optional_section(self, key: str) -> Fields | None:
+    def optional_section(self, key: str) -> ConfigSection | None:
         node = self._node(key)
         return None if node is None else self._reading.open(node, join(self._path, key))
 
-    def sections(self, key: str) -> list[Fields]:
+    def sections(self, key: str) -> list[ConfigSection]:
         return [self._reading.open(node, path) for node, path in self._items(key)]
 
     def plain(self, key: str) -> Json:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from ostiary.core.duration import DurationError, format_duration, parse_duration
 from ostiary.core.redaction import redact
 from ostiary.core.text import printable
-from ostiary.core.yaml import Document, Fields, Reading
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 from ostiary.registry.image_name import UnparsableAddress, parse_address
@@ -35,7 +35,7 @@ GATE = "KubeletServiceAccountTokenForCredentialProviders"
 
 
 def read_providers(document: Document, *, service_account_tokens: bool) -> tuple[list[ProviderConfig], list[Problem]]:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     kind, version = reading.root.string("kind"), reading.root.string("apiVersion")
     if kind == KIND and version in CONFIG_API_VERSIONS:
         reader = _ProviderReader(reading, has_token_attributes=version == CONFIG_V1, token_gate=service_account_tokens)
@@ -49,7 +49,7 @@ def read_providers(document: Document, *, service_account_tokens: bool) -> tuple
     return providers, _problems(reading)
 
 
-def _unknown_kind(fields: Fields, kind: str, version: str) -> Problem:
+def _unknown_kind(fields: ConfigSection, kind: str, version: str) -> Problem:
     hint = f"write apiVersion: {CONFIG_V1} and kind: {KIND}"
     for name, value in (("apiVersion", version), ("kind", kind)):
         if not value:
@@ -68,7 +68,7 @@ _FIELD_HINTS = {
 }
 
 
-def _problems(reading: Reading) -> list[Problem]:
+def _problems(reading: ConfigReader) -> list[Problem]:
     """The mistakes of a document, including the unknown and repeated fields: the kubelet is strict since 1.32."""
     try:
         reading.finish("", strict=True)
@@ -90,11 +90,11 @@ def _strict_problem(problem: Problem, unknown: Iterable[Place]) -> Problem:
 class _ProviderReader:
     """Reads the providers of one document, and checks each value at the place where it stands."""
 
-    def __init__(self, reading: Reading, *, has_token_attributes: bool = False, token_gate: bool = False) -> None:
+    def __init__(self, reading: ConfigReader, *, has_token_attributes: bool = False, token_gate: bool = False) -> None:
         self._reading = reading
         self._has_token_attributes, self._token_gate = has_token_attributes, token_gate
 
-    def provider(self, index: int, fields: Fields) -> ProviderConfig:
+    def provider(self, index: int, fields: ConfigSection) -> ProviderConfig:
         api_version = fields.string("apiVersion")
         self._check_api_version(fields, api_version)
         return ProviderConfig(
@@ -108,7 +108,7 @@ class _ProviderReader:
             place=fields.place(),
         )
 
-    def proposed_provider(self, index: int, fields: Fields) -> ProviderConfig:
+    def proposed_provider(self, index: int, fields: ConfigSection) -> ProviderConfig:
         # The proposal gives every provider a kind and an apiVersion of its own, without a use for them.
         fields.ignore("kind", "apiVersion")
         return ProviderConfig(
@@ -121,7 +121,7 @@ class _ProviderReader:
             dialect=ProviderDialect.PROPOSAL,
         )
 
-    def _name(self, fields: Fields) -> str:
+    def _name(self, fields: ConfigSection) -> str:
         name = fields.string("name")
         hint = "it is the file name of an executable in the directory of the providers"
         if "/" in name:
@@ -132,14 +132,14 @@ class _ProviderReader:
             fields.problem(f"provider name cannot be '{name}'", "name", hint)
         return name
 
-    def _check_api_version(self, fields: Fields, api_version: str) -> None:
+    def _check_api_version(self, fields: ConfigSection, api_version: str) -> None:
         hint = f"use one of {', '.join(API_VERSIONS)}"
         if not api_version:
             fields.problem("apiVersion is required for every provider", "apiVersion", hint)
         elif api_version not in API_VERSIONS:
             fields.problem(f'unsupported value: apiVersion "{printable(api_version)}"', "apiVersion", hint)
 
-    def _patterns(self, index: int, fields: Fields, key: str) -> tuple[str, ...]:
+    def _patterns(self, index: int, fields: ConfigSection, key: str) -> tuple[str, ...]:
         patterns = fields.strings(key)
         if not patterns:
             hint = 'for example: ["*.registry.example.com"]'
@@ -153,7 +153,7 @@ class _ProviderReader:
                 self._reading.add(message, self._place(index, key, number), hint)
         return patterns
 
-    def _token_attributes(self, index: int, fields: Fields, api_version: str) -> TokenAttributes | None:
+    def _token_attributes(self, index: int, fields: ConfigSection, api_version: str) -> TokenAttributes | None:
         if not self._has_token_attributes:
             return None
         section = fields.optional_section("tokenAttributes")
@@ -167,7 +167,7 @@ class _ProviderReader:
             fields.problem(message, "tokenAttributes", f"set the provider's apiVersion to {V1}")
         return self._attributes(index, section)
 
-    def _attributes(self, index: int, fields: Fields) -> TokenAttributes:
+    def _attributes(self, index: int, fields: ConfigSection) -> TokenAttributes:
         required_key, optional_key = "requiredServiceAccountAnnotationKeys", "optionalServiceAccountAnnotationKeys"
         required = self._annotation_keys(index, fields, required_key)
         optional = self._annotation_keys(index, fields, optional_key)
@@ -184,7 +184,7 @@ class _ProviderReader:
             fields.problem(message, required_key, "set requireServiceAccount to true")
         return TokenAttributes(_audience(fields), _cache_type(fields), bool(require), required, optional)
 
-    def _annotation_keys(self, index: int, fields: Fields, name: str) -> tuple[str, ...]:
+    def _annotation_keys(self, index: int, fields: ConfigSection, name: str) -> tuple[str, ...]:
         keys = fields.strings(name)
         for number, key in enumerate(keys):
             place = self._place(index, "tokenAttributes", name, number)
@@ -199,7 +199,7 @@ class _ProviderReader:
         return self._reading.document.place("providers", index, *steps)
 
 
-def _audience(fields: Fields) -> str:
+def _audience(fields: ConfigSection) -> str:
     audience = fields.string("serviceAccountTokenAudience")
     if not audience:
         hint = "the audience of the token, as the registry expects it"
@@ -207,7 +207,7 @@ def _audience(fields: Fields) -> str:
     return audience
 
 
-def _cache_type(fields: Fields) -> str:
+def _cache_type(fields: ConfigSection) -> str:
     cache_type = fields.string("cacheType")
     hint = f"supported values are {', '.join(CACHE_TYPES)}"
     if not cache_type:
@@ -217,7 +217,7 @@ def _cache_type(fields: Fields) -> str:
     return cache_type
 
 
-def _duration(fields: Fields, key: str) -> timedelta:
+def _duration(fields: ConfigSection, key: str) -> timedelta:
     value = fields.plain(key)
     if value is None:
         fields.problem(f"{key} is required", key, 'for example "10m"; "0s" caches nothing')
@@ -237,11 +237,11 @@ def _duration(fields: Fields, key: str) -> timedelta:
     return timedelta(0)
 
 
-def _env(sections: Iterable[Fields]) -> tuple[tuple[str, str], ...]:
+def _env(sections: Iterable[ConfigSection]) -> tuple[tuple[str, str], ...]:
     return tuple((section.string("name"), section.string("value")) for section in sections)
 
 
-def _extra_args(fields: Fields) -> tuple[tuple[str, str], ...]:
+def _extra_args(fields: ConfigSection) -> tuple[tuple[str, str], ...]:
     """The proposal's type has a list of names and values, its example a map whose names become upper case."""
     if not isinstance(fields.plain("extraArgs"), dict):
         return _env(fields.sections("extraArgs"))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from ostiary.core.duration import DurationError, parse_duration
 from ostiary.core.loopback import is_loopback
-from ostiary.core.yaml import Document, Fields, Reading, parse, read
+from ostiary.core.yaml import ConfigReader, ConfigSection, Document, parse, read
 from ostiary.registry.docker_helper_protocol import PREFIX
 from ostiary.registry.image_name import UnparsableAddress, parse_address
 from ostiary.wire.credential_provider import CacheKeyType
@@ -99,7 +99,7 @@ def loads(text: str | bytes, *, file: str | None = None) -> tuple[LoginSource, .
 
 
 def _sources(document: Document, folder: str | None) -> tuple[LoginSource, ...]:
-    reading = Reading(document)
+    reading = ConfigReader(document)
     root = reading.root
     for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if root.string(name) != expected:
@@ -111,7 +111,7 @@ def _sources(document: Document, folder: str | None) -> tuple[LoginSource, ...]:
     return tuple(source for source in sources if source is not None)
 
 
-def _source(fields: Fields, folder: str | None) -> LoginSource | None:
+def _source(fields: ConfigSection, folder: str | None) -> LoginSource | None:
     patterns = fields.strings("matchImages")
     if not patterns:
         fields.problem("matchImages is missing", "matchImages", "list the images this source is for")
@@ -132,7 +132,7 @@ def _source(fields: Fields, folder: str | None) -> LoginSource | None:
     return LoginSource(patterns, origin, _cache_key_type(fields, origin), duration, hosts_dir)
 
 
-def _path(fields: Fields, key: str, folder: str | None) -> str | None:
+def _path(fields: ConfigSection, key: str, folder: str | None) -> str | None:
     path = fields.optional_string(key)
     if not path:
         return None
@@ -141,19 +141,19 @@ def _path(fields: Fields, key: str, folder: str | None) -> str | None:
     return os.path.join(folder or "", path)
 
 
-def _helper(fields: Fields, folder: str | None) -> Helper | None:
+def _helper(fields: ConfigSection, folder: str | None) -> Helper | None:
     name = fields.optional_string("helper")
     if name is not None and (not name.removeprefix(PREFIX) or os.path.dirname(name)):
         fields.problem("it is not the name of a docker credential helper", "helper", f"write {PREFIX}NAME, or NAME")
     return None if name is None else Helper(name.removeprefix(PREFIX))
 
 
-def _auth_file(fields: Fields, folder: str | None) -> AuthFile | None:
+def _auth_file(fields: ConfigSection, folder: str | None) -> AuthFile | None:
     path = _path(fields, "authFile", folder)
     return None if path is None else AuthFile(path)
 
 
-def _command(fields: Fields, folder: str | None) -> Command | None:
+def _command(fields: ConfigSection, folder: str | None) -> Command | None:
     if "command" not in fields:
         return None
     argv = fields.strings("command")
@@ -162,7 +162,7 @@ def _command(fields: Fields, folder: str | None) -> Command | None:
     return Command(argv)
 
 
-def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
+def _token_exchange(fields: ConfigSection, folder: str | None) -> TokenExchange | None:
     section = fields.optional_section("tokenExchange")
     if section is None:
         return None
@@ -190,7 +190,7 @@ def _token_exchange(fields: Fields, folder: str | None) -> TokenExchange | None:
     return exchange
 
 
-def _server(fields: Fields, folder: str | None) -> CredentialServer | None:
+def _server(fields: ConfigSection, folder: str | None) -> CredentialServer | None:
     section = fields.optional_section("server")
     if section is None:
         return None
@@ -210,7 +210,7 @@ def _server(fields: Fields, folder: str | None) -> CredentialServer | None:
     return server
 
 
-_ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (
+_ORIGINS: tuple[Callable[[ConfigSection, str | None], Origin | None], ...] = (
     _helper,
     _auth_file,
     _command,
@@ -219,14 +219,14 @@ _ORIGINS: tuple[Callable[[Fields, str | None], Origin | None], ...] = (
 )
 
 
-def _required_text(fields: Fields, key: str) -> str:
+def _required_text(fields: ConfigSection, key: str) -> str:
     text = fields.string(key)
     if not text:
         fields.problem(f"{key} is missing", key)
     return text
 
 
-def _duration(fields: Fields) -> timedelta | None:
+def _duration(fields: ConfigSection) -> timedelta | None:
     text = fields.optional_string("cacheDuration")
     if text is None:
         return None
@@ -240,7 +240,7 @@ def _duration(fields: Fields) -> timedelta | None:
     return duration
 
 
-def _cache_key_type(fields: Fields, origin: Origin) -> CacheKeyType:
+def _cache_key_type(fields: ConfigSection, origin: Origin) -> CacheKeyType:
     by_image = isinstance(origin, (AuthFile, Command, CredentialServer))
     default = CacheKeyType.IMAGE if by_image else CacheKeyType.REGISTRY
     text = fields.optional_string("cacheKeyType")
