@@ -1,1 +1,1 @@
-"""Each folder here is a small whole program; the end-to-end tests run them all."""
+"""Example programs, one per folder. The end-to-end tests run them all."""

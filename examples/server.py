@@ -1,4 +1,4 @@
-"""What the servers of the examples share: HTTP over TLS, on a free port of this machine, with JSON for an answer."""
+"""HTTPS server of the examples: listens on a free loopback port and sends JSON responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import trustme
 
 
 class TlsServer:
-    """Serves at `url` while it is `running`, each connection in a thread of its own."""
+    """A server at `url` while it is `running`, with one thread per connection."""
 
     def __init__(self, authority: trustme.CA, handler: type[BaseHTTPRequestHandler]) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

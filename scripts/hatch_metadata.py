@@ -1,8 +1,8 @@
-"""Metadata that depends on where the project is published. Called by hatchling for every wheel and source archive.
+"""Hatchling metadata hook for the README and the URLs of the project.
 
-``home`` of this hook in pyproject.toml is the address of the public repository. While it is empty the README is taken
-as it is. Once it is set, the README's relative links lead there, because PyPI shows the README without the files around
-it, and ``[project.urls]`` is filled in.
+``home`` of this hook in pyproject.toml is the URL of the public repository. If it is set, the hook fills in
+``[project.urls]`` and makes the README's relative links absolute, because PyPI shows the README without the other
+files. If it is empty, the README is unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-# The target of a Markdown link or image that is relative: it has no scheme and is not a place in the page itself.
+# A Markdown link or image with a relative target: it has no scheme and is not an anchor in the page itself.
 _RELATIVE = re.compile(r"(?P<image>!?)(?P<text>\[[^\]]*\])\((?!\w+:|#)(?P<path>[^)\s]+)\)")
 
 
@@ -27,12 +27,12 @@ class PublishedMetadata(MetadataHookInterface):
 
 
 def absolute_links(text: str, *, home: str, tag: str) -> str:
-    """*text* with its relative links led to *home*, at the release they belong to; unchanged if there is no home."""
+    """Return *text* with its relative links pointing to *home* at the release *tag*; unchanged if *home* is empty."""
     if not home:
         return text
 
     def absolute(link: re.Match[str]) -> str:
-        # A page that shows a file, or the bytes of a picture.
+        # The page of a file, or the raw bytes of an image.
         kind = "raw" if link["image"] else "blob"
         return f"{link['image']}{link['text']}({home}/{kind}/{tag}/{link['path']})"
 

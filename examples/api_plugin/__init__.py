@@ -1,8 +1,8 @@
-"""An API plugin: a process of its own that serves ``builds.example.com`` beside a cluster, behind the gateway.
+"""An API plugin: a separate process behind the gateway that adds the API group ``builds.example.com`` to a cluster.
 
     python -m examples.api_plugin --certificate builds.pem --key builds.key --gateway-ca gateway-ca.pem \\
         --gateway-name ostiary-gateway
 
-It has no users, no tokens and no policy: the gateway has signed the user in and has asked the policy before a request
-gets here. It must only make sure that it is the gateway that calls: by its client certificate.
+It has no users, no tokens and no policy: the gateway authenticates and authorizes each request before it forwards it
+here. The plugin must only check, by the client certificate, that the caller is the gateway.
 """

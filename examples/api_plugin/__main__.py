@@ -1,4 +1,4 @@
-"""Serves the plugin over TLS, to the gateway and to nobody else."""
+"""Serve the plugin over TLS, to the gateway only."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Server(ThreadingHTTPServer):
         self.gateway_name = arguments.gateway_name
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(arguments.certificate, arguments.key)
-        # Whoever has no certificate of this authority gets no connection, and so cannot claim to be anybody.
+        # A client without a certificate of this authority gets no connection, so it cannot impersonate a user.
         self.context.verify_mode = ssl.CERT_REQUIRED
         self.context.load_verify_locations(arguments.gateway_ca)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A handshake that failed, or a client that went away: nothing to be done here."""
+        """Ignore failed handshakes and disconnected clients."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -40,17 +40,17 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def setup(self) -> None:
-        # Here and not at the listening socket: a client that does not finish its handshake holds up its own thread.
+        # Here and not at the listening socket, so that an incomplete handshake blocks only the thread of its client.
         self.request = self.server.context.wrap_socket(self.request, server_side=True)
         super().setup()
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    # --- who asks, and what ---
+    # --- authentication and routing ---
 
     def is_gateway(self) -> bool:
-        """The authority may sign other certificates, too: only the gateway's own name counts."""
+        """Whether the client certificate has the gateway's name. The authority may also sign other certificates."""
         subject = dict(entry[0] for entry in (self.request.getpeercert() or {}).get("subject", ()))
         return bool(subject.get("commonName") == self.server.gateway_name)
 
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
     def collection(self, namespace: str, query: str) -> None:
         builds = self.server.builds
         if self.command == "POST" and namespace:
-            # The gateway has dropped what the client may have sent under this name, and set its own.
+            # The gateway sets this header, and drops one that the client may have sent.
             user = self.headers.get("X-Remote-User", "")
             self.send_json(201, builds.create(namespace, self.read_json(), user=user))
         elif self.command == "GET" and parse_qs(query).get("watch", ["0"])[0] not in ("0", "false"):

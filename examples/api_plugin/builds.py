@@ -1,4 +1,4 @@
-"""The builds, in memory: created, read, changed, deleted, and watched."""
+"""In-memory storage of builds: create, get, replace, delete, list and watch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, str]
 
 
 class Refusal(Exception):
-    """What a client gets in place of an answer."""
+    """An error response to a client."""
 
     def __init__(self, code: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -24,14 +24,14 @@ class Refusal(Exception):
 
 
 class Builds:
-    """All of them, by namespace and name. One instance serves all threads."""
+    """All builds by namespace and name. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._builds: dict[Key, Build] = {}
         self._revision = 1
         self._watchers: set[queue.SimpleQueue[dict[str, Any]]] = set()
-        # The last changes, with their revisions: whoever has listed builds watches from there on.
+        # The last changes with their revisions, for clients that list builds and then watch from that revision.
         self._changes: deque[tuple[int, dict[str, Any]]] = deque(maxlen=1000)
 
     def create(self, namespace: str, build: Build, *, user: str) -> Build:
@@ -76,7 +76,7 @@ class Builds:
             return {"kind": f"{KIND}List", "apiVersion": API_VERSION, "metadata": metadata, "items": items}
 
     def watch(self, since: str) -> queue.SimpleQueue[dict[str, Any]]:
-        """Every change after the revision *since*, or from now on; `unwatch` it when nobody listens any more."""
+        """Return a queue of all changes after the revision *since*, or from now on. The caller must `unwatch` it."""
         changes: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         with self._lock:
             start = int(since) if since.isdecimal() else self._revision

@@ -1,4 +1,4 @@
-"""What the plugin says about itself: discovery, and OpenAPI for ``kubectl explain`` and validation."""
+"""Discovery documents of the plugin, and OpenAPI for ``kubectl explain`` and validation."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _OBJECT_PATH = f"/apis/{API_VERSION}/namespaces/{{namespace}}/builds/{{name}}"
 
 
 def _operation(action: str, reference: str) -> dict[str, Any]:
-    """An operation that knows ``fieldValidation``, so that kubectl leaves validation to us."""
+    """Return an operation with the parameter ``fieldValidation``, so that kubectl leaves validation to the server."""
     return {
         "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
         "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": {"$ref": reference}}}}},

@@ -1,1 +1,1 @@
-"""A gateway before a small API: who may, who may not, and a watch that is cut: ``python -m examples.gateway``."""
+"""A gateway in front of a small API: allowed and denied requests, a revoked watch: ``python -m examples.gateway``."""

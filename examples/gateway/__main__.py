@@ -1,6 +1,6 @@
-"""Starts an API and a gateway before it, and shows what the gateway does. Everything it says is checked.
+"""Start an API and a gateway in front of it, show what the gateway does, and check every step.
 
-It needs no terminal, leaves nothing behind, and ends with exit code 1 if something is not as it says.
+Needs no terminal, leaves no files behind, and exits with code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SECONDS = 20.0
 
 
 class NotSo(Exception):
-    """Something that the demo shows did not happen."""
+    """A check of the demo failed."""
 
 
 def check(so: bool, what: str) -> None:
@@ -45,7 +45,7 @@ def show(text: str) -> None:
 
 
 class Watch:
-    """A watch that is open, in a thread; `ended_at` is when its last byte came."""
+    """An open watch, in a thread. `ended_at` is the time when the stream was closed."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
@@ -71,7 +71,7 @@ class Watch:
                         self.names.append(json.loads(line)["object"]["metadata"]["name"])
                         self._news.notify_all()
         except httpx.HTTPError:
-            # A stream that is cut has no proper end, so nobody takes it for a complete one.
+            # The gateway closes the stream without the final chunk, so the client does not treat it as complete.
             self.ended_at = time.monotonic()
 
 
@@ -105,7 +105,7 @@ class Demo:
         show("The API never saw her token: the gateway told it, under its own, that alice asks.")
 
     def _who_may_not(self, alice: httpx.Client, bob: httpx.Client) -> str:
-        """Shows both refusals; returns the id of the second."""
+        """Show both denials, and return the id of the second."""
         heading("Who may not, and why")
         reached = len(self._api.seen)
         hidden = bob.get(f"{PODS}/web-0")
@@ -147,7 +147,7 @@ class Demo:
 
 
 def show_audit(log: Path) -> None:
-    """The gateway has ended, so every event is on the disk."""
+    """Show the audit log. The gateway has exited, so every event is on disk."""
     heading("What stays")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     deletions = [event for event in events if (event["verb"], event["stage"]) == ("delete", "ResponseComplete")]

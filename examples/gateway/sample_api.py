@@ -1,7 +1,7 @@
-"""A Kubernetes-like API in a few lines, over TLS: it believes whoever has the gateway's token, and nobody else.
+"""A Kubernetes-like API in a few lines, over TLS. It trusts only requests with the gateway's token.
 
 GET /api/v1/namespaces/NAMESPACE/pods              the pods
-GET /api/v1/namespaces/NAMESPACE/pods?watch=true   an event for each pod, and then one whenever `add_pod` is called
+GET /api/v1/namespaces/NAMESPACE/pods?watch=true   an event for each pod, and then one for each call of `add_pod`
 GET /api/v1/namespaces/NAMESPACE/pods/NAME         one of them, or a 404
 """
 
@@ -22,7 +22,7 @@ from examples.server import JsonHandler, TlsServer
 
 
 class SampleApi:
-    """`seen` lists who asked for what, as the gateway told it."""
+    """The API. `seen` lists the user and path of each request, as sent by the gateway."""
 
     def __init__(self, authority: trustme.CA) -> None:
         self.token = secrets.token_urlsafe(24)
@@ -53,7 +53,7 @@ class SampleApi:
             self._changed.notify_all()
 
     def events(self) -> Iterator[str]:
-        """The name of each pod, waiting for the next one; ends when the API does."""
+        """Yield the name of each pod, and wait for the next one until the API stops."""
         told = 0
         while True:
             with self._changed:
@@ -88,7 +88,7 @@ def _handler(api: SampleApi) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            # Whoever watched may be gone by the next event.
+            # The client may have disconnected by the next event.
             with suppress(OSError):
                 for name in api.events():
                     line = json.dumps({"type": "ADDED", "object": _pod(name)}).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""The folder of the gateway, and the gateway itself: all that ``ostiary-gateway serve`` is given, and its process."""
+"""The gateway of the demo: the files that ``ostiary-gateway serve`` reads, and its process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _SERVING = re.compile(r"serving on https://127\.0\.0\.1:(\d+)")
 
 
 class Site:
-    """What lies in *folder*; `passwords` are made for this one run."""
+    """The configuration, policy, certificates and users in *folder*. `passwords` are generated for this run."""
 
     def __init__(self, folder: Path, authority: trustme.CA, api: SampleApi) -> None:
         self.folder = folder
@@ -84,12 +84,12 @@ class Site:
         (folder / "gateway.yaml").write_text(GATEWAY.format(server=api.url))
 
     def token_file(self, token: str) -> Path:
-        """A file with *token* for the command line: arguments can be read by everybody on the machine."""
+        """Write *token* to a file for the command line, because every user of the machine can read arguments."""
         return _write_secret(self.folder / "operator-token", token)
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        """``ostiary-gateway serve`` in a process of its own, until the block ends; gives the address it serves on."""
+        """Run ``ostiary-gateway serve`` in a process until the block ends, and yield its URL."""
         command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(self.folder / "gateway.yaml")]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
@@ -107,7 +107,7 @@ def _port(process: subprocess.Popen[str]) -> int:
         said.append(line)
         found = _SERVING.search(line)
         if found is not None:
-            # Read to its end in the background: a full pipe would hold the gateway up.
+            # Read the rest in the background: a full pipe would block the gateway.
             threading.Thread(target=process.stderr.read, daemon=True).start()
             return int(found[1])
     raise SystemExit("the gateway did not start:\n" + "".join(said))
@@ -120,5 +120,5 @@ def _write_secret(path: Path, text: str) -> Path:
 
 
 def _hash(password: str) -> str:
-    # The cheapest cost: these passwords live for some seconds. `htpasswd -B` does the same with a better one.
+    # The lowest cost, because these passwords live for some seconds. `htpasswd -B` uses a higher one.
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()

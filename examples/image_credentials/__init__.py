@@ -1,1 +1,1 @@
-"""Image credentials from a provider of one's own: ``ostiary registry explain`` and friends, without a cluster."""
+"""Image credentials from a custom provider, without a cluster: ``ostiary registry explain`` and related commands."""

@@ -1,1 +1,1 @@
-"""Three replicas of a gateway over one PostgreSQL: one is lost, and access is withdrawn everywhere."""
+"""Three replicas of a gateway with one PostgreSQL: one replica is killed, and a user is revoked on all of them."""

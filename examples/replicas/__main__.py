@@ -1,6 +1,6 @@
-"""Starts three replicas of a gateway over one PostgreSQL, behind HAProxy, and shows what they are for.
+"""Start three replicas of a gateway with one PostgreSQL, behind HAProxy, and show failover and revocation.
 
-It needs no terminal, leaves nothing behind, and ends with exit code 1 if something is not as it says.
+Needs no terminal, leaves no files behind, and exits with code 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Replica:
-    """``ostiary-gateway serve`` with a configuration of its own, which differs from the others' only in its ports."""
+    """A process of ``ostiary-gateway serve``. The configurations of the replicas differ only in their ports."""
 
     def __init__(self, site: Site, number: int, port: int, health: int, store: Path) -> None:
         self.name, self.port, self.health = f"replica {number}", port, health
@@ -67,7 +67,7 @@ class Replica:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "ostiary_gateway", "serve", "--config", str(self.config)]
-        # What it says goes to a file beside its configuration: a pipe that nobody reads would hold it up.
+        # Log to a file beside the configuration: a full pipe without a reader would block the gateway.
         with self.config.with_suffix(".log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -95,7 +95,7 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 
 @contextmanager
 def load_balancer(folder: Path, replicas: list[Replica]) -> Iterator[str]:
-    """HAProxy, which passes bytes on to the replicas that say they are ready; gives its address."""
+    """Run HAProxy, which forwards TCP connections to the ready replicas, and yield its URL."""
     (port,) = free_ports(1)
     servers = "\n".join(f"    server replica-{each.port} 127.0.0.1:{each.port} port {each.health}" for each in replicas)
     (folder / "haproxy.cfg").write_text(_HAPROXY.format(port=port, servers=servers))
@@ -156,7 +156,7 @@ class Demo:
             show(f"{replica.name} refuses her token {(time.monotonic() - began) * 1000:.0f} ms later.")
 
     def _show_status(self) -> None:
-        # Asked directly in the database, with the configuration of any replica.
+        # Reads the database directly, with the configuration of any replica.
         command = [sys.executable, "-m", "ostiary_gateway", "status", "--config", str(self._replicas[0].config)]
 
         def ask() -> subprocess.CompletedProcess[str]:
@@ -172,12 +172,12 @@ class Demo:
         return httpx.Client(base_url=url, verify=self._trust, headers=headers, timeout=SECONDS, trust_env=False)
 
     def _asks(self, url: str, token: str) -> int:
-        """Over a new connection each time, which the load balancer may send to any of them."""
+        """Send a request on a new connection, which may go to any replica, and return the status code."""
         with self._client(url, token) as client:
             try:
                 return client.get(PODS).status_code
             except httpx.RemoteProtocolError:
-                # It was under way when her access ended, and was cut.
+                # The request was in flight when her access was revoked, and the connection was closed.
                 return 0
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server for as long as the demo runs, in a folder of its own. It listens on a Unix socket only."""
+"""A PostgreSQL server for the duration of the demo, in a temporary folder. It listens on a Unix socket only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# Debian's; PostgreSQL refuses to run as root.
+# Debian's path and user. PostgreSQL does not run as root.
 PROGRAMS = Path("/usr/lib/postgresql/15/bin")
 RUN_AS = "postgres"
 SECONDS = 60.0
@@ -20,10 +20,10 @@ SECONDS = 60.0
 
 @contextmanager
 def database() -> Iterator[Path]:
-    """Gives the folder of its socket. Whoever may enter the folder may connect: the demo and its gateways."""
+    """Run the server and yield the folder of its socket. Only users with access to the folder can connect."""
     if not (PROGRAMS / "initdb").exists():
         raise SystemExit("this demo needs PostgreSQL: apt-get install postgresql-15")
-    # Directly below /tmp: the path of a socket must be short.
+    # Directly below /tmp, because the path of a Unix socket must be short.
     folder = Path(tempfile.mkdtemp(prefix="ostiary-", dir="/tmp"))
     try:
         if os.geteuid() == 0:

@@ -1,1 +1,1 @@
-"""A program that stays signed in while its plugin's tokens live five seconds: ``python -m examples.stay_signed_in``."""
+"""A client that stays signed in although its tokens live for five seconds: ``python -m examples.stay_signed_in``."""

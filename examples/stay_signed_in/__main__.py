@@ -1,6 +1,6 @@
-"""Starts the server, writes a kubeconfig, and runs the program: one client, one line, a request a second.
+"""Start the server, write a kubeconfig, and run the client: one client, one line, one request per second.
 
-The clock is real here: this is for watching. Ctrl-C ends it.
+The demo runs in real time. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write_kubeconfig(folder: Path, server: ApiServer, *, password: str) -> Path:
 
 def program(kubeconfig: Path, server: ApiServer, *, requests: int, interval: float) -> None:
     started = time.monotonic()
-    # The one line: everything else here only shows what happens.
+    # The one line that an application needs: everything else here only shows what happens.
     client = ostiary.connect(kubeconfig).httpx()
     revoked = False
     with client:
@@ -60,7 +60,7 @@ def program(kubeconfig: Path, server: ApiServer, *, requests: int, interval: flo
             )
             time.sleep(interval)
             if number > requests // 2 and server.logins > tokens and not revoked:
-                # Right after a new one was issued, so that it is the revocation and not its age that ends it.
+                # Right after a new token was issued, so that it ends by the revocation and not by its age.
                 print("           an administrator revokes every token")
                 server.revoke_everything()
                 revoked = True

@@ -1,4 +1,4 @@
-"""An API server in a few lines: over TLS, with tokens that live five seconds and can be revoked.
+"""An API server in a few lines, over TLS, with tokens that live for five seconds and can be revoked.
 
 POST /login   {"password": ...}  -> {"token": ..., "expires_in": 5}
 GET  /api/v1/namespaces/default/pods   with a token that is neither expired nor revoked

@@ -1,4 +1,4 @@
-"""The exec plugin of this example: asks the cluster itself for a token, with a password from its environment."""
+"""The exec plugin of this example: requests a token from the cluster itself, with a password from its environment."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Builds `ostiary_provider_sdk._core`: the modules of ostiary that an image credential provider needs, and no others.
+"""Hatchling build hook for `ostiary_provider_sdk._core`: the ostiary modules that an image credential provider needs.
 
-    ostiary.sdk.image_provider -> every module of ours that it imports, wherever -> copies under another name
+    ostiary.sdk.image_provider  ->  every ostiary module that it imports, at any depth  ->  copies under another name
 
-The name is another one so that this distribution and ostiary can be installed side by side. Used by hatchling. In a
-source distribution the copies are there already.
+The other name allows this distribution and ostiary to be installed side by side. A source distribution contains the
+copies already.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write_core(source: Path, core: Path) -> None:
 
 
 def needed_modules(source: Path) -> list[str]:
-    """`ENTRY` and every module of ours that it imports, directly or not, also inside a function."""
+    """Return `ENTRY` and every ostiary module that it imports, directly or indirectly, also inside functions."""
     needed: set[str] = set()
     waiting = [ENTRY]
     while waiting:
@@ -73,6 +73,6 @@ def _imports(source: Path, module: str) -> Iterator[str]:
 def _file_of(source: Path, module: str) -> Path:
     file = source.joinpath(*module.split(".")).with_suffix(".py")
     if not file.is_file():
-        # The __init__ of a package would bring everything in it along.
+        # The __init__ of a package would add everything that it imports.
         raise ValueError(f"{module} is a package: import from the module that has the name")
     return file

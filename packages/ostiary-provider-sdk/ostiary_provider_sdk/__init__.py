@@ -1,4 +1,4 @@
-"""For those who write image credential providers, which the kubelet runs: everything but the identity system.
+"""SDK for image credential providers, the programs that the kubelet runs to get credentials for image registries.
 
     from datetime import timedelta
     from ostiary_provider_sdk import ImageCredentials, ImageRequest, image_provider
@@ -10,7 +10,7 @@
     if __name__ == "__main__":
         main()
 
-`_core` is made from the source of ostiary when this package is built; its modules are not for others to import.
+`_core` is generated from the source of ostiary when this package is built. Its modules are private.
 """
 
 from ostiary_provider_sdk._core.model import Secret

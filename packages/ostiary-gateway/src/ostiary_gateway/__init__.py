@@ -1,1 +1,1 @@
-"""Door 3: request, user, decision, upstream."""
+"""The gateway: authenticates and authorizes requests, and forwards them to an upstream."""

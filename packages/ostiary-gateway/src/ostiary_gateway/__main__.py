@@ -1,4 +1,4 @@
-"""``python -m ostiary_gateway`` is the program ``ostiary-gateway``."""
+"""Run ``ostiary-gateway`` with ``python -m ostiary_gateway``."""
 
 import sys
 

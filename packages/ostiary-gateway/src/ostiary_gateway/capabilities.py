@@ -1,12 +1,11 @@
-"""What a provider can do beyond its contract, and what it implies: looked up here, and checked when it is loaded.
+"""Look up the optional capabilities of providers.
 
     contract   what a provider of a type must have          `ostiary_gateway.interfaces`
-    ability    methods or values that are used if it has them: `revalidate`, `decide`, `probe`
+    ability    optional methods or values: `revalidate`, `decide`, `probe`
     trait      a bool that says what it needs or implies: `shared_between_processes`, `proves_nothing`
 
-Everything that uses an ability or a trait asks here, with `ability` and `has_trait`; ``ostiary-gateway plugins`` shows
-what `describe` finds; `ostiary_gateway.contract_violations` checks a provider when it is built. Members are looked at
-without evaluating properties, which may fail.
+Callers use `ability` and `has_trait`; `ostiary_gateway.contract_violations` checks a provider when it is built. Members
+are read without evaluating properties, which may fail.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ CONTRACTS: Mapping[str, type] = MappingProxyType(
         "key": KeyProvider,
     }
 )
-# Mappers ask nobody, and a store must be closed by its contract.
+# Mappers have no external system, and a store is closed by its contract.
 _OUTSIDE = (Probes, Closes)
 ABILITIES: Mapping[str, tuple[type, ...]] = MappingProxyType(
     {
@@ -139,7 +138,7 @@ TRAITS: Mapping[str, tuple[type, ...]] = MappingProxyType(
 
 
 def members(protocol: type) -> tuple[str, ...]:
-    """The methods and values that *protocol* asks for, as they stand in its class."""
+    """Return the methods and values that *protocol* requires, in the order of its class."""
     names = dict.fromkeys(name for name in vars(protocol) if not name.startswith("_"))
     names |= dict.fromkeys(inspect.get_annotations(protocol))
     return tuple(names)
@@ -149,20 +148,20 @@ _PROTOCOLS = {
     protocol for protocols in (CONTRACTS.values(), *ABILITIES.values(), *TRAITS.values()) for protocol in protocols
 }
 _MEMBERS = MappingProxyType({protocol: members(protocol) for protocol in _PROTOCOLS})
-# Names that mean something to the gateway, if only in a provider of another type.
+# Names with a meaning for the gateway, if only in a provider of another type.
 KNOWN_NAMES = frozenset(name for names in _MEMBERS.values() for name in names) | {"from_config", "from_address"}
 
 
-# --- using them ---
+# Lookup.
 
 
 def ability(provider: object, protocol: type[P]) -> P | None:
-    """*provider* as *protocol*, if it has that ability. None stands for a method that is switched off."""
+    """Return *provider* as *protocol* if it has that capability, or None. A method set to None counts as absent."""
     return provider if _has(provider, protocol) else None  # type: ignore[return-value]  # as the members say
 
 
 def has_trait(provider: object, protocol: type) -> bool:
-    """Whether *provider* declares the trait; a trait that is not declared is False."""
+    """Whether *provider* declares the bool and it is True."""
     (name,) = _MEMBERS[protocol]
     return _has(provider, protocol) and getattr(provider, name) is True
 
@@ -172,27 +171,27 @@ def _has(provider: object, protocol: type) -> bool:
 
 
 def raw_member(provider: object, name: str) -> object:
-    """The member as it is stored: a property is not evaluated. None if there is none, or it is None."""
+    """Return the member as it is stored, without evaluating a property. None if there is none, or it is None."""
     member: object = inspect.getattr_static(provider, name, None)
     if member is None and inspect.getattr_static(type(provider), "__getattr__", None) is not None:
-        # It passes on what it does not have itself, as a wrapper around another provider does.
+        # A wrapper around another provider, which delegates missing attributes.
         return getattr(provider, name, None)
     return member
 
 
-# --- what the catalog shows ---
+# Listing.
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a provider's class says: the members of its abilities, and its traits, None where settings decide."""
+    """What a provider's class declares: members of optional Protocols, and bools; None if an instance decides."""
 
     abilities: tuple[str, ...]
     traits: Mapping[str, bool | None]
 
 
 def describe(plugin_type: str, provider: type) -> Description:
-    """What *provider* declares. What only an instance has is not seen, unless the class annotates it."""
+    """Describe *provider*. Members that only instances have are not found, unless the class annotates them."""
     annotated = {name for each in provider.__mro__ for name in inspect.get_annotations(each)}
     abilities = tuple(
         name

@@ -1,11 +1,11 @@
-"""Finds the installed providers by their entry points, and loads those that the configuration names.
+"""Find the installed providers by their entry points, and load those that the configuration names.
 
     [project.entry-points."ostiary.authorization"]
     rbac = "ostiary_gateway.providers.rbac:RbacAuthorization"
 
-Ours are declared exactly like anybody's. A plugin is imported only when it is named: installing a package must not
-be enough to run its code in an authentication server. Its life is: load, `from_config`, use, `close`. What it can do
-beyond its contract is told by `ostiary_gateway.capabilities`.
+Bundled providers are declared like third-party ones. A plugin is imported only when the configuration names it:
+installing a package must not be enough to run its code in an authentication server. Lifecycle: load, `from_config`,
+use, `close`. For optional capabilities see `ostiary_gateway.capabilities`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
 
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit", "key")
-# Not a type of plugin: it tells which authorization provider reads files with a certain ending.
+# Not a type of plugin: maps the ending of a policy file to the authorization provider that reads it.
 _POLICY_FILE = "policy_file"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a provider may rely on while it is built: its name in the configuration, and where that file lies.
+    """What a provider may use while it is built: its name in the configuration, and the directory of that file.
 
-    What it counts in `counts` is counted once for all workers of the gateway, and outlives a reload. `external_url` is
-    what browsers and programs call the gateway.
+    `counts` are shared by all workers of the gateway, and survive a reload. `external_url` is the URL of the gateway
+    for browsers and clients.
     """
 
     name: str = ""
@@ -40,16 +40,16 @@ class Context:
     external_url: str = ""
 
     def path(self, text: str) -> Path:
-        """A path of the configuration; a relative one is meant from the file that names it."""
+        """Resolve a path of the configuration; a relative one is relative to the file that contains it."""
         return self.directory / Path(text).expanduser()
 
 
 @runtime_checkable
 class Configurable(Protocol):
-    """What an entry point must lead to.
+    """What an entry point must refer to.
 
-    `from_config` reads its own settings from *fields* and notes every mistake there (`fields.problem`), so that
-    all mistakes of a file are told at once. It opens nothing that it would have to close.
+    `from_config` reads its own settings from *fields* and reports every error there (`fields.problem`), so that all
+    errors of a file are reported together. It must not acquire resources that need closing.
     """
 
     @classmethod
@@ -57,17 +57,17 @@ class Configurable(Protocol):
 
 
 def load(plugin_type: str, name: str) -> type[Configurable]:
-    """The class behind *name*; raises `ConfigurationError` if there is none, two, or a broken one."""
+    """Return the class of *name*; raises `ConfigurationError` if there is none, two, or a broken one."""
     return cast("type[Configurable]", load_class(plugin_type, name))
 
 
 def policy_endings() -> Mapping[str, str]:
-    """The authorization provider that reads policy files with an ending, as packages declare it. Nothing is loaded.
+    """Return the authorization provider for each ending of policy files, as packages declare it. Nothing is imported.
 
         [project.entry-points."ostiary.policy_file"]
         cedar = "ostiary_gateway.providers.cedar:CedarAuthorization"
 
-    An ending that two packages claim for different providers is left out: somebody must say which one is meant.
+    An ending that two packages claim for different providers is omitted: the operator must choose explicitly.
     """
     names = {entry.target: entry.name for entry in list_entries("authorization")}
     claims: dict[str, set[str]] = {}
@@ -78,12 +78,12 @@ def policy_endings() -> Mapping[str, str]:
 
 
 def type_for_key(plugin_type: str, key: str) -> str | None:
-    """The provider that a key of the configuration stands for, as its package declares it. Nothing is loaded.
+    """Return the provider that a configuration key stands for, as its package declares it. Nothing is imported.
 
         [project.entry-points."ostiary.audit_key"]
         log = "ostiary_gateway.audit.file_sink:FileAudit"
 
-    None if nobody declares the key, or two packages do for different providers.
+    None if no package declares the key, or two do for different providers.
     """
     names = {entry.target: entry.name for entry in list_entries(plugin_type)}
     points = installed_entry_points(f"{plugin_type}_key").select(name=key)

@@ -1,8 +1,7 @@
-"""Whether a provider keeps its contract and its abilities, as far as their members tell: spelling, arguments, async.
+"""Check a provider against its contract and capabilities: presence, spelling, arguments and async of its members.
 
-Called by `gateway.config.providers` for each provider that it builds, and by the suites of `ostiary_gateway.testing`.
-Without this check, a misspelt ability would be absent without a word, and one of another shape would fail when it is
-needed.
+Without this check, a misspelt capability would be silently absent, and one with a wrong signature would fail when it is
+first used.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from typing import get_type_hints
 
 from ostiary_gateway.capabilities import ABILITIES, CONTRACTS, KNOWN_NAMES, TRAITS, members, raw_member
 
-# Whether a name was likely meant to be another one. Pure; called by `ostiary_gateway.contract_violations`.
-
-# A replaced letter makes another word too easily where there are few: prove and probe, roles_for and rules_for.
+# Replacing a letter of a short name easily yields another word: prove and probe, roles_for and rules_for.
 _LONG, _VERY_LONG = 9, 10
 
 
 def is_misspelt(name: str, meant: str) -> bool:
-    """Whether *name* was likely meant to be *meant*.
+    """Whether *name* is probably a misspelling of *meant*.
 
-    Capitals and underscores do not count. Otherwise one letter may be added, left out, or swapped with the next; in a
-    long name replaced as well. In a very long one that begins with the same letter there may be two such mistakes. Very
-    short names (``lint``, ``path``) are near to too many others, so nothing else is taken for them.
+    Ignores capitals and underscores. One letter may be added, omitted, or swapped with the next; in a long name also
+    replaced. A very long name with the same first letter may have two such errors. Very short names (``lint``,
+    ``path``) resemble too many others, so only an exact match counts.
     """
     spelling, right = name.replace("_", "").lower(), meant.replace("_", "").lower()
     if spelling == right:
@@ -38,7 +35,7 @@ def is_misspelt(name: str, meant: str) -> bool:
 
 
 def _edits(one: str, other: str) -> int:
-    """How many letters must be added, removed, replaced, or swapped with the next, to make one of the other."""
+    """Return the edit distance: letters added, removed, replaced, or swapped with the next."""
     rows = [list(range(len(other) + 1))]
     for index, letter in enumerate(one, 1):
         row = [index]
@@ -52,14 +49,14 @@ def _edits(one: str, other: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ContractViolation:
-    """How a provider fails its contract or one of its abilities, and what to do about it."""
+    """How a provider violates its contract or a capability, and how to fix it."""
 
     message: str
     hint: str | None = None
 
 
 def flaws(plugin_type: str, provider: object) -> tuple[ContractViolation, ...]:
-    """What is wrong with *provider*, an instance or a class: members missing, misspelt, or of another shape."""
+    """Return the violations of *provider*, an instance or a class: missing, misspelt or incompatible members."""
     contract = CONTRACTS[plugin_type]
     missing = next((name for name in members(contract) if raw_member(provider, name) is None), None)
     if missing is not None:
@@ -97,7 +94,7 @@ def _wrong_members(provider: object, protocol: type) -> Iterator[ContractViolati
     for name in members(protocol):
         raw = raw_member(provider, name)
         if isinstance(raw, property):
-            # Evaluated when it is needed: it may depend on what cannot be read yet.
+            # Not evaluated here: it may depend on data that is not available yet.
             continue
         if name in hints:
             yield from _wrong_value(provider, name, raw, hints[name])
@@ -142,13 +139,13 @@ def _may_be_awaited(method: Callable[..., object]) -> bool:
         return True
     if inspect.iscoroutinefunction(type(method).__call__):
         return True
-    # A plain function may return what another one made to be awaited, if it says so.
+    # A plain function may return an awaitable; its annotation says so.
     returned = str(getattr(inspect.unwrap(method), "__annotations__", {}).get("return", ""))
     return any(word in returned for word in ("Awaitable", "Coroutine", "Future", "Task"))
 
 
 def _signature(provider: object, method: Callable[..., object], raw: object) -> inspect.Signature | None:
-    """The parameters without ``self``; None where they cannot be known."""
+    """Return the parameters without ``self``; None if they cannot be determined."""
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
@@ -159,7 +156,7 @@ def _signature(provider: object, method: Callable[..., object], raw: object) -> 
 
 
 def _accepts(signature: inspect.Signature, wanted: inspect.Signature) -> bool:
-    """Whether every call that *wanted* allows fits: with all arguments, and with those alone that have no default."""
+    """Whether every call that *wanted* allows fits: with all arguments, and with only those that have no default."""
     required = [parameter for parameter in wanted.parameters.values() if parameter.default is parameter.empty]
     return all(_binds(signature, each) for each in (wanted.parameters.values(), required))
 
@@ -187,11 +184,11 @@ def _owner(provider: object) -> str:
     return provider.__name__ if isinstance(provider, type) else type(provider).__name__
 
 
-# --- misspelt names ---
+# Misspelt names.
 
 
 def _near_names(provider: object, right_name: str, protocol: type) -> Iterator[str]:
-    """Public names of *provider* that are nearly *right_name*, and like it a method or a value."""
+    """Yield public names of *provider* that resemble *right_name* and, like it, are a method or a value."""
     for name in _public_names(provider):
         if is_misspelt(name, right_name) and _is_method(provider, name) == _is_method(protocol, right_name):
             yield name

@@ -1,4 +1,4 @@
-"""The network that an IP address belongs to, as rate limits and fair queuing count sources."""
+"""Networks of client addresses, as rate limits and fair queuing count them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ipaddress import IPv6Address, ip_address
 
 
 def network(address: str) -> str:
-    """An IPv4 address, or the network that one subscriber has all the IPv6 addresses of."""
+    """Return an IPv4 address itself, and for IPv6 the /64 network, which belongs to one subscriber."""
     if ":" not in address:
         return address
     try:

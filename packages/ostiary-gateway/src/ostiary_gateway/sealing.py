@@ -1,9 +1,9 @@
-"""Text that is kept in a store and can be read only by whoever has a secret that the store does not have.
+"""Encrypt text in a store with a secret that the store does not have.
 
     secret (a cookie, a code, a token that the client holds)  ->  key  ->  AES-GCM
 
-Called for what logins under way remember, and for what an identity provider keeps for a session. The secrets are
-random and long, so a digest is enough of a key derivation.
+Used for login transactions, and for the state of an identity provider in a session. The secrets are random and long, so
+a digest suffices as key derivation.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _NONCE_BYTES = 12
 
 
 def derived_key(use: bytes, kind: bytes, secret: str) -> bytes:
-    """32 bytes of *secret* for one use and one kind of text: what is found out about one tells nothing of another."""
+    """Derive a 32-byte key of *secret* for one use and one kind of text. Keys of different uses are independent."""
     return sha256(b"ostiary\0" + use + b"\0" + kind + b"\0" + secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def seal(plain: bytes, kind: bytes, secret: str) -> bytes:
-    # Imported where it is needed: commands that read a store's sessions open nothing.
+    # Imported lazily: commands that only list a store's sessions decrypt nothing.
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     nonce = os.urandom(_NONCE_BYTES)
@@ -29,7 +29,7 @@ def seal(plain: bytes, kind: bytes, secret: str) -> bytes:
 
 
 def unseal(sealed: bytes, kind: bytes, secret: str) -> bytes | None:
-    """None if it was not sealed with this secret and for this kind."""
+    """Decrypt *sealed*; None if it was not sealed with this secret and for this kind."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -1,13 +1,13 @@
-"""ostiary: authentication for those who run or program Kubernetes.
+"""ostiary: authentication for users and developers of Kubernetes.
 
     import ostiary
-    client = ostiary.connect().httpx()      # signed in the way kubectl is, and it stays so
 
-The names below are the public ones. They are imported when first used, so that ``import ostiary`` costs
-next to nothing.
+    client = ostiary.connect().httpx()      # authenticates like kubectl, and refreshes the credential
+
+The names below are public. They are imported on first use, so that ``import ostiary`` is fast.
 """
 
-# Not from typing: that alone would cost more than everything else here.
+# Not from typing, whose import would take longer than everything else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ostiary.client.authenticator import Authenticator

@@ -1,32 +1,32 @@
 """Every exception that ostiary raises.
 
     OstiaryError
-    ├── ConfigurationError       a file or an option is wrong: mend it, then try again
+    ├── ConfigurationError       a file or an option is invalid: fix it, then try again
     │   ├── LibraryMissing       an extra is not installed: the hint says what to install
     │   ├── ImageNameError       a text is not the name of an image
-    │   └── ScopeError           a scope for a token cannot be read, or is wider than it may be
+    │   └── ScopeError           a token scope is invalid, or wider than allowed
     ├── CredentialError          there is no credential, so no request was sent
-    │   ├── PluginRefused        the policy of this program does not let the command run
+    │   ├── PluginRefused        the plugin policy of this process does not allow the command
     │   ├── PluginNotFound       the command does not exist or cannot be executed
-    │   ├── PluginNotInteractive it needs a person at a terminal, and there is none
+    │   ├── PluginNotInteractive it needs a user at a terminal, and there is none
     │   ├── PluginFailed         it ran and failed: exit code, signal, time limit
-    │   ├── AnswerInvalid        it ran, and what it printed is not a credential
-    │   ├── BackingOff           it failed a moment ago and is not run again yet (`retry_after`)
-    │   ├── SourceFailed         the program's own source of credentials failed, or gave none that can be used
+    │   ├── AnswerInvalid        it ran, and its output is not a credential
+    │   ├── BackingOff           it failed recently and is not run again yet (`retry_after`)
+    │   ├── SourceFailed         the application's own credential source failed, or returned an unusable credential
     │   └── RequestNotSigned     a request signer failed, or cannot sign this request
     ├── TransportError           TLS or a proxy cannot be set up as configured
-    │   └── KeyUnusable          a key that is kept elsewhere cannot be opened, or does not sign: `code` says why
-    │       ├── PinNeeded        its device asks for a PIN, and was given none
-    │       └── PinWrong         its device refused the PIN: nothing tries that one again
-    ├── LoginRefused             an identity or group provider says no: this is not somebody it lets in
-    ├── AccessRefused            a request to an API that checks itself is refused; `status` and `body` are the answer
-    ├── TooManyRequests          somebody asks more than their share: come again after `retry_after` seconds
-    └── ProviderError            a provider, a store or an upstream could not be asked: not a "no", and no "yes"
-        └── AuditUnavailable     an event cannot be stored, so what it is about must not happen
+    │   └── KeyUnusable          a device key cannot be opened, or does not sign: see `code`
+    │       ├── PinNeeded        its device requires a PIN, and none is available
+    │       └── PinWrong         its device rejected the PIN, which is not tried again
+    ├── LoginRefused             an identity or group provider denied the sign-in
+    ├── AccessRefused            a request to an API that checks itself is denied; `status` and `body` are the response
+    ├── TooManyRequests          a user exceeded a limit: try again after `retry_after` seconds
+    └── ProviderError            a provider, a store or an upstream is unavailable: no decision either way
+        └── AuditUnavailable     an event cannot be stored, so its action must not happen
 
-The class says what a caller can do about it. `code` is stable, and each one has its paragraph in
-``docs/reference/errors.md``. An error never carries what a plugin printed on stdout: what could not be
-decoded may be the token itself.
+The class says what a caller can do about it. `code` is stable, and each one is documented in
+``docs/reference/errors.md``. An error never contains a plugin's stdout: what could not be decoded may be the token
+itself.
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ CODES: dict[str, str] = {
 
 
 class OstiaryError(Exception):
-    """The base of them all: what happened, and as far as known its cause, place and remedy."""
+    """The base class: a summary, and as far as known the cause, position and remedy."""
 
     default_code = "config-invalid"
-    # Whom it is about, as far as known, for the operator's log.
+    # The affected user, as far as known, for the operator's log.
     username: str = ""
 
     def __init__(
@@ -173,7 +173,7 @@ class OstiaryError(Exception):
         super().__init__(summary)
 
     def lines(self) -> list[tuple[str, str]]:
-        """The parts below the summary, as a person reads them: (name, text)."""
+        """Return the lines below the summary for display: (name, text)."""
         parts = [("cause", self.cause), ("where", self.where), ("hint", self.hint), ("code", self.code)]
         return [(name, str(text)) for name, text in parts if text]
 
@@ -186,10 +186,10 @@ class OstiaryError(Exception):
         return "\n".join(rows)
 
     def again(self) -> Self:
-        """The same error as a new object, for another caller.
+        """Return a copy of this error for another caller.
 
-        Many callers wait for one plugin run; raising one exception object in all their threads would
-        tangle their tracebacks.
+        Many callers wait for one plugin run. Raising one exception object in all their threads would mix up their
+        tracebacks.
         """
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
@@ -199,7 +199,7 @@ class OstiaryError(Exception):
 
 
 class ConfigurationError(OstiaryError):
-    """A file or an option is wrong. `problems` lists every mistake found, not only the first."""
+    """A file or an option is invalid. `problems` lists all errors found."""
 
     def __init__(self, summary: str, *, problems: Sequence[Problem] = (), **parts: object) -> None:
         self.problems = tuple(problems)
@@ -212,7 +212,7 @@ class ConfigurationError(OstiaryError):
 
 
 class LibraryMissing(ConfigurationError, ModuleNotFoundError):
-    """An extra is not installed. Also a `ModuleNotFoundError`, for programs that look for one."""
+    """An extra is not installed. Also a `ModuleNotFoundError`, for code that catches that."""
 
     default_code = "library-missing"
 
@@ -248,7 +248,7 @@ class PluginNotInteractive(CredentialError):
 
 
 class PluginFailed(CredentialError):
-    """`exit_code` is what the plugin ended with; -1 when a signal or we ended it."""
+    """The plugin ran and failed. `exit_code` is -1 if it was ended by a signal or by us."""
 
     default_code = "exec-plugin-failed"
 
@@ -262,7 +262,7 @@ class AnswerInvalid(CredentialError):
 
 
 class BackingOff(CredentialError):
-    """The plugin is not run again for `retry_after` seconds; `__cause__` is why."""
+    """The plugin is not run again for `retry_after` seconds. `__cause__` is the last failure."""
 
     default_code = "exec-plugin-backing-off"
 
@@ -284,13 +284,13 @@ class TransportError(OstiaryError):
 
 
 class KeyUnusable(TransportError):
-    """A key that is kept elsewhere cannot be opened, or does not sign: `code` tells which."""
+    """A device key cannot be opened, or does not sign. `code` says which."""
 
     default_code = "key-device-failed"
 
 
 class PinNeeded(KeyUnusable):
-    """`label` is what a person calls the device."""
+    """The device requires a PIN. `label` is its display name."""
 
     default_code = "key-pin-needed"
 
@@ -304,10 +304,10 @@ class PinWrong(KeyUnusable):
 
 
 class LoginRefused(OstiaryError):
-    """The answer is no. The summary may be shown to the person; the cause is for the log.
+    """The sign-in is denied. The summary may be shown to the user; the cause is for the log.
 
-    The client gets a 403; with `www_authenticate` a 401, since another proof may do; with `retry_after` (seconds)
-    a 429, since now is too early for any.
+    The client gets a 403; with `www_authenticate` a 401, because other credentials may succeed; with `retry_after`
+    (seconds) a 429, because it is too early for any.
     """
 
     default_code = "login-refused"
@@ -321,10 +321,10 @@ class LoginRefused(OstiaryError):
 
 
 class AccessRefused(OstiaryError):
-    """A request to an API that checks tokens and policy itself is refused, or could not be decided.
+    """A request to an API that checks tokens and policy itself is denied, or could not be decided.
 
-    `status`, `headers` and `body` are the answer to send: a Kubernetes ``Status`` that tells nothing of the cause. The
-    middleware sends it; a framework that catches exceptions itself needs a handler that does. `cause` is for the log.
+    `status`, `headers` and `body` are the response: a Kubernetes ``Status`` that does not reveal the cause. The
+    middleware sends it. A framework that catches exceptions itself needs a handler that does. `cause` is for the log.
     """
 
     default_code = "access-refused"
@@ -339,15 +339,15 @@ class AccessRefused(OstiaryError):
 
     @property
     def response(self) -> tuple[bytes, int, list[tuple[str, str]]]:
-        """Body, status and headers, as Flask takes them from a handler."""
+        """Body, status and headers, in the form that Flask accepts from a handler."""
         return self.body, self.status, list(self.headers)
 
 
 class ProviderError(OstiaryError):
-    """Nobody could be asked, so nothing is known: the door stays shut, and the caller may try again later.
+    """A provider, a store or an upstream is unavailable, so access is not granted. The caller may retry later.
 
-    `reported` is what the outside system itself said went wrong, if it did. A person who signs in may read it: it must
-    be short, and hold no secret.
+    `reported` is the error that the external system itself reported, if any. It may be shown to the user who signs in,
+    so it must be short and contain no secret.
     """
 
     default_code = "provider-failed"
@@ -362,7 +362,7 @@ class AuditUnavailable(ProviderError):
 
 
 class TooManyRequests(OstiaryError):
-    """The limits of the gateway are used up; nothing was asked of anybody. Waiting `retry_after` seconds helps."""
+    """A limit of the gateway is exhausted; the request was not processed. Retry after `retry_after` seconds."""
 
     default_code = "too-many-requests"
 

@@ -1,11 +1,11 @@
-"""What an exec plugin is told in ``KUBERNETES_EXEC_INFO``, for plugins with an HTTP client of their own choice.
+"""Read ``KUBERNETES_EXEC_INFO``, for exec plugins with an HTTP client of their own.
 
     from ostiary import exec_info
 
     info = exec_info.load_from_env()
     endpoint = info.endpoint()              # base_url, ssl_context, proxy, headers
 
-Those who do not want to care about versions, stdout and exit codes either use `ostiary.sdk`.
+`ostiary.sdk` also handles versions, stdout and exit codes.
 """
 
 from ostiary.sdk.exec_info import ClusterEndpoint, ExecInfo, load, load_from_env

@@ -1,6 +1,6 @@
-"""The nouns of ostiary: values without behaviour, frozen, and without any input or output.
+"""The value types of ostiary: immutable, without behavior or input and output.
 
-Everything else in the package speaks in these. JSON spellings stay in `ostiary.wire`.
+Used throughout the package. JSON field names stay in `ostiary.wire`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NoReturn, Protocol
 
 
 class Secret:
-    """Text that must not be shown.
+    """A text that must not be shown.
 
-    It prints as ``Secret(***)``, compares in constant time, and refuses to be formatted or pickled; only `reveal()`
-    gives the text, so every use of it can be found by searching for that name.
+    Its repr is ``Secret(***)``. It compares in constant time and cannot be formatted or pickled. Only `reveal()`
+    returns the text, so every use can be found by searching for that name.
     """
 
     __slots__ = ("_text",)
@@ -31,7 +31,7 @@ class Secret:
         return "Secret(***)"
 
     def __format__(self, spec: str) -> NoReturn:
-        # The mask would end up in what is formatted: a file, a header, a command line.
+        # Otherwise the mask would end up in a file, a header or a command line.
         raise TypeError("a Secret cannot be formatted: use reveal() for its text, or !r to print it masked")
 
     def __bool__(self) -> bool:
@@ -57,9 +57,9 @@ class Secret:
 
 
 class SignatureScheme(Enum):
-    """What a `DeviceKey` is asked for: how the digest was made, and for RSA how it is padded.
+    """A signature algorithm for `DeviceKey`: the hash of the digest, and for RSA the padding.
 
-    PSS has a salt as long as the digest, and MGF1 with the same hash (RFC 8446, 4.2.3).
+    The salt of PSS is as long as the digest, and MGF1 uses the same hash (RFC 8446, 4.2.3).
     """
 
     ECDSA_SHA256 = "ecdsa-sha256"
@@ -74,15 +74,16 @@ class SignatureScheme(Enum):
 
     @property
     def hash_name(self) -> str:
-        """As `hashlib` has it."""
+        """The name in `hashlib`."""
         return self.value.rpartition("-")[2]
 
 
 class DeviceKey(Protocol):
-    """A private key that is kept elsewhere, in a token, a TPM or a service: it signs, and that is all it does.
+    """A private key in a token, a TPM or a service, which can only sign.
 
-    Threads share it, so `sign` may be called by several at once. A handshake waits for it: what cannot answer must
-    raise, in bounded time. Raise `ostiary.errors.KeyUnusable`; other exceptions are told as they are.
+    Threads share it, so `sign` may be called concurrently. A TLS handshake waits for it, so `sign` must raise within
+    bounded time if the device does not respond. Raise `ostiary.errors.KeyUnusable`; other exceptions are reported as
+    they are.
     """
 
     @property
@@ -90,15 +91,15 @@ class DeviceKey(Protocol):
         """The public half: an EC or RSA public key of the library ``cryptography``."""
 
     def sign(self, digest: bytes, scheme: SignatureScheme) -> bytes:
-        """The signature over *digest*: for ECDSA two numbers in DER, for RSA as long as the key."""
+        """Return the signature of *digest*: in DER for ECDSA, as long as the key for RSA."""
 
     def close(self) -> None:
-        """Let go of the device. It may be called twice; `sign` is not called after it."""
+        """Release the device. May be called twice; `sign` is not called afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """A client certificate chain in PEM, and its private key: PEM as well, in memory only, or a key that signs."""
+    """A client certificate chain in PEM, and its private key: PEM in memory, or a `DeviceKey`."""
 
     chain_pem: str
     key_pem: Secret = field(default_factory=lambda: Secret(""))
@@ -109,10 +110,10 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Credential:
-    """What a client presents: a token, a client certificate, or both, and when they expire.
+    """A token, a client certificate, or both, and when they expire.
 
-    Compared by identity: a plugin may answer twice with the same token, and the second answer is
-    still newer than the first. `basic` is the username and password of old kubeconfigs.
+    Compared by identity: a plugin may return the same token twice, and the second credential is still newer than the
+    first. `basic` is the username and password of old kubeconfigs.
     """
 
     token: Secret | None = None
@@ -123,7 +124,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stood: the file it came from, the path inside it, and the line."""
+    """The position of a value: the file, the path inside it, and the line."""
 
     file: str | None = None
     path: str = ""
@@ -138,7 +139,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a configuration, and where it stands."""
+    """One error in a configuration, and its position."""
 
     message: str
     place: Place = field(default_factory=Place)
@@ -148,14 +149,14 @@ class Problem:
         return f"{self.place}: {self.message}"
 
 
-# --- the gateway's nouns: who asks, what is asked, what was decided ---
+# --- gateway: users, requests, decisions ---
 
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """Who someone is, as in a TokenReview. The strings mean what the providers say they mean, and nothing to us.
+    """A user, as in a TokenReview. The gateway does not interpret the strings; the providers define their meaning.
 
-    `extra` is sorted by key, and each key stands once, so that equal users are equal values.
+    `extra` is sorted by key, and keys are unique, so that equal users are equal values.
     """
 
     username: str
@@ -166,7 +167,7 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One condition of a selector, as in a SubjectAccessReview: ``key operator values``."""
+    """One requirement of a selector, as in a SubjectAccessReview: ``key operator values``."""
 
     key: str
     operator: str
@@ -175,14 +176,15 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """What a request asks for, whoever sends it.
+    """The attributes of a request, regardless of its user.
 
-    Both views of it are here: `verb` is the Kubernetes verb of today (get, list, watch, create, ...), `method`
-    and `modifier` are the design document's. For a path that is no resource's, `is_resource` is false and only
-    `verb`, `method`, `modifier` and `path` are set. Selectors are None where the request has none that can be read.
-    `upstream` is the name of the upstream that would serve it; empty for the gateway's own API, and where a cluster
-    asks us through a webhook. `of_kubernetes` says that a Kubernetes API is asked, so the paths of its discovery are
-    that and nothing else.
+    It contains both forms: `verb` is the current Kubernetes verb (get, list, watch, create, ...), `method` and
+    `modifier` are the design document's. For a path that is not a resource, `is_resource` is false and only `verb`,
+    `method`, `modifier` and `path` are set. Selectors are None if the request has no readable one.
+
+    `upstream` is the name of the upstream that would serve it. It is empty for the gateway's built-in API and for
+    webhook requests from a cluster. `of_kubernetes`: the request is for a Kubernetes API, so its discovery paths have
+    no other meaning.
     """
 
     verb: str
@@ -204,20 +206,20 @@ class RequestInfo:
 
     @property
     def object_namespace(self) -> str:
-        """The document's Namespace: empty when the object is itself a namespace."""
+        """The design document's Namespace: empty if the object itself is a namespace."""
         return "" if self.resource == "namespaces" else self.namespace
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What an authorization provider decides on: who asks, and for what."""
+    """The input of an authorization provider: user and request."""
 
     user: UserInfo
     request: RequestInfo
 
     @property
     def upstream(self) -> str:
-        """Where it would be done: a right at one upstream need not be one at another."""
+        """The upstream of the request. A permission for one upstream does not apply to another."""
         return self.request.upstream
 
 
@@ -229,11 +231,11 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A provider's answer. `reason` is for the operator.
+    """The decision of an authorization provider. `reason` is for the operator.
 
-    `hidden` goes with a refusal: the user may know nothing of what is there. If the operator has set
-    ``authorization.hideDenied``, the answer to a read is then the one that a missing object gets (404); otherwise, and
-    for everything that changes, watches or connects, it is "forbidden" (403).
+    `hidden` accompanies a denial: the user must not learn what exists. If the operator has set
+    ``authorization.hideDenied``, the response to a read is that for a missing object (404). Requests that change, watch
+    or connect always get "forbidden" (403).
     """
 
     verdict: Verdict

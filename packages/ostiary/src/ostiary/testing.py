@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A fake clock for tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 
 class FakeClock:
-    """Implements `ostiary.core.clock.Clock`; `advance` moves both of its hands, `set_back` only the time of day."""
+    """A `ostiary.core.clock.Clock` for tests. `advance` moves both clocks, `set_back` only the wall clock."""
 
     def __init__(self, now: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = now
@@ -24,5 +24,5 @@ class FakeClock:
         self._monotonic += step.total_seconds()
 
     def set_back(self, seconds: float = 0, *, minutes: float = 0, hours: float = 0) -> None:
-        """Somebody corrects the time of day: only that hand moves."""
+        """Set back the wall clock, as an administrator would. The monotonic clock does not change."""
         self._now -= timedelta(seconds=seconds, minutes=minutes, hours=hours)

@@ -1,8 +1,5 @@
-"""Identities for programs: service accounts of the gateway's own, and named API tokens of people and accounts.
+"""Identities of workloads: the gateway's service accounts, and named API tokens of users and accounts.
 
-service_account    an account, and how it is stored     service_accounts   create, list, disable, delete; their tokens
-api_tokens         named tokens: create, list, revoke   holder_checks      is the holder of a token still somebody
-
-Called by the gateway's own API and by the pages. An account is declared in the configuration or kept in the token
-store as an object; a token of either kind is a session with one access token and nothing to renew it with.
+An account is declared in the configuration or stored in the token store as an object. A token of an account and an API
+token are sessions with one access token and no refresh token.
 """

@@ -1,4 +1,4 @@
-"""Service accounts in the gateway's own API, below ``/apis/ostiary.dev/v1``.
+"""Service accounts and API tokens in the built-in API, below ``/apis/ostiary.dev/v1``.
 
     GET    serviceaccounts[?limit=..][&continue=..]               all namespaces
     GET    namespaces/<namespace>/serviceaccounts                 POST: create
@@ -7,8 +7,12 @@
     GET    namespaces/<namespace>/serviceaccounts/<name>/token    its API tokens
     DELETE namespaces/<namespace>/serviceaccounts/<name>/token?token=<name or id>
 
-Served by `admin_api`. The engine has authorized a request before it gets here: *create* of ``serviceaccounts/token``
-is the right to act as the account.
+    GET    apitokens                                              the caller's own; POST: create
+    DELETE apitokens/<name>                                       by name, or by the id from the list
+
+The engine has authorized a request before it gets here. *create* of ``serviceaccounts/token`` is the right to act as
+the account. ``apitokens`` are always those of the caller; all sessions, API tokens included, are the resource
+``sessions``.
 """
 
 from __future__ import annotations
@@ -34,8 +38,6 @@ from ostiary_gateway.wire.ostiary_dev import (
     decode_body,
     decode_token_request,
 )
-
-# Refusals of the gateway's own API: a Kubernetes ``Status``.
 
 
 def failure(code: int, reason: str, message: str) -> Response:
@@ -133,13 +135,13 @@ class AccountsApi:
 
 
 def check_maker(request: Request) -> None:
-    """Who makes an API token does so in their own name, and with all of their own rights."""
+    """Raise `NotAllowed` unless the caller acts as themselves and with a token that is not scoped."""
     if request.state.impersonates or request.state.delegation:
         raise NotAllowed("an API token is made in one's own name, and not with a narrowed token")
 
 
 def answering(endpoint: Endpoint) -> Endpoint:
-    """*endpoint*, with a ``Status`` for what it refuses. What cannot be asked is answered by the API around it."""
+    """Wrap *endpoint* so that its errors become a Kubernetes ``Status``. The surrounding API handles outages."""
 
     async def answer(request: Request) -> Response:
         try:
@@ -147,7 +149,7 @@ def answering(endpoint: Endpoint) -> Endpoint:
         except AccountRefusal as refusal:
             return failure(refusal.status, refusal.reason, refusal.summary)
         except LoginRefused as refusal:
-            # Revoked at this very moment, or too many tokens.
+            # The session was revoked concurrently, or there are too many tokens.
             return failure(409, "Conflict", refusal.summary)
         except ScopeError as error:
             return failure(400, "BadRequest", f"{error.summary}: {error.cause}" if error.cause else error.summary)
@@ -178,15 +180,6 @@ def _limit(text: str | None) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise ValueError("limit is not a number")
     return int(text) or MOST_LISTED
-
-
-# API tokens in the gateway's own API, below ``/apis/ostiary.dev/v1``: everybody's own.
-#
-#     GET    apitokens             POST apitokens {"spec": {"name": .., "expirationSeconds": .., "scope": ..}}
-#     DELETE apitokens/<name>      the name, or the id from the list
-#
-# Served by `admin_api`. The engine has authorized a request before it gets here; whoever is allowed to list or delete
-# ``apitokens`` sees and ends those of their own. All sessions, API tokens included, are the resource ``sessions``.
 
 
 class ApiTokensApi:

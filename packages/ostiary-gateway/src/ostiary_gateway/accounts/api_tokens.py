@@ -1,8 +1,7 @@
-"""API tokens: named tokens that a person makes for a program. Create, list, revoke.
+"""API tokens: named tokens that a user creates for a workload. Create, list, revoke.
 
-Called by the gateway's own API, the pages and ``ostiary-gateway tokens``. A token is shown once, when it is made. Its
-owner is whoever made it, with the same name and groups, as long as the identity provider knows them; or a service
-account, as long as that is there (`holder_checks`).
+A token is shown once, when it is created. Its owner is the user who created it, with the same name and groups, while
+the identity provider confirms the user; or a service account, while it is active (`owner_revalidation`).
 """
 
 from __future__ import annotations
@@ -22,12 +21,15 @@ from ostiary_gateway.sessions import IssuedToken, Tokens
 
 MOST_PER_OWNER = 50
 LONGEST_NAME = 100
-# Between what made a token and what it may do, in the text by which its owner recognises it.
+# Separates the creator of a token from its scope in `Session.client`, the description that is shown to its owner.
 _SCOPE = "; scope: "
 
 
 class ApiTokens:
-    """*is_checked* tells of an identity provider, by name, whether its users can be checked again."""
+    """Creates, lists and revokes API tokens.
+
+    *is_checked* reports whether the users of the named identity provider can be revalidated.
+    """
 
     def __init__(
         self,
@@ -60,12 +62,12 @@ class ApiTokens:
         scope: str = "",
         client: str = "",
     ) -> IssuedToken:
-        """A token for the user of *owner*, who has signed in.
+        """Create a token for the user of *owner*, which must be a sign-in session.
 
-        With a *scope* it is less than its owner. Raises `ScopeError` for one that cannot be read.
+        With a *scope* it is a scoped token. Raises `ScopeError` for an invalid scope.
         """
         self._check_maker(owner)
-        # First, so that what is revoked from here on ends the new token as well.
+        # Read the number first, so that a concurrent revocation also ends the new token.
         sequence = await self._tokens.sequence()
         if await self._tokens.store.session(owner.id) is None:
             raise NotAllowed("your session has ended: sign in again")
@@ -83,7 +85,7 @@ class ApiTokens:
         scope: str = "",
         client: str = "",
     ) -> IssuedToken:
-        """The same for a service account. *maker* is who asks for it, and has signed in."""
+        """Like `create`, but for a service account. *maker* is the sign-in session of the caller."""
         self._check_maker(maker)
         sequence = await self._tokens.sequence()
         await accounts.get_active(account)
@@ -115,7 +117,7 @@ class ApiTokens:
         return issued
 
     async def _end_if_second(self, new: Session) -> None:
-        """Of two tokens with the same name that were made at the same moment, the later one ends."""
+        """End *new* if another token of the same name was created concurrently, and earlier."""
         same = [each for each in await self.list(new.user.username) if each.name == new.name]
         first = min(same, key=lambda session: (session.created_at, session.id), default=new)
         if first.id != new.id:
@@ -123,13 +125,13 @@ class ApiTokens:
             raise _name_taken(new.name)
 
     async def list(self, username: str) -> list[Session]:
-        """The living API tokens of a user, the newest first."""
+        """Return the live API tokens of a user, newest first."""
         return await self._tokens.store.sessions(
             username=username, kind=SessionKind.API_TOKEN, limit=2 * MOST_PER_OWNER
         )
 
     async def revoke(self, username: str, name: str, *, by: str) -> Session:
-        """End the token of this user that has *name*, or this id. Another user's token counts as unknown."""
+        """End the token of this user with this name or id. Another user's token counts as unknown."""
         for session in await self.list(username):
             if name in (session.name, session.id):
                 await self._tokens.end_session(session, by=by)
@@ -137,7 +139,7 @@ class ApiTokens:
         raise UnknownToken()
 
     def _check_maker(self, maker: Session) -> None:
-        """What a program holds makes no other secrets: whoever steals it could make one that outlives it."""
+        """Raise `NotAllowed` unless *maker* is a sign-in session: a stolen workload token must not create others."""
         if not self.enabled:
             raise NotAllowed("API tokens are switched off at this gateway (apiTokens.enabled)")
         if maker.kind is not SessionKind.SIGN_IN:
@@ -146,7 +148,7 @@ class ApiTokens:
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Whom a token stands for, and who vouches for them."""
+    """Owner of a token, and the provider that vouches for them."""
 
     user: UserInfo
     provider: str
@@ -158,7 +160,7 @@ def _name_taken(name: str) -> AccountConflict:
 
 
 def checked_token_name(name: str) -> str:
-    """*name* without spaces around it; raises `NotPossible` for one that nobody could read or type."""
+    """Return *name* without surrounding spaces. Raises `NotPossible` for a name that cannot be displayed or typed."""
     name = name.strip()
     if not name or len(name) > LONGEST_NAME or not name.isprintable() or "/" in name:
         raise NotPossible(f"the name of an API token is 1 to {LONGEST_NAME} characters that can be shown, without a /")
@@ -166,10 +168,10 @@ def checked_token_name(name: str) -> str:
 
 
 def scope_of(session: Session) -> str:
-    """What an API token was narrowed to, as its owner wrote it; empty if it is not."""
+    """Return the scope of an API token as its owner wrote it; empty if it is not scoped."""
     return session.client.partition(_SCOPE)[2]
 
 
 def maker_of(session: Session) -> str:
-    """What an API token was made with."""
+    """Return the description of the client that created an API token."""
     return session.client.partition(_SCOPE)[0]

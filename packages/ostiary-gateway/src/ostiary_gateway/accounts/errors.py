@@ -1,4 +1,4 @@
-"""Why something cannot be done with an account or an API token. The messages are for whoever asked."""
+"""Errors of operations on accounts and API tokens. The messages are shown to the caller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ostiary.errors import OstiaryError
 
 
 class AccountRefusal(OstiaryError):
-    """The answer is no. `status` is the HTTP code for it, `reason` that of a Kubernetes ``Status``."""
+    """The request is denied or invalid. `status` is the HTTP code, `reason` that of the Kubernetes ``Status``."""
 
     default_code = "account-refused"
     status = 400
@@ -33,7 +33,7 @@ class AccountConflict(AccountRefusal):
 
 
 class NotPossible(AccountRefusal):
-    """It is understood, and cannot be done as things are."""
+    """The request is well-formed, but its values or the current state do not permit it."""
 
     status, reason = 422, "Invalid"
 

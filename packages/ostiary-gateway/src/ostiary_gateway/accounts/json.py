@@ -1,7 +1,6 @@
-"""Service accounts, their tokens and API tokens as JSON. Pure.
+"""JSON of service accounts, their tokens and API tokens, for the built-in API and the commands. Pure.
 
-Called by the gateway's own API and by the commands that answer from the store, so that both print the same. A token is
-in `issued_json` alone: the only time that anybody sees it.
+Only `issued_json` contains a token, which is shown once.
 """
 
 from __future__ import annotations

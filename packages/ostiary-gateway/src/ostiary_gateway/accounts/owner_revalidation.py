@@ -1,12 +1,10 @@
-"""Whether the holder of a program's token is still somebody: asked when a token is looked up, and now and then again.
+"""Revalidation of the owner of a workload's token, when the token is read from the store.
 
-    a token of a service account     is the account there, and active?
-    an API token of a person         as at a renewal of a session: the identity and group providers are asked again
+    a token of a service account     does the account exist, and is it active?
+    an API token of a user           as at a refresh of a session: query the identity and group providers again
 
-Called by the authenticator when it reads a token from the store, never for one that it has in memory. A token is kept
-there until the next check is due, so that its use costs nothing in between. A "no" of an identity provider ends the
-token everywhere; if nobody can be asked, nothing is let through. The use of API tokens is noted here, too, which is why
-that is about as exact as the interval.
+The authenticator caches the token until the next check is due, so its use costs nothing in between. If the identity
+provider rejects the owner, the token ends everywhere. If it is unavailable, the request fails.
 """
 
 from __future__ import annotations
@@ -24,12 +22,7 @@ from ostiary_gateway.accounts.service_accounts import PROVIDER, ServiceAccounts
 from ostiary_gateway.interfaces.token_store import Found, Session, SessionKind
 from ostiary_gateway.sessions import Attested, Tokens
 
-# Writes down when API tokens were last used: seldom, and never while a request waits for it.
-#
-# A token's use is noted when it is looked up in the store. It is written if the store knows of none in the last
-# minutes, be it of this worker or another.
-
-# A use that was written down is not written again before this has passed.
+# The last use of a token is not written again before this has passed.
 PAUSE = timedelta(minutes=5)
 # How long uses are collected before they are written together.
 COLLECT_SECONDS = 1.0
@@ -37,6 +30,8 @@ COLLECT_SECONDS = 1.0
 MOST_WAITING = 10_000
 
 
+# Records when API tokens were last used, in the background. A use is recorded when the token is read from the store, so
+# it is about as exact as the interval of the owner checks, and written if the store has none of the last minutes.
 class TokenUse:
     def __init__(self, tokens: Tokens, clock: Clock) -> None:
         self._tokens = tokens
@@ -52,29 +47,29 @@ class TokenUse:
             self._news.set()
 
     async def run(self) -> None:
-        """Runs as long as the gateway does."""
+        """Write uses until cancelled."""
         while True:
             await self._news.wait()
             await asyncio.sleep(COLLECT_SECONDS)
             await self.write()
 
     async def write(self) -> None:
-        """Write what was noted. If the store cannot be asked it is lost: it tells no more than when, about."""
+        """Write the recorded uses. They are lost if the store is unavailable, which is fine: they are approximate."""
         uses, self._waiting = self._waiting, {}
         self._news.clear()
         if uses:
             await self._tokens.store.note_use(uses)
 
 
-# Owners whose last check is remembered.
+# Owners whose last check is cached.
 MOST_CHECKS = 10_000
-# Who the owner of a session is today; raises `LoginRefused` if nobody any more.
+# Returns the current attributes of a session's owner. Raises `LoginRefused` if the user no longer exists.
 RecheckOwner = Callable[[Session], Awaitable[Attested]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """`attested` is None where the answer was no."""
+    """Result of a check. `attested` is None if the provider rejected the owner."""
 
     at: datetime
     attested: Attested | None
@@ -102,9 +97,9 @@ class OwnerRevalidation:
         )
 
     async def check(self, stored: Found) -> Found | None:
-        """*stored* as it may be used, and until when; None if its holder is nobody any more.
+        """Return *stored* with its current owner, expiring when the next check is due; None if the owner is invalid.
 
-        Raises `ProviderError` if that cannot be found out.
+        Raises `ProviderError` if the owner cannot be checked.
         """
         session = stored.session
         if session.kind is SessionKind.API_TOKEN:
@@ -124,9 +119,9 @@ class OwnerRevalidation:
         return _until(current, check.at + self._interval)
 
     async def find(self, token: str | bytes) -> Found | None:
-        """Who presents this access token, as `Tokens.find`, if its holder is still somebody.
+        """Like `Tokens.find`, but None if the owner of the access token is no longer valid.
 
-        For whoever gives out something in exchange for a token: what is given out may be asked about by nobody.
+        Use it before a token is exchanged for another credential, which may never be checked here again.
         """
         stored = await self._tokens.find(token)
         return None if stored is None else await self.check(stored)
@@ -141,7 +136,7 @@ class OwnerRevalidation:
 
     async def _ask(self, session: Session) -> _Check:
         now = self._clock.now()
-        # First, so that what is revoked from here on ends what is written below.
+        # Read the number first, so that a concurrent revocation also ends the session that is written below.
         sequence = await self._tokens.sequence()
         try:
             attested = await self._recheck(session)
@@ -163,10 +158,10 @@ class OwnerRevalidation:
         return _Check(now, attested)
 
     async def _write(self, session_id: str, attested: Attested, sequence: int) -> bool:
-        """Write down who the owner is, so that lists and revocations by group are about today; False if it has ended.
+        """Store the owner's current attributes, so that lists and revocations by group use them. False if it has ended.
 
-        With the number of a revocation before which it was alive: of those since it began, the store knows the last
-        hour's only.
+        The session gets *sequence*, the number of a revocation before which it was still alive, because the store keeps
+        the revocations of the last hour only.
         """
         session = await self._tokens.store.session(session_id)
         if session is None:
@@ -175,7 +170,7 @@ class OwnerRevalidation:
         try:
             await self._tokens.store.add(current, [])
         except LoginRefused:
-            # Revoked at this very moment.
+            # The session was revoked concurrently.
             return False
         return True
 

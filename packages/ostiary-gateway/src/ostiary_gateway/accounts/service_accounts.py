@@ -1,10 +1,7 @@
-"""Creates, lists, disables and deletes service accounts, and issues their tokens.
+"""Service accounts: create, list, disable, delete, and issue their tokens.
 
-    create   an object in the token store            disable, delete   the account first, then all tokens it has
-    declared in gateway.yaml: always there, and changed there only
-
-Called by the gateway's own API and by ``ostiary-gateway accounts``. An account that is not active gets no token; one
-that is disabled or deleted loses those it has, everywhere at once, by a revocation of its user.
+An account is an object in the token store, or is declared in gateway.yaml and can only be changed there. An account
+that is not active gets no token. Disabling or deleting it also revokes its user, which ends all its tokens everywhere.
 """
 
 from __future__ import annotations
@@ -27,22 +24,20 @@ from ostiary_gateway.interfaces.store_capabilities import ObjectStore, StoredObj
 from ostiary_gateway.interfaces.token_store import RevocationKind
 from ostiary_gateway.sessions import IssuedToken, Tokens
 
-# A service account, and its form in the token store. Pure.
-
-# The kind of the objects that hold accounts.
+# The kind of the stored objects.
 KIND = "serviceaccount"
 
 
 class AccountState(Enum):
     ACTIVE = "active"
     DISABLED = "disabled"
-    # Its tokens are being revoked. Whoever deletes it again finishes what was interrupted.
+    # Its tokens are being revoked. Deleting it again completes an interrupted deletion.
     DELETING = "deleting"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """`created_at` and `version` are None for one that the configuration declares: it is not in the store."""
+    """A service account. `created_at` and `version` are None if it is declared in the configuration."""
 
     name: AccountName
     state: AccountState = AccountState.ACTIVE
@@ -74,7 +69,7 @@ class ServiceAccount:
 
 
 def decode_account(stored: StoredObject) -> ServiceAccount:
-    """Raises `ProviderError` for an object that we did not write: what it says must not be guessed."""
+    """Decode a stored account. Raises `ProviderError` for an object in another form: never guess its meaning."""
     try:
         fields = json.loads(stored.data)
         namespace, _, name = stored.name.partition("/")
@@ -97,13 +92,13 @@ def decode_account(stored: StoredObject) -> ServiceAccount:
 # The provider of their sessions. No entry of `identity` can have this name.
 PROVIDER = "ostiary:serviceaccount"
 MOST_LISTED = 1000
-# Somebody else changes the same account at the same moment; nobody does so this often.
+# Attempts of an update with compare and set. Concurrent updates of one account are rare.
 TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class AccountPage:
-    """`after` is where the next page begins; empty if this is the last."""
+    """A page of a list. `after` is the position of the next page; empty if this is the last."""
 
     accounts: tuple[ServiceAccount, ...]
     after: str = ""
@@ -130,21 +125,21 @@ class ServiceAccounts:
         return account
 
     async def get_active(self, name: AccountName) -> ServiceAccount:
-        """The account, if it may have tokens."""
+        """Return the account. Raises `NotPossible` if it is not active and therefore may not have tokens."""
         account = await self.get(name)
         if not account.is_active:
             raise NotPossible(f'the service account "{name}" is {account.state.value}')
         return account
 
     async def list(self, namespace: str = "", *, after: str = "", limit: int = MOST_LISTED) -> AccountPage:
-        """Those of *namespace*, or all, by namespace and name: the first *limit* of them after *after*."""
+        """Return the first *limit* accounts after *after*, by namespace and name; of all namespaces by default."""
         limit = max(1, min(limit, MOST_LISTED))
-        # Names are sorted as "namespace/name", so that those of one namespace follow each other.
+        # Names are sorted as "namespace/name", so the accounts of a namespace are contiguous.
         first = f"{namespace}/" if namespace else ""
         begin = max(after, first)
         stored = [] if self._objects is None else await self._objects.list_objects(KIND, after=begin, limit=limit + 1)
         by_name = {each.name: decode_account(each) for each in stored if each.name.startswith(first)}
-        # What lies behind the last object of a full page may be objects of the next one.
+        # If the page is full, declared accounts after its last object belong to the next page.
         last = stored[-1].name if len(stored) > limit else ""
         for declared in self._declared.values():
             name = str(declared.name)
@@ -162,7 +157,7 @@ class ServiceAccounts:
         account = ServiceAccount(name, AccountState.ACTIVE, description, self._clock.now(), by)
         version = await self._put_new(objects, account)
         if await self._tokens.store.sessions(username=name.username, limit=1):
-            # Nothing that an account of this name had before is good for the new one.
+            # Tokens of an earlier account of this name must not be valid for the new one.
             await self._revoke(name, by=f"{by} (created the service account)")
         return ServiceAccount(name, account.state, description, account.created_at, by, version)
 
@@ -178,33 +173,33 @@ class ServiceAccounts:
         return version
 
     async def set_state(self, name: AccountName, state: AccountState, *, by: str = "") -> ServiceAccount:
-        """Enable or disable; of one that is disabled all tokens are revoked, also if it was disabled before."""
+        """Enable or disable an account. Disabling revokes all its tokens, even if it was disabled before."""
         account = await self._write_state(name, state)
         if not account.is_active:
             await self._revoke(name, by=f"{by} (disabled the service account)")
         return account
 
     async def delete(self, name: AccountName, *, by: str = "") -> int:
-        """Delete the account and revoke its tokens; returns how many ended.
+        """Delete the account, revoke its tokens, and return how many ended.
 
-        It gets no more tokens before those that it has are revoked, and is gone only after that. If this is
-        interrupted, it is still listed, and can be deleted again.
+        The account first stops getting tokens, then its tokens are revoked, then it is removed. If the deletion is
+        interrupted, the account is still listed, and can be deleted again.
         """
         account = await self._write_state(name, AccountState.DELETING)
         ended = await self._revoke(name, by=f"{by} (deleted the service account)")
-        # Another version: somebody else has deleted it, and created it anew.
+        # With another version, it was concurrently deleted and created again.
         await self._writable().delete_object(KIND, str(name), version=account.version)
         return ended
 
     async def issue(
         self, name: AccountName, *, lifetime: timedelta | None = None, scope: str = "", client: str = ""
     ) -> IssuedToken:
-        """A token of the account; with a *scope*, one that is less than the account.
+        """Issue a token of the account; with a *scope*, a scoped token.
 
-        Raises `LoginRefused` if the account is being disabled or deleted meanwhile.
+        Raises `LoginRefused` if the account is disabled or deleted concurrently.
         """
         span, (delegation, _) = self._lifetimes.resolve(lifetime), delegation_for(scope)
-        # Before the account is looked at: the store refuses a token that a later revocation covers.
+        # Read the number before the account: the store rejects a token that a later revocation covers.
         sequence = await self._tokens.sequence()
         await self.get_active(name)
         return await self._tokens.issue_token(
@@ -217,7 +212,7 @@ class ServiceAccounts:
         )
 
     async def end_removed(self, before: Iterable[DeclaredAccount], *, by: str) -> None:
-        """Revoke the tokens of accounts that a configuration declared *before* and this one no longer does."""
+        """Revoke the tokens of accounts that the configuration *before* declared and this one no longer does."""
         for earlier in before:
             name = earlier.account_name
             account = await self.find(name)

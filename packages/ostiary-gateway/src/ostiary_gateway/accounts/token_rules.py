@@ -1,4 +1,4 @@
-"""How long a token of an account, or an API token, may live. Pure."""
+"""Lifetimes and scopes of service account tokens and API tokens. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ SHORTEST = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """`usual` where none is asked for, and `longest` at most."""
+    """Limits of a token's lifetime: `usual` is the default, `longest` the maximum."""
 
     usual: timedelta
     longest: timedelta
 
     def resolve(self, lifetime: timedelta | None) -> timedelta:
-        """What a token gets. Raises `NotPossible` for too long a one: it would end sooner than its holder thinks."""
+        """Return the lifetime of a new token.
+
+        Raises `NotPossible` if *lifetime* is too long. Shortening it silently would end the token before its owner
+        expects it.
+        """
         if lifetime is None:
             return min(self.usual, self.longest)
         if lifetime < SHORTEST:
@@ -30,13 +34,10 @@ class Lifetimes:
         return lifetime
 
 
-# The scope that a token is made with: what makes it less than its owner. Pure.
-
-
 def delegation_for(scope: str) -> tuple[str, str]:
-    """What is stored with a token of this scope, and the scope as it was understood; both empty if there is none.
+    """Return the encoded delegation and the normalized scope; both empty without a scope.
 
-    Raises `ScopeError`: a token must not be more than was asked for.
+    Raises `ScopeError` for an invalid scope: a token must never have more rights than requested.
     """
     if not scope.strip():
         return "", ""

@@ -1,1 +1,1 @@
-"""Endpoints that the gateway answers itself: webhooks, self reviews and its own API."""
+"""Built-in endpoints: webhooks, self reviews, the operator API, the issuer's documents and API groups."""

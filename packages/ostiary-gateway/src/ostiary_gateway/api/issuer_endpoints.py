@@ -1,7 +1,6 @@
-"""The documents of the issuer: OpenID Connect discovery, and the key set. They need no token: they are public.
+"""Documents of the issuer: OpenID Connect discovery and the key set. Public: they need no token.
 
-Called by the engine for the first segment of the issuer's path. Verifiers may keep them for a while, which is why keys
-are published before they sign.
+Verifiers may cache them, which is why keys are published before they sign.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ log = logging.getLogger("ostiary.gateway")
 DISCOVERY = "/.well-known/openid-configuration"
 KEYS = "/.well-known/jwks.json"
 DISCOVERY_SECONDS = 300
-# kube-apiserver refuses a key that it does not know for as long as it may keep the set, less half a minute. So it is
-# shorter than the time from the publication of a key to its first signature (`rotation.TAKEN_UP_AFTER`).
+# kube-apiserver rejects an unknown key for as long as it may cache the set, less half a minute. So this is shorter than
+# the time from the publication of a key to its first signature (`issuer.keys.TAKEN_UP_AFTER`).
 KEYS_SECONDS = 5
 
 
 class IssuerDocuments:
-    """*path* is the path of the issuer's URL, empty if it has none."""
+    """Serve the issuer's documents. *path* is the path of the issuer's URL, empty if it has none."""
 
     def __init__(self, issuer: JwtIssuer, path: str) -> None:
         self._issuer = issuer
@@ -37,7 +36,7 @@ class IssuerDocuments:
 
     @property
     def first_segment(self) -> bytes:
-        """Below which path the engine asks us."""
+        """The first path segment of the documents, which the engine routes to this object."""
         return b"/" + (self._path + DISCOVERY).split("/")[1].encode()
 
     async def handle(self, ctx: RequestContext, served: Served) -> None:
@@ -73,7 +72,10 @@ class IssuerDocuments:
 
 
 def discovery_document(url: str) -> dict[str, object]:
-    """What a verifier needs. Nobody signs in with this issuer: there are no endpoints for that."""
+    """Return the discovery document for verifiers.
+
+    Users do not sign in with this issuer, so there are no endpoints for that.
+    """
     return {
         "issuer": url,
         "jwks_uri": url + KEYS,

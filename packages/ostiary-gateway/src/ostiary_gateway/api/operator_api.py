@@ -1,15 +1,9 @@
-"""The gateway's own API, below ``/apis/ostiary.dev/v1``: sessions, revocations, decisions, quotas, who may do what.
+"""The operator API, below ``/apis/ostiary.dev/v1``.
 
-    GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
-    DELETE sessions/<id>                      GET   revocations         POST subjectsearches
-    GET    replicas                           GET   quotas
-    DELETE revocations?type=..[&value=..]     removes the marks of revocations; ended sessions stay ended
-
-Service accounts and API tokens have modules of their own: their routes are added to these.
-
-Served by Starlette behind the listener. Nobody is an administrator by configuration: these are resources like any
-other, in the API group ``ostiary.dev``, and the policy says who may list sessions or create a revocation. The engine
-has authorized a request before it gets here.
+GET    sessions[?user=..][&group=..]      POST  revocations         GET  decisions/<id>
+DELETE sessions/<id>                      GET   revocations         POST subjectsearches
+GET    replicas                           GET   quotas
+DELETE revocations?type=..[&value=..]     lifts active revocations; ended sessions stay ended
 """
 
 from __future__ import annotations
@@ -59,7 +53,12 @@ MOST_SESSIONS = 1000
 
 
 class AdminApi:
-    """Answers requests to the gateway's own API that the policy has allowed."""
+    """Serve requests to the operator API with Starlette.
+
+    There is no administrator by configuration: these are resources like any other, in the API group ``ostiary.dev``,
+    and the policy decides who may list sessions or create a revocation. The engine has authorized each request.
+    *more_routes* are those of service accounts, API tokens and API plugins.
+    """
 
     prefix = PREFIX
 
@@ -98,7 +97,7 @@ class AdminApi:
             ],
             exception_handlers={ProviderError: _could_not_ask},
         )
-        # A redirect to the path without its slash would name the host that the client wrote.
+        # A redirect to the path without its slash would contain the host that the client sent.
         self._application.router.redirect_slashes = False
 
     async def handle(self, ctx: RequestContext) -> int:
@@ -137,7 +136,7 @@ class AdminApi:
         except ValueError as error:
             return failure(400, "BadRequest", str(error))
         if info.name:
-            # The decision was about the session of this name: no other one may be shown.
+            # The decision was about the session of this name, so no other may be shown.
             session = await self._tokens.store.session(info.name)
             sessions = [] if session is None else [session]
         else:
@@ -182,7 +181,7 @@ class AdminApi:
         decision_id = request.path_params["id"]
         refusal = await self._refusals.recall(decision_id)
         if refusal is None and self._decisions is not None:
-            # Allowed ones are remembered only while somebody watches.
+            # Allowed decisions are recorded only while an operator watches them.
             decision = await self._decisions.recall(decision_id)
             refusal = None if decision is None else decision.remembered
         if refusal is None:
@@ -212,11 +211,14 @@ class AdminApi:
         return JSONResponse(who_can_json(result), status_code=201)
 
 
-# --- requests and answers ---
+# --- requests and responses ---
 
 
 def _selection(info: RequestInfo, query: QueryParams) -> Callable[[Session], bool]:
-    """Which sessions a list shows, by what was decided on; raises `ValueError` for an unsupported selector."""
+    """Return the filter of a session list, from the authorized request.
+
+    Raises `ValueError` for an unsupported selector.
+    """
     if info.verb != "list" or query.get("labelSelector"):
         raise ValueError("sessions can be listed by user, group and metadata.name; they have no labels and no watch")
     requirements = info.field_selector or ()

@@ -1,6 +1,6 @@
-"""Sessions, decisions, explanations, quotas and replicas as JSON, for operators. Pure.
+"""Sessions, decisions, explanations, quotas and replicas as JSON, for operators. Pure functions.
 
-Called by the gateway's own API and by the commands that answer from local files, so that both print the same.
+The operator API and the commands that read local files use the same functions, so that both print the same.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def marks_json(marks: Iterable[Revocation]) -> dict[str, object]:
 
 
 def _mark_json(mark: Revocation) -> dict[str, object]:
-    # Enough to recognise a token, or the origin of a sign-in, by. The whole digest is not shown.
+    # Enough to recognise a token, or the origin of a sign-in. The whole digest is not shown.
     is_digest = mark.kind in (RevocationKind.TOKEN, RevocationKind.ORIGIN)
     value = mark.value[:8] if is_digest else mark.value
     times = {"before": mark.at, "recorded": mark.recorded_at}
@@ -80,7 +80,7 @@ def who_can_json(result: WhoCan) -> dict[str, object]:
 
 
 def quotas_json(usage: Iterable[SubjectUsage]) -> dict[str, object]:
-    """What each subject of each limit uses, one item a row."""
+    """Return the usage of each subject of each limit, one item per row."""
     items = [
         {
             "limit": row.limit_name,
@@ -134,7 +134,7 @@ def _replica_json(seen: SeenReplica) -> dict[str, object]:
 
 
 def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, object]:
-    """A decision of the past, and what would be decided now. What a token's scope refused, it refuses still."""
+    """Return a past decision, and the decision as of now. A request denied by a token's scope is still denied."""
     now = explain_with_scope(now, refusal)
     return {
         "kind": "Decision",
@@ -149,7 +149,7 @@ def decided_json(refusal: Refusal, now: ChainExplanation) -> dict[str, object]:
 
 
 def ended_json(request: EndedRequest) -> dict[str, object]:
-    """A request without a decision: what was asked, and how it ended."""
+    """Return a request without a decision: what was requested, and how it ended."""
     details = {
         "user": request.username,
         "login": request.login,

@@ -1,6 +1,9 @@
-"""API groups beside those of the upstreams: who serves them, what discovery tells of them, and how they are registered.
+"""Registration of API plugins, below ``/apis/ostiary.dev/v1``.
 
-They are API plugins, which are processes of their own (`upstream.api_plugins`), and providers that serve resources.
+    GET    apiplugins             POST: register
+    GET    apiplugins/<name>      DELETE: remove        the name is that of the upstream, a dot, and the group
+
+Plugins are items in the token store, which all workers and replicas read.
 """
 
 from __future__ import annotations
@@ -36,11 +39,11 @@ from ostiary_gateway.wire.ostiary_dev import (
     time_text,
 )
 
-# Why an API plugin cannot be registered or removed. The messages are for whoever asked.
+# Errors of registration and removal. The messages are shown to the caller.
 
 
 class PluginRefusal(AccountRefusal):
-    """It is understood, and cannot be done as things are."""
+    """The request is valid but conflicts with the current state."""
 
     default_code = "api-plugin-refused"
     status, reason = 422, "Invalid"
@@ -57,12 +60,8 @@ class UnknownPlugin(PluginRefusal):
         super().__init__(f'there is no API plugin "{name}"')
 
 
-# Registers and removes API plugins: objects in the token store, which all workers and replicas read.
-#
-# Called by the gateway's own API. Nobody may register a group that somebody else serves: the upstream, another plugin,
-# a provider, Kubernetes or the gateway itself. Where the upstream cannot say, the answer is no.
-
-
+# A group can be registered only if it is not served by the upstream, another plugin, a provider, Kubernetes or the
+# gateway. If the upstream does not respond, the registration fails.
 class Registrations:
     def __init__(self, plugins: ApiPlugins, requests: UpstreamClient, clock: Clock) -> None:
         self._plugins = plugins
@@ -82,7 +81,7 @@ class Registrations:
     async def register(self, request: PluginRequest, *, by: str) -> WatchedPlugin:
         objects = self._writable()
         plugin = self._checked(request, by)
-        # What another worker has registered a moment ago counts, too.
+        # Read the store first: another worker may just have registered the group.
         await self._plugins.refresh()
         await self._check_free(plugin)
         try:
@@ -102,7 +101,8 @@ class Registrations:
         watched = self._plugins.find(upstream, group)
         if watched is not None and watched.plugin.is_declared:
             raise PluginRefusal(f'the API plugin "{name}" is declared in the configuration: remove it there')
-        # Also one that this gateway cannot serve as it is configured, and so does not know.
+        # Delete from the store, where a plugin may exist that this gateway cannot serve with its configuration and so
+        # has not loaded.
         if not await objects.delete_object(KIND, name):
             raise UnknownPlugin(name)
         await self._plugins.refresh()
@@ -115,7 +115,7 @@ class Registrations:
         return self._plugins.objects
 
     def _checked(self, request: PluginRequest, by: str) -> ApiPlugin:
-        """What *request* asks for; raises `ValueError` or `PluginRefusal`."""
+        """Return the plugin of *request*. Raises `ValueError` or `PluginRefusal`."""
         plugin = ApiPlugin(
             request.upstream,
             request.group,
@@ -152,7 +152,7 @@ class Registrations:
 
 
 def _mistake(plugin: ApiPlugin) -> str:
-    """What is wrong with what was written; empty if nothing is."""
+    """Return the error in the specification; empty if it is valid."""
     if mistake := group_mistake(plugin.group):
         return f"spec.group: {mistake}"
     versions = plugin.versions
@@ -189,15 +189,8 @@ def _pin(text: str) -> str:
     return pin
 
 
-# API plugins in the gateway's own API, below ``/apis/ostiary.dev/v1``.
-#
-#     GET    apiplugins             POST: register
-#     GET    apiplugins/<name>      DELETE: remove        the name is that of the upstream, a dot, and the group
-#
-# Served by `admin_api`. The engine has authorized a request before it gets here: whoever may *create* ``apiplugins``
-# says which server gets the requests to a group.
-
-
+# The engine has authorized each request. Permission to *create* ``apiplugins`` is permission to choose the server that
+# gets the requests to a group.
 class ApiPluginsApi:
     def __init__(self, registrations: Registrations) -> None:
         self._registrations = registrations
@@ -252,7 +245,7 @@ def plugin_json(watched: WatchedPlugin) -> dict[str, object]:
             "pins": sorted(pins),
             "serverName": plugin.server_name,
         },
-        # As the worker that answers sees it.
+        # As seen by the worker that responds.
         "status": {
             "available": watched.is_available,
             "message": watched.trouble,

@@ -1,12 +1,9 @@
-"""Which requests go to an API plugin, and which documents are merged.
+"""Routing of requests to API plugins, and the merged discovery and OpenAPI documents.
 
-    /apis, /openapi/v2, /openapi/v3               merged                      `merging`
-    /apis/<group>, /apis/<group>/<version>        what the plugin has said    answered here
-    /apis/<group>/<version>/...                   forwarded to the plugin, after the same steps as any request
-    /openapi/v3/apis/<group>/<version>            forwarded to it
-
-Asked by `request.questions` for each new request to a Kubernetes upstream. The group is read from the same text that
-the mapper reads it from, so what is decided on and who serves it cannot differ.
+/apis, /openapi/v2, /openapi/v3               merged
+/apis/<group>, /apis/<group>/<version>        served here from the plugin's last discovery
+/apis/<group>/<version>/...                   forwarded to the plugin, after the same steps as any request
+/openapi/v3/apis/<group>/<version>            forwarded to it
 """
 
 from __future__ import annotations
@@ -40,26 +37,25 @@ from ostiary_gateway.wire.discovery import (
     resource_list_json,
 )
 
-# Discovery and OpenAPI of an upstream, with what API plugins and providers serve beside it.
-#
-# Called by `routing` for allowed requests. The upstream is asked in the name of the user, so it decides as before what
-# they may see, and its failure stays its failure. What a plugin serves comes from what it said before; where it says
-# nothing, its group is stale or missing, and the rest is as it was.
-
 log = logging.getLogger("ostiary.gateway")
 
-# Merged documents that are kept: the same ones are asked for again and again.
+# Maximum number of cached merged documents: the same ones are requested again and again.
 MOST_KEPT = 8
 LARGEST_KEPT = 8 * 1024 * 1024
-# So many documents of one user are under way at once: there are places for a few users (`upstream.own_requests`).
+# Concurrent documents per user. `UpstreamClient` has capacity for a few users.
 MOST_PER_USER = 4
-# A larger one is merged in a thread, so that other requests go on meanwhile.
+# Larger documents are merged in a thread, so that other requests continue meanwhile.
 AT_ONCE_BYTES = 64 * 1024
 LONGEST_ACCEPT = 2048
 
 
 class Merging:
-    """For the upstreams of one configuration. *own* are groups that providers serve, at the root of the gateway."""
+    """Discovery and OpenAPI of an upstream, merged with the groups of API plugins and providers.
+
+    The upstream is queried as the user, so it decides what they may see, and its errors are passed through. What a
+    plugin serves comes from its last discovery; if it does not respond, its group is stale or missing and the rest is
+    unaffected. *own* are groups that providers serve, at the root of the gateway.
+    """
 
     def __init__(self, plugins: ApiPlugins, requests: UpstreamClient, own: Sequence[ListedGroup] = ()) -> None:
         self._plugins = plugins
@@ -103,7 +99,7 @@ class Merging:
         return _send(ctx, answer.content_type, body)
 
     async def send_openapi_v2(self, upstream: Upstream, ctx: RequestContext) -> int:
-        """As JSON only. What is asked for in protobuf is passed on as the upstream has it."""
+        """Send the merged document, as JSON only. A protobuf response is passed through unchanged."""
         answer = await self._ask(upstream, "/openapi/v2", ctx)
         if answer is None or answer.status != 200 or not answer.content_type.startswith(JSON):
             return self._pass_on(ctx, answer)
@@ -115,10 +111,10 @@ class Merging:
             return self._report_unreadable(upstream, ctx, error)
         return _send(ctx, answer.content_type, body)
 
-    # --- what is merged ---
+    # --- merging ---
 
     def _groups(self, upstream: Upstream) -> tuple[ListedGroup, ...]:
-        """Conflicts are left out: whoever looks must find the upstream's group, and nothing beside it."""
+        """Return the groups to merge, without conflicts: a client must find the upstream's group and nothing else."""
         plugins = [each.group for each in self._plugins.beside(upstream.name) if not each.has_conflict]
         own = self._own if upstream.settings.prefix == "/" else ()
         return (*own, *plugins)
@@ -139,11 +135,11 @@ class Merging:
                 watched.record_conflict()
 
     async def _merge(self, key: Hashable, body: bytes, merge: Callable[[bytes], bytes]) -> bytes:
-        """By *merge*, or as it was merged before."""
+        """Return the cached result, or the result of *merge*."""
         key = (key, hashlib.sha256(body).digest())
         if len(body) <= AT_ONCE_BYTES:
             return self._kept.get(key) or self._keep(key, merge(body))
-        # One after the other: a large document takes many times its size while it is read.
+        # One at a time: a large document needs many times its size while it is parsed.
         async with self._large:
             return self._kept.get(key) or self._keep(key, await asyncio.to_thread(merge, body))
 
@@ -154,10 +150,10 @@ class Merging:
             self._kept.popitem(last=False)
         return merged
 
-    # --- asking and answering ---
+    # --- requests and responses ---
 
     async def _ask(self, upstream: Upstream, path: str, ctx: RequestContext) -> UpstreamAnswer | None:
-        """The upstream's answer to this user; None if it cannot be asked."""
+        """Return the upstream's response to this user; None if it cannot be reached."""
         payer = (ctx.plan.actor or ctx.plan.user).username
         if self._asking[payer] >= MOST_PER_USER:
             return UpstreamAnswer(*_TOO_MANY)
@@ -182,11 +178,11 @@ class Merging:
             return None
 
     def _pass_on(self, ctx: RequestContext, answer: UpstreamAnswer | None) -> int:
-        """What is not merged: a failure, or a document in a form that we do not write."""
+        """Send what is not merged: an error, or a document in a format that we do not write."""
         if answer is None:
             return send_status(ctx, status.upstream_failed(503))
         if answer.status == 401:
-            # About the gateway's own credential: the client's has nothing to do with it.
+            # The 401 is about the gateway's own credential, not the client's.
             return send_status(ctx, status.gateway_unauthenticated())
         if 300 <= answer.status < 400:
             return send_status(ctx, status.upstream_failed(502))
@@ -233,7 +229,11 @@ def _header(ctx: RequestContext, name: bytes) -> str:
 
 
 class GroupRoutes:
-    """Implements `ostiary_gateway.proxy.context.ApiGroups`. *own* are groups that providers serve."""
+    """Route requests below API groups.
+
+    Implements `ostiary_gateway.proxy.context.ApiGroups`. *own* are groups that providers serve. The group is read from
+    the same path that the mapper reads, so that authorization and routing cannot differ.
+    """
 
     def __init__(self, plugins: ApiPlugins, merging: Merging, own: Sequence[ListedGroup] = ()) -> None:
         self._plugins = plugins
@@ -270,7 +270,7 @@ def _route(watched: WatchedPlugin, method: str, rest: list[str]) -> GroupRoute:
 
 
 def _forwarded(watched: WatchedPlugin, rest: list[str]) -> GroupRoute:
-    """To the plugin, if it is there and has registered this version."""
+    """Forward to the plugin, if it is available and has registered this version."""
     if not rest or rest[0] not in watched.plugin.versions:
         return GroupRoute(handler=_send_not_found)
     if not watched.is_available:
@@ -307,7 +307,7 @@ async def _send_not_found(ctx: RequestContext) -> int:
 
 
 async def _send_unavailable(ctx: RequestContext) -> int:
-    # No Retry-After: kubectl would repeat discovery ten times for each plugin that is not well.
+    # No Retry-After: kubectl would repeat discovery ten times for each unavailable plugin.
     return send_status(ctx, status.upstream_failed(503))
 
 

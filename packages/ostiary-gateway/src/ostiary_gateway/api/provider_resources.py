@@ -1,7 +1,4 @@
-"""Resources that providers serve themselves (`ostiary_gateway.interfaces.resources`), below ``/apis/<group>``.
-
-Made by the app for each provider with that ability. The engine has authorized a request before it gets here.
-"""
+"""Resources that providers serve themselves (`ostiary_gateway.interfaces.resources`), below ``/apis/<group>``."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ LARGEST_BODY = 1024 * 1024
 
 
 class ProviderResources:
-    """Those of one provider."""
+    """The resources of one provider. The engine has authorized each request."""
 
     def __init__(self, provider: ServesResources) -> None:
         self._provider = provider

@@ -1,11 +1,10 @@
-"""What clusters that verify our JWTs themselves are told of revocations.
+"""Revocations for clusters and backends that verify our JWTs themselves.
 
     POST /webhooks/deny-revoked          a SubjectAccessReview: denied if the credential was revoked, else no opinion
-    GET  /webhooks/revoked-credentials   the list of what must be refused, for API servers and for backends
+    GET  /webhooks/revoked-credentials   the list of revoked credentials, for API servers and for backends
 
-Called by the webhook handler, for configured callers. The review takes effect at once: it asks what a request to the
-gateway asks. The list serves API servers without the webhook, and backends that check tokens themselves.
-``?after=NUMBER`` waits until there is something new, and ``&wait=SECONDS`` says for how long at most.
+The review takes effect immediately. The list serves API servers without the webhook, and backends that check tokens
+themselves.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from ostiary_gateway.wire.revoked_credentials import encode_revoked_credentials
 
 log = logging.getLogger("ostiary.gateway")
 
-# How kube-apiserver writes the `jti` of a JWT, and how one of ours looks.
+# The prefix with which kube-apiserver passes the `jti` of a JWT, and the format of ours.
 JTI_PREFIX = "JTI="
 _JTI = re.compile(f"{JTI_PREFIX}[0-9a-f]{{64}}")
 LONGEST_WAIT_SECONDS = 25.0
-# How many users one line of the log names.
+# Maximum number of users that one log line names.
 MOST_NAMED = 10
 
 NO_OPINION = Decision(Verdict.NO_OPINION)
@@ -45,7 +44,7 @@ REVOKED = Decision(Verdict.DENY, "the credential was revoked, or its session has
 
 
 class RevokedCredentialReviews:
-    """Answers SubjectAccessReviews about users of our issuer, and never allows anything."""
+    """Respond to SubjectAccessReviews about users of our issuer: deny or no opinion, never allow."""
 
     def __init__(self, authenticator: TokenAuthenticator, issuer_url: str, metrics: Metrics) -> None:
         self._authenticator = authenticator
@@ -77,7 +76,7 @@ class RevokedCredentialReviews:
         return self._answer(review, REVOKED if live is None else NO_OPINION)
 
     def _credential(self, user: UserInfo) -> bytes | None:
-        """What the store knows the JWT by; None if it is not of our issuer, empty if it is and its id is not ours."""
+        """Return the store's key of the JWT; None for another issuer, empty if our issuer's JWT has an invalid id."""
         extra = dict(user.extra)
         digests = [text.removeprefix(JTI_PREFIX) for text in extra.get(CREDENTIAL_ID_KEY, ()) if _JTI.fullmatch(text)]
         if len(digests) == 1:
@@ -90,7 +89,7 @@ class RevokedCredentialReviews:
 
 
 class RevokedCredentialList:
-    """The list for one gateway, from the log of the token store. *issuer* is None where no JWTs are signed."""
+    """The list of revoked credentials, from the log of the token store. *issuer* is None if no JWTs are signed."""
 
     def __init__(
         self,
@@ -109,7 +108,10 @@ class RevokedCredentialList:
         self._summed_up: frozenset[str | None] = frozenset()
 
     async def answer(self, query: str) -> Answer:
-        """*query* is that of the request."""
+        """Return the list for the query string *query*.
+
+        ``after=NUMBER`` waits until there is something newer, and ``wait=SECONDS`` limits the wait.
+        """
         parameters = parse_qs(query)
         after, wait = (_number(parameters.get(name, [""])[-1]) for name in ("after", "wait"))
         seconds = LONGEST_WAIT_SECONDS if wait is None else min(wait, LONGEST_WAIT_SECONDS)
@@ -134,12 +136,12 @@ class RevokedCredentialList:
         )
         if listed.issued_until is not None:
             log.warning("too many revocations to list: verifiers refuse all JWTs that were issued before the last one")
-        # With a number it is a logout that came from an identity system, and nothing was too much.
+        # An entry with a sequence number is a logout sent by an identity provider, not a summary of too many entries.
         summed_up = frozenset(
             each.username for each in listed.subjects if each.issued_until is not None and each.sequence is None
         )
         if summed_up - self._summed_up:
-            # Once for each of them, and not for every revocation of a flood.
+            # Log each user once, not for every revocation of a flood.
             log.warning(
                 "users have so many revoked credentials that verifiers refuse all of their older JWTs",
                 extra={"users": sorted(str(name) for name in summed_up - self._summed_up)[:MOST_NAMED]},

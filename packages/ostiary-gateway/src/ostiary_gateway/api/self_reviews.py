@@ -1,9 +1,8 @@
-"""The reviews that users make about themselves: ``kubectl auth can-i``, ``can-i --list`` and ``whoami``.
+"""Reviews that users make about themselves: ``kubectl auth can-i``, ``can-i --list`` and ``whoami``.
 
-Called by the engine for a request that `is_self_review`, with its whole body. The upstream would answer from its own
-policy, about the user that we present to it; these answers are about ours. What the upstream would refuse besides is
-not known here. Anybody who is signed in may ask, as in Kubernetes. Everything else about them, down to the encodings
-and the warnings, is as kube-apiserver has it (`ostiary_gateway.wire.self_reviews`).
+The upstream would respond from its own policy, about the user that the gateway presents to it. These responses are from
+the gateway's policy and do not include what the upstream would deny in addition. Every signed-in user may send them, as
+in Kubernetes. Encodings and warnings match kube-apiserver (`ostiary_gateway.wire.self_reviews`).
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class SelfReviews:
     def answer(
         self, info: RequestInfo, user: UserInfo, request: ReviewRequest, delegation: Delegation | None = None
     ) -> ReviewAnswer | Awaitable[ReviewAnswer]:
-        """The answer to *user*; something to await only if a provider must be asked elsewhere.
+        """Return the response to *user*; an awaitable only if a remote provider must be queried.
 
-        *delegation* is that of a token which is less than its owner: the answers are about what can be done with it.
+        *delegation* is that of a scoped token: the response covers only what the token permits.
         """
         representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
         if representation is None:
@@ -111,7 +110,7 @@ class SelfReviews:
 
 
 def _with_delegation(user: UserInfo, delegation: Delegation | None) -> UserInfo:
-    """*user*, and what the token can be used for, where ``kubectl auth whoami`` shows it."""
+    """Return *user* with the token's scope in the extra fields, where ``kubectl auth whoami`` shows it."""
     if delegation is None:
         return user
     notes = {SCOPE: (str(delegation),), **({ACTOR: (delegation.actor,)} if delegation.actor else {})}
@@ -134,7 +133,7 @@ def _refusal(refused: ReviewRefused, wanted: Representation) -> ReviewAnswer:
 
 
 def _not_acceptable() -> ReviewAnswer:
-    # Nothing that the client reads can be had, so it gets what people read.
+    # The client accepts none of our media types, so send the human-readable one.
     message = f"only the following media types are accepted: {', '.join(MEDIA_TYPES)}"
     failure = status.failure_object(406, "NotAcceptable", message)
     return ReviewAnswer(406, "application/json", as_json(failure, pretty=True))
@@ -146,16 +145,12 @@ def _could_not_ask(error: OstiaryError, wanted: Representation) -> ReviewAnswer:
     return ReviewAnswer(500, *encode_as(failure, wanted))
 
 
-# Receives the reviews that users make about themselves, and answers them from our policy.
-#
-# Called by the engine for a request that is a self review; `self_reviews` says what is answered.
-
-# A question about oneself is short; reading a long one holds up everybody else.
+# Self reviews are short. Parsing a long one would delay all other requests.
 LARGEST_SELF_REVIEW = 128 * 1024
 
 
 class SelfReviewHandler:
-    """Reads a self review and sends its answer."""
+    """Read a self review and send the response."""
 
     def __init__(self, authorizer: Authorizer, clock: Clock = SYSTEM_CLOCK) -> None:
         self._reviews = SelfReviews(authorizer, clock)

@@ -1,6 +1,7 @@
-"""Receives the calls of ``/webhooks``: checks the caller, reads the body, sends the answer.
+"""The webhooks below ``/webhooks``, for clusters and backends.
 
-Called by the engine. What a review is answered with is decided in `reviews`, and who may call in `callers`.
+A response is sent synchronously if nothing must be waited for, which is the usual case. A "no" is a 200. Only "could
+not determine" is a 500: Kubernetes retries, and then follows its failure policy.
 """
 
 from __future__ import annotations
@@ -48,20 +49,16 @@ from ostiary_gateway.wire.authorization import SUBJECT, AccessReview, ReviewErro
 from ostiary_gateway.wire.token_introspection import PATH as TOKEN_INTROSPECTION
 from ostiary_gateway.wire.token_introspection import TokenDescription, decode_question, encode_answer
 
-# Who may call the webhooks: a verified client certificate with a listed name, or the bearer of the configured token.
-#
-# Called by the webhook handler for every call.
-
 
 class WebhookCallers:
-    """The configured callers."""
+    """The configured callers: a client certificate with a listed name, or the bearer of the configured token."""
 
     def __init__(self, configured: Callers, clock: Clock) -> None:
         self._names = CertificateNames(configured.names)
         self._token = None if configured.token_file is None else CallerToken(configured.token_file, clock)
 
     def include(self, certificate: bytes | None, scanned: FilteredHeaders) -> bool:
-        """Whether the sender is one of them; raises `OSError` if the token file cannot be read.
+        """Report whether the sender is one of them. Raises `OSError` if the token file cannot be read.
 
         *certificate* is the peer's, in DER, and *scanned* the headers of the call.
         """
@@ -72,27 +69,25 @@ class WebhookCallers:
         if scanned.authorization is not None:
             token = bearer(scanned.authorization)
             scanned.digest = NO_DIGEST if token is None else digest(token)
-        # Without the header the head is a remembered one, of which only the digest is kept.
+        # Without the header the request head came from the cache, which stores only the digest.
         return hmac.compare_digest(scanned.digest, self._token.digest())
 
 
-# What backends that check tokens themselves are told of a token: whose it is, until when, and what it may be used for.
-#
-#     POST /webhooks/token-introspection   a TokenIntrospection, for the configured callers
-#
-# Called by the webhook handler. Unlike a TokenReview it also answers about narrowed tokens, with their delegation:
-# whoever asks by this kind knows that the delegation comes before the policy (decision 0057). Unknown tokens count
-# against the address of the client that presented them to the backend (`limits.failuresPerMinute`); backends are always
-# answered.
+# Token introspection: the user, expiry and scope of a token, for backends that check tokens themselves.
 
 log = logging.getLogger("ostiary.gateway")
 
-# The same for the unknown, the expired and the revoked.
+# Identical for unknown, expired and revoked tokens.
 NOBODY = Answer(200, encode_answer(None))
 
 
 class TokenIntrospections:
-    """Answers for one gateway."""
+    """Respond to ``POST /webhooks/token-introspection``.
+
+    Unlike a TokenReview, it also describes scoped tokens: a caller of this kind applies the delegation before the
+    policy (decision 0057). Unknown tokens count against the address of the client that presented them to the backend
+    (`limits.failuresPerMinute`); the backend always gets a response.
+    """
 
     def __init__(self, authenticator: TokenAuthenticator, failures: FailedAttempts) -> None:
         self._authenticator = authenticator
@@ -117,7 +112,7 @@ class TokenIntrospections:
             log.error("a token cannot be looked up", extra={"cause": error.cause or error.summary})
             return status.internal()
         if live is None and address:
-            with suppress(TooManyRequests):  # for the client to see at the gateway; the backend is answered
+            with suppress(TooManyRequests):  # reported to the client at the gateway; the backend gets its response
                 self._failures.charge(address, token_digest)
         return NOBODY if live is None else _describe(live)
 
@@ -126,7 +121,7 @@ def _describe(live: CachedToken) -> Answer:
     session = live.session
     description = TokenDescription(
         live.user,
-        # Sooner than its end for a program's token, whose holder is checked again then.
+        # Earlier than the token's end if the owner must be checked again before it (service accounts, API tokens).
         live.expires_at,
         live.digest.hex(),
         session_digest(session.id),
@@ -137,30 +132,26 @@ def _describe(live: CachedToken) -> Answer:
     return Answer(200, encode_answer(description))
 
 
-# The webhooks that a cluster asks: who is this token (TokenReview), may this user (SubjectAccessReview).
-#
-# Called with the body of a request whose sender has been authenticated; the listener sends what comes back. An answer
-# is given at once if nothing must be waited for, which is the rule: a token in memory, a policy of our own. A "no" is
-# an answer of 200. Only "could not ask" is a 500: Kubernetes tries that again, and then follows its failure policy.
+# TokenReview and SubjectAccessReview, for clusters. A response is immediate for a cached token and a local policy.
 
-# How many answers are kept with one token, so that many different audiences cannot fill our memory.
+# Maximum number of cached responses per token: many different audiences must not fill the memory.
 MOST_KEPT = 512
-# How many decoded questions are kept, by the bytes of their bodies.
+# Maximum number of cached decoded reviews, by the digest of their bodies.
 MOST_QUESTIONS = 8192
-# A longer one is decoded each time, so that long questions cannot fill our memory.
+# Longer reviews are not cached, so that they cannot fill the memory.
 LONGEST_QUESTION = 4096
 
-# The same for the unknown, the expired and the revoked.
+# Identical for unknown, expired and revoked tokens.
 _NO_GOOD = "the token is not valid"
 _OTHER_AUDIENCE = "the token is for other audiences"
 
 
-# Called with what was refused, the decision, and the id under which the reason can be looked up later.
+# Called with the denied attributes, the decision, and the id under which the reason can be looked up.
 OnRefused = Callable[[Attributes, Decision, str], None]
 
 
 class _TokenQuestion(NamedTuple):
-    """What a TokenReview asks. The token is kept as its digest, which is enough to find it."""
+    """The content of a TokenReview, with the token's digest instead of the token."""
 
     token: bytes
     api_version: str
@@ -168,10 +159,10 @@ class _TokenQuestion(NamedTuple):
 
 
 class TokenReviews:
-    """Answers TokenReviews. *audiences* are those of our tokens; without any, tokens are good for every audience.
+    """Respond to TokenReviews. *audiences* are those of our tokens; if empty, tokens are valid for every audience.
 
-    With *fresh* the store is asked each time: a session may have been stepped up at another worker, and the cluster
-    must be told how its person has signed in by now.
+    If *fresh*, the store is queried each time: the session may have been stepped up at another worker, and the cluster
+    must see how the user is authenticated now.
     """
 
     def __init__(
@@ -180,7 +171,7 @@ class TokenReviews:
         self._authenticator = authenticator
         self._fresh = fresh
         self._audiences = frozenset(audiences)
-        # A cluster sends the same review for the same token again and again.
+        # A cluster repeats the same review for the same token.
         self._questions: Bounded[bytes, _TokenQuestion] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
@@ -206,7 +197,8 @@ class TokenReviews:
     def _answer(self, asked: _TokenQuestion, live: CachedToken | None) -> Answer:
         if live is None:
             return Answer(200, encode_unauthenticated(asked.api_version, _NO_GOOD))
-        # What was answered lies with the token, and dies with it; for these audiences only: a reload may change them.
+        # Responses are cached with the token and are discarded with it. The key includes this object, because a reload
+        # may change the audiences.
         key = (self, asked)
         answer = live.review_answers.get(key)
         if answer is None:
@@ -222,10 +214,10 @@ class TokenReviews:
             if not audiences:
                 return Answer(200, encode_unauthenticated(asked.api_version, _OTHER_AUDIENCE))
         if live.delegation:
-            # Whoever asks would take the token for its owner's, and let it do what the owner may.
+            # The caller would treat the token as the owner's and grant the owner's full rights.
             return Answer(200, encode_unauthenticated(asked.api_version, NARROWED))
         credential_id = f"OSTIARY={live.session.id}"
-        # As the TokenReview of an API server does. One that asks us would add the implied groups itself; others do not.
+        # Like the TokenReview of an API server. A kube-apiserver adds the implied groups itself; other callers do not.
         user = with_implied_groups(live.user)
         body = encode_authenticated(asked.api_version, user, credential_id=credential_id, audiences=audiences)
         return Answer(200, body)
@@ -237,11 +229,11 @@ def _question_of(review: TokenReview) -> _TokenQuestion:
 
 
 class SubjectAccessReviews:
-    """Answers SubjectAccessReviews.
+    """Respond to SubjectAccessReviews.
 
-    A review cannot answer 404, and its reason is shown to the user. So every refusal reads alike, hidden or not, and
-    an operator finds the reason by the decision id. What falls under a rule of *step_up* is denied unless the extra
-    fields of the user say that their sign-in is enough: the person is told to step up, and nothing is held.
+    A review cannot respond with 404, and its reason is shown to the user. So every denial reads the same, hidden or
+    not, and an operator finds the reason by the decision id. A request under a rule of *step_up* is denied unless the
+    extra fields of the user prove a sufficient sign-in: the user is told to step up, and no request is held.
     """
 
     def __init__(
@@ -256,7 +248,7 @@ class SubjectAccessReviews:
         self._now = clock.now
         self._authorizer = authorizer
         self._on_refused = on_refused
-        # What was allowed, by the bytes of the body. A refusal is answered anew each time, with an id of its own.
+        # Allowed reviews, by the digest of the body. Denials are not cached, because each gets its own id.
         self._allowed: Bounded[bytes, tuple[CachedDecision, Answer]] = Bounded(MOST_QUESTIONS)
 
     def answer(self, body: bytes) -> Answer | Awaitable[Answer]:
@@ -278,14 +270,14 @@ class SubjectAccessReviews:
         if ruling is None:
             return self._ask(review, attributes)
         answer = self._answer(review, attributes, ruling)
-        # How recent a sign-in is changes from one question to the next.
+        # Not cached: the age of a sign-in changes from one review to the next.
         keeps = self._step_up is None or self._applied(attributes) is None
         if ruling.allowed and keeps and len(body) <= LONGEST_QUESTION:
             self._allowed.keep(key, (ruling, answer))
         return answer
 
     def _applied(self, attributes: Attributes) -> AppliedRules | None:
-        """The step-up rules; those for some upstreams, too: a cluster does not say which one it is."""
+        """Return the step-up rules, including those for single upstreams: a cluster does not say which one it is."""
         if self._step_up is None:
             return None
         return self._step_up.applying((attributes.request,), attributes.user, any_upstream=True)
@@ -306,7 +298,7 @@ class SubjectAccessReviews:
             needed = f"step-up required by the rule {rule.name}: {describe(rule.required)}"
             refused = Decision(Verdict.DENY, needed)
             self._on_refused(attributes, refused, self._authorizer.record(attributes, refused))
-            # Whoever may do it may know what it takes.
+            # The policy allows this user, so the required step-up may be disclosed to them.
             return Answer(200, encode_status(review, refused, reason=f"{needed}; run: ostiary login --step-up"))
         decision_id = self._authorizer.record(attributes, decision)
         self._on_refused(attributes, decision, decision_id)
@@ -319,7 +311,7 @@ def _could_not_ask(what: str, error: Exception) -> Answer:
     return status.internal()
 
 
-# Kubernetes sends selectors along; they are bounded by its own limit on a request's head.
+# Large enough for selectors, which Kubernetes bounds by its own limit on a request's head.
 LARGEST_REVIEW = 1024 * 1024
 
 Reviews = TokenReviews | SubjectAccessReviews | RevokedCredentialReviews | TokenIntrospections
@@ -327,12 +319,12 @@ REVOKED_CREDENTIALS = b"/webhooks/revoked-credentials"
 
 
 class WebhookHandler:
-    """What is below ``/webhooks``, for the configured callers.
+    """The endpoints below ``/webhooks``, for the configured callers.
 
-    *failures* counts bad tokens by the address of the client. *deny_revoked* is for clusters that trust our issuer,
+    *failures* counts invalid tokens by the address of the client. *deny_revoked* is for clusters that trust our issuer,
     *revoked_list* for them and for backends.
 
-    A cluster calls for every request of its own, so an answer that needs no waiting is sent without a task.
+    A cluster calls for each of its own requests, so a response that needs no waiting is sent without a task.
     """
 
     def __init__(
@@ -374,7 +366,7 @@ class WebhookHandler:
         try:
             allowed = self._callers.include(exchange.connection.peer_certificate, ctx.scanned)
         except OSError as error:
-            # Our own failure: a 401 would tell the caller that its token is not valid.
+            # An error of the gateway: a 401 would mean that the caller's token is invalid.
             log.error("callers.tokenFile cannot be read", extra={"cause": error.strerror})
             served(send_status(ctx, status.internal()))
             return None
@@ -408,7 +400,7 @@ class WebhookHandler:
 
 
 class _ReviewInProgress:
-    """A review whose body has not arrived, or whose answer takes a look-up. Answered with the last byte if possible."""
+    """A review whose body is incomplete or whose response needs a lookup. Responds with the last byte if possible."""
 
     __slots__ = ("_parts", "_passage", "_reviews", "_served", "_size", "_task")
 

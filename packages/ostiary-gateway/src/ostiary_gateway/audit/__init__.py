@@ -1,1 +1,1 @@
-"""What was asked, and how it ended: events of audit.k8s.io, and where they are stored."""
+"""Audit events of audit.k8s.io: the auditor, its sinks, and the reader for recorded logs."""

@@ -1,10 +1,10 @@
-"""Records who asked for what, and how it ended: one event per stage of a request, by the audit policy.
+"""The auditor: makes one audit event per stage of a request, according to the audit policy.
 
     authorize  ->  prepare (once per user and request line)  ->  record_received  ->  ...  ->  complete  ->  sinks
 
-Called by the proxy for every request, also for one that was refused. What can be known beforehand is made JSON by
-`prepare`, and the proxy keeps the result beside the decision; at the end of a request a few strings are joined and
-handed to the sinks. Nothing here waits, except for the disk in blocking mode.
+Denied and invalid requests are recorded too. `prepare` serializes what is known before the request is forwarded, and
+the proxy caches the result with the decision; completing an event joins a few strings. Nothing here waits, except for
+the disk in blocking mode.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from ostiary_gateway.wire import audit as wire
 from ostiary_gateway.wire import audit_policy
 from ostiary_gateway.wire.audit_policy import AuditLevel, AuditScope, Policy, Stage
 
-# The ids of requests: random UUIDs, made many at a time.
-#
-# Called by the auditor once for each request.
+# Request ids.
 
 _IDS_AT_ONCE = 256
 _TABLES_LAST = 256
 
 
 class AuditIds:
-    """Hands out ids. One process never hands out an id twice, and a forked one none that its parent had made."""
+    """A generator of request ids: random UUIDs, made many at a time.
+
+    Ids are unique in a process and never shared with a forked process.
+    """
 
     __slots__ = ("__weakref__", "_beginnings", "_endings", "_ids", "_tables_left")
 
@@ -49,21 +50,21 @@ class AuditIds:
         _INSTANCES.add(self)
 
     def take(self) -> str:
-        """A new id."""
+        """Return a new id."""
         if not self._ids:
             self._refill()
         return self._ids.pop()
 
     def forget(self) -> None:
-        """Drop the ids that are made and not yet handed out."""
+        """Discard the ids that are generated but not yet used."""
         self._ids.clear()
         self._tables_left = 0
 
     def _refill(self) -> None:
-        """Make 256 ids. Any two of them differ at both ends, where people look.
+        """Generate 256 ids. Any two of them differ at both ends, where users look.
 
-        They share the middle part, and the ends are paired anew each time: formatting every id in full would cost
-        twenty times as much.
+        They share the middle part, and the ends are paired differently each time: formatting every id in full would
+        cost twenty times as much.
         """
         if not self._tables_left:
             self._beginnings = [os.urandom(4).hex() for _ in range(_IDS_AT_ONCE)]
@@ -77,7 +78,7 @@ class AuditIds:
         self._ids.extend([beginning + middle + ending for beginning, ending in pairs])
 
 
-# Only for the fork handler below, which must reach every instance.
+# For the fork handler below, which must reach every instance.
 _INSTANCES: WeakSet[AuditIds] = WeakSet()
 
 
@@ -87,12 +88,10 @@ def _forget_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # Two workers must not hand out the ids that their parent had made.
+    # Two workers must not both use the ids that their parent generated.
     os.register_at_fork(after_in_child=_forget_all)
 
-# Monotonic seconds as the timestamps of audit events, without reading the time of day for each event.
-#
-# Called by the auditor twice for each event.
+# Timestamps.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -101,22 +100,23 @@ _MICROSECONDS = tuple(f"{number:03d}Z" for number in range(1000))
 
 
 class Timestamps:
-    """Monotonic seconds as the time of day, to the microsecond.
+    """Format monotonic seconds as the time of day, to the microsecond.
 
     Reading the time of day and formatting a date would cost more than the rest of an event. So the two clocks are
-    compared once a second, which also follows a clock that is set, and only the fraction is formatted each time.
+    compared once a second, which also follows changes of the system clock, and only the fraction is formatted each
+    time.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._prefix = ""
-        # What to add to monotonic microseconds to get those since the second that `_prefix` names.
+        # Add this to monotonic microseconds to get the microseconds since the second in `_prefix`.
         self._offset = float("-inf")
         self._difference = 0
         self._good_until = float("-inf")
 
     def both(self, first: float, second: float) -> tuple[str, str]:
-        """The timestamps of two moments, which are mostly in the same second."""
+        """Return the timestamps of two moments. The fast path is for two moments in the same second."""
         if second < self._good_until:
             offset, prefix = self._offset, self._prefix
             early, late = int(first * 1e6 + offset), int(second * 1e6 + offset)
@@ -137,7 +137,7 @@ class Timestamps:
 
     def _compare(self) -> None:
         now = self._clock.monotonic()
-        # Whole microseconds: as floats, today's seconds since 1970 are no longer exact to one.
+        # Whole microseconds: a float cannot represent the seconds since 1970 to the microsecond.
         self._difference = (self._clock.now() - _EPOCH) // _MICROSECOND - int(now * 1e6 + 0.5)
         self._good_until = now + 1.0
         self._format(now)
@@ -159,12 +159,12 @@ log = logging.getLogger("ostiary_gateway.audit")
 
 
 class Auditor:
-    """Makes events and hands them to every sink, in order.
+    """Make audit events and pass them to every sink, in order.
 
-    Times are given as the clock's monotonic seconds, which the proxy has at hand anyway; the time of day is read
-    once a second. With *blocking* sinks `record_received` and `complete` raise `AuditUnavailable` when an event cannot
-    be stored: the request is then refused with a 500. The first stage is recorded then, whatever the policy omits.
-    Without *may_refuse* no sink is allowed to do that, whatever it raises.
+    Times are monotonic seconds of the clock, which the proxy has already read; the time of day is read once a second.
+    With *blocking* sinks `record_received` and `complete` raise `AuditUnavailable` when an event cannot be stored, and
+    the request fails with a 500. The first stage is then recorded whatever the policy omits. Without *may_refuse* no
+    sink can fail a request, whatever it raises.
     """
 
     def __init__(
@@ -179,26 +179,26 @@ class Auditor:
         tells_upstream: bool = False,
     ) -> None:
         self.policy = policy
-        # With a single upstream every event would say the same.
+        # False with a single upstream: every event would name it.
         self._tells_upstream = tells_upstream
         self.blocking = blocking
         self._may_refuse = may_refuse
         self.sinks = tuple(sinks)
         self.largest_body = largest_body
         self.events = 0
-        # Events that a sink has refused by raising, though it must not.
+        # Events lost because a sink raised, which it must not.
         self._failed = 0
         self._failures_told: set[tuple[int, type[Exception]]] = set()
         self.timestamps = Timestamps(clock)
-        # The JSON of an answer without a message, by its status: see `Prepared.complete`.
+        # JSON of a response without a message, by status: see `Prepared.complete`.
         self.outcomes: dict[int, str] = {}
-        # The id of a request. Never one that the client sends: with another's it could hide behind them.
+        # Generates request ids. An id sent by the client is never used: a client could hide behind another client's id.
         self.audit_id = AuditIds().take
         self._origins: Bounded[tuple[tuple[str, ...], str], str] = Bounded(_ORIGINS_KEPT)
         self._delegations: Bounded[tuple[str, str], wire.KeptNotes] = Bounded(_DELEGATIONS_KEPT)
 
     def origin(self, source_ips: Sequence[str], user_agent: str = "") -> str:
-        """Where a request comes from, ready for its events. Few programs make many requests: the text is kept."""
+        """Return the JSON of a request's origin. It is cached, because few clients send many requests."""
         key = (tuple(source_ips), user_agent[: wire.LONGEST_USER_AGENT + 1])
         origin = self._origins.get(key)
         if origin is None:
@@ -220,10 +220,10 @@ class Auditor:
         delegation: Delegation | None = None,
         step_up: str = "",
     ) -> Prepared | None:
-        """What the events of such requests share; None if the policy wants none of them.
+        """Return what the events of such requests share, or None if the policy records none of them.
 
-        *user* is None when nobody could be identified. The user decides which rule applies, and not the one that is
-        impersonated: whom somebody acts for is a part of what they did. *step_up* names the rules that it falls under.
+        *user* is None for an unauthenticated request. The policy rule is chosen by the user, not by the impersonated
+        one: whom a user acts for is part of what they did. *step_up* names the step-up rules that apply.
         """
         user = None if user is None else with_implied_groups(user)
         impersonated = None if impersonated is None else with_implied_groups(impersonated)
@@ -244,7 +244,7 @@ class Auditor:
         return Prepared(self, scope, frame, long_running=long_running, bodies=bodies)
 
     def _notes_about(self, delegation: Delegation) -> wire.KeptNotes:
-        """What the token is for, and who uses it; the event's user is on whose behalf. Made once per token."""
+        """Return the annotations for the scope and the actor of a token. The event's user is the owner."""
         scope, actor = str(delegation), delegation.actor
         notes = self._delegations.get((scope, actor))
         if notes is None:
@@ -253,9 +253,9 @@ class Auditor:
         return notes
 
     def outcome(self, status: int) -> str:
-        """The JSON of an answer with this status and no message."""
+        """Return the JSON of a response with this status and no message."""
         text = wire.outcome(status)
-        # An upstream can send no more different codes than there are three-digit numbers.
+        # Bounded: an upstream can send any three-digit status, but no other.
         if 0 <= status < 1000:
             self.outcomes[status] = text
         return text
@@ -270,7 +270,7 @@ class Auditor:
 
     @property
     def dropped(self) -> int:
-        """How many events were accepted and could not be stored, in all sinks."""
+        """The number of accepted events that could not be stored, in all sinks."""
         return self._failed + sum(sink.dropped for sink in self.sinks)
 
     async def flush(self) -> None:
@@ -289,19 +289,22 @@ class Auditor:
                 self._log_failure(sink, error)
 
     def _record_failure(self, sink: RecordsAtOnce, error: Exception) -> None:
-        """A sink has raised. Blocking, the request is refused; else it goes on, and the event counts as dropped."""
+        """Handle an exception of a sink.
+
+        In blocking mode it fails the request; otherwise the event counts as dropped.
+        """
         if isinstance(error, AuditUnavailable) and self._may_refuse:
             raise error
         if not self.blocking:
             self._failed += 1
             self._log_failure(sink, error)
             return
-        # Only its type: the text of a foreign exception may hold a password.
+        # The type only: the text of a third-party exception may contain a password.
         cause = f"{type(sink).__name__} has failed: {type(error).__name__}"
         raise AuditUnavailable("an audit event cannot be stored", cause=cause) from None
 
     def _log_failure(self, sink: RecordsAtOnce, error: Exception) -> None:
-        """Once for each kind of failure of a sink: one that fails with every event would fill the log."""
+        """Log each kind of failure of a sink once: a sink that fails with every event would flood the log."""
         failure = (id(sink), type(error))
         if failure not in self._failures_told:
             self._failures_told.add(failure)
@@ -310,11 +313,11 @@ class Auditor:
 
 
 class Prepared:
-    """All that is known of a request before it is sent on. Requests with the same user and request line share it.
+    """What is known of a request before it is forwarded, shared by requests with the same user and request line.
 
-    `PreparedForObjects` makes others of it, for requests that differ in the name of the object. Call `record_received`,
-    then `record_started` if the answer may take long, then `complete` or `record_panic`. Each makes an event only if
-    the policy wants that stage.
+    `PreparedForObjects` derives variants for requests that differ in the name of the object. Call `record_received`,
+    then `record_started` if the response may take long, then `complete` or `record_panic`. Each records an event only
+    if the policy wants that stage.
     """
 
     __slots__ = (
@@ -338,7 +341,8 @@ class Prepared:
         self._head, self._tail = frame.head, frame.tail
         self._complete = wire.middle(Stage.COMPLETE, frame.about) if Stage.COMPLETE not in scope.omit_stages else ""
         self._started = long_running and Stage.STARTED not in scope.omit_stages
-        # A request that cannot be recorded must not be served, so its first event is stored before it is sent on.
+        # A request that cannot be recorded must not be served, so in blocking mode its first event is stored before it
+        # is forwarded.
         self.wants_received = auditor.blocking or Stage.RECEIVED not in scope.omit_stages
         # The body of a stream has no end, so it is not recorded.
         bodies = bodies and not long_running
@@ -350,16 +354,16 @@ class Prepared:
             self._emit(Stage.RECEIVED, audit_id, origin, "", received_at, received_at, self._tail)
 
     def record_started(self, audit_id: str, origin: str, status: int, *, received_at: float, at: float) -> None:
-        """The head of a long answer has been sent."""
+        """Record that the head of a long-running response has been sent."""
         if self._started:
             self._emit(Stage.STARTED, audit_id, origin, self._auditor.outcome(status), received_at, at, self._tail)
 
     def complete(
         self, audit_id: str, origin: str, status: int, *, received_at: float, at: float, middle: str = ""
     ) -> None:
-        """The answer is over. The way of nearly all requests; the others need `complete_with`.
+        """Record the end of a response. This is the fast path; `complete_with` is for all other events.
 
-        *middle* is what `PreparedForObjects.middle` says, for a request that shares all else.
+        *middle* comes from `PreparedForObjects.middle`, for a request that differs in the object only.
         """
         if self._complete:
             auditor = self._auditor
@@ -382,7 +386,7 @@ class Prepared:
         request_body: bytes | None = None,
         response_body: bytes | None = None,
     ) -> None:
-        """As `complete`, with what only some events have: why it was refused, annotations, bodies."""
+        """Like `complete`, with what only some events have: the reason of an error, annotations, bodies."""
         if not self._complete:
             return
         notes = {**self._frame.annotations, **(annotations or {})}
@@ -395,7 +399,7 @@ class Prepared:
         self._emit(Stage.COMPLETE, audit_id, origin, outcome, received_at, at, wire.tail(notes))
 
     def record_panic(self, audit_id: str, origin: str, *, received_at: float, at: float) -> None:
-        """The gateway itself failed: nothing else is known of the end of the request."""
+        """Record that the gateway itself failed: the end of the response is unknown."""
         if Stage.PANIC not in self._scope.omit_stages:
             outcome = wire.outcome(500, reason="InternalError", message="the gateway failed while sending the response")
             self._emit(Stage.PANIC, audit_id, origin, outcome, received_at, at, self._tail)
@@ -419,12 +423,15 @@ class Prepared:
         return f',"{field}":{text}'
 
     def for_objects(self, request_uri: str, name: str) -> PreparedForObjects | None:
-        """What was prepared for the object *name*, for others in its place; None if names cannot be replaced in it."""
+        """Return a template for requests that differ in the object *name* only.
+
+        Returns None if the name cannot be replaced.
+        """
         gaps = wire.about_objects(self._about, request_uri, name)
         return None if gaps is None else PreparedForObjects(self, gaps)
 
     def with_about(self, about: str) -> Prepared:
-        """The same for a request that is *about* something else."""
+        """Return a copy for a request on another object, with *about* as its JSON."""
         other = Prepared.__new__(Prepared)
         other._auditor, other._scope, other._frame, other._about = self._auditor, self._scope, self._frame, about
         other._head, other._tail = self._head, self._tail
@@ -439,7 +446,7 @@ _COMPLETE = wire.middle(Stage.COMPLETE, "")
 
 
 class PreparedForObjects:
-    """What was prepared for a request, with a gap in the place of the object's name."""
+    """A prepared request with a placeholder for the object's name."""
 
     __slots__ = ("_gaps", "_prepared")
 
@@ -450,7 +457,7 @@ class PreparedForObjects:
         return self._prepared.with_about(self._gaps.about(request_uri, name))
 
     def middle(self, request_uri: str, name: str) -> str:
-        """What the last event of such a request has in the place of this one's own."""
+        """Return the middle of the last event, with the name filled in."""
         return _COMPLETE + self._gaps.about(request_uri, name)
 
 

@@ -1,9 +1,9 @@
-"""Collects audit events, and gives them to an audit provider in batches.
+"""Pass audit events to an audit provider in batches.
 
-    accept (at once)  ->  a buffer  ->  a batch, when there are enough or it is time  ->  `store`, or counted as dropped
+    accept (synchronous)  ->  a buffer  ->  a batch, by size or time  ->  `store`, or counted as dropped
 
-For providers that do not take each event by themselves. The provider works in a thread of its own
-(`provider_thread`): however slow it is, accepting an event is putting it into a list.
+For providers that do not implement `RecordsAtOnce`. The provider runs in a thread of its own, so a slow one does not
+delay requests: accepting an event appends to a list.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from ostiary_gateway.capabilities import ability
 from ostiary_gateway.interfaces.audit import STORE_SECONDS, AuditProvider, Batches, ChoosesBatches
 from ostiary_gateway.interfaces.lifecycle import Closes
 
-# A thread with an event loop in which an audit provider works, so that it can hold up nobody else.
-#
-# Called by `batched`. A provider may wait for a server without being asynchronous; the gateway's own loop goes on.
+# A provider may block. It runs in a thread with its own event loop, so that it cannot delay the gateway's loop.
 
 
 class ProviderThread:
-    """Starts with the first call. One event loop calls it."""
+    """A thread with an event loop, started by the first call. All calls must come from one event loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
-        """Do *work* in the thread. Raises what it raises, and `TimeoutError` if it takes longer than *seconds*.
+        """Run *work* in the thread. Raises what it raises, and `TimeoutError` if it takes longer than *seconds*.
 
-        Then it is cancelled. If it does not even notice that, the next call has to wait for it too.
+        After the timeout it is cancelled. If it ignores the cancellation, the next call has to wait for it too.
         """
         if self._loop is None:
             self._loop = self._start()
@@ -42,7 +40,7 @@ class ProviderThread:
             await asyncio.wrap_future(future)
 
     def stop(self) -> None:
-        """Let the thread end. Nobody waits for it: a provider that hangs must not keep the gateway from stopping."""
+        """Stop the thread without waiting for it: a provider that hangs must not keep the gateway from stopping."""
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.call_soon_threadsafe(loop.stop)
@@ -64,16 +62,16 @@ async def _call(work: Callable[[], Awaitable[None]]) -> None:
     await work()
 
 
-# How long a provider may take to close; what it has not kept by then is counted as dropped.
+# Timeout for closing a provider. Events not stored by then count as dropped.
 CLOSE_SECONDS = 10.0
 
 log = logging.getLogger("ostiary_gateway.audit")
 
 
 class BatchedSink:
-    """One audit provider, called *name* in the configuration.
+    """A sink that passes batches to one audit provider, called *name* in the configuration.
 
-    *blocking* means here that a request is refused when the buffer is full.
+    With *blocking*, a request fails when the buffer is full.
     """
 
     def __init__(
@@ -149,7 +147,7 @@ class BatchedSink:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """Send until less than a batch is left; the rest waits for the timer, or for `flush`."""
+        """Send until less than a batch is left. The rest waits for the timer, or for `flush`."""
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._batch_events], self._waiting[self._batch_events :]
@@ -172,7 +170,7 @@ class BatchedSink:
         except AuditUnavailable as error:
             why = error.cause or error.summary
         except Exception as error:
-            # Only its type: the text of a foreign exception may hold a password.
+            # The type only: the text of a third-party exception may contain a password.
             why = type(error).__name__
         finally:
             if why:

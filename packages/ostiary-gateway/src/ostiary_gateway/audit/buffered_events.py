@@ -1,6 +1,6 @@
-"""What the audit providers of files and of standard output have in common: events are written together.
+"""Base class of the audit providers for files and standard output: many events share one write.
 
-accept (at once)  ->  a buffer  ->  one write for many events  ->  kept until it succeeds, or counted as dropped
+accept (synchronous)  ->  a buffer  ->  one write for many events  ->  retried until it succeeds, or dropped
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from ostiary.errors import AuditUnavailable
 
 WRITE_SECONDS = 0.2
 WRITE_BYTES = 64 * 1024
-# What is kept while nothing can be written. More than this is dropped, and counted.
+# Bytes buffered while writes fail. Further events are dropped and counted.
 LARGEST_BUFFER = 16 * 1024 * 1024
-# How long one tries to get the lock that another worker holds.
+# How long to wait for the lock of another worker.
 LOCK_SECONDS = 0.05
 
 log = logging.getLogger("ostiary_gateway.audit")
 
 
 class BufferedEvents:
-    """Collects lines and writes them together. A subclass says how bytes are written.
+    """Buffer lines and write them together. Subclasses implement `_write`.
 
     Implements `ostiary_gateway.interfaces.audit.AuditProvider`, `Begins` and `RecordsAtOnce`.
     """
 
-    # How many accepted events could not be stored.
+    # The number of accepted events that could not be stored.
     dropped: int = 0
 
     def __init__(
@@ -44,10 +44,10 @@ class BufferedEvents:
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
         self._failing = ""
-        # Something is left over from the last write. Only the timer tries again, not every new event.
+        # The last write was incomplete. Only the timer retries it, not every new event.
         self._stalled = False
         self._lost = 0
-        # The file ends in half a line: the disk was full in the middle of a write.
+        # The file ends in an incomplete line: the disk was full during a write.
         self._inside_a_line = False
         self._closed = False
 
@@ -76,10 +76,10 @@ class BufferedEvents:
         self._drop(len(self._lines))
         self._cancel_timer()
 
-    # --- many events, later ---
+    # --- non-blocking: many events per write ---
 
     def _hurry(self, size: int) -> None:
-        """Write now if there is much to write, else soon. While nothing can be written, keep only what fits."""
+        """Write now if the buffer is large, otherwise soon. While writes fail, drop what exceeds the buffer."""
         if self._closed:
             self._drop(1)
         elif size > self._largest_buffer:
@@ -93,7 +93,7 @@ class BufferedEvents:
             try:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
-                # Nobody would call us again.
+                # Without an event loop there is no timer.
                 self._write_buffer()
             else:
                 self._timer = loop.call_later(self._write_seconds, self._on_time)
@@ -125,7 +125,7 @@ class BufferedEvents:
             self._record_recovery()
 
     def _keep(self, rest: bytes, written: bytes) -> None:
-        """Keep what was not written. A line that was cut is kept whole: writing it twice is better than half of it."""
+        """Keep what was not written. A torn line is kept whole: writing it twice is better than losing half of it."""
         self._inside_a_line = bool(written) and not written.endswith(b"\n")
         if self._inside_a_line:
             rest = written[written.rfind(b"\n") + 1 :] + rest
@@ -161,7 +161,7 @@ class BufferedEvents:
             log.warning("audit events are stored again", extra={"sink": str(self), "dropped": self._lost})
         self._failing, self._lost = "", 0
 
-    # --- one event, now ---
+    # --- blocking: one event per write ---
 
     def _store(self, line: str) -> None:
         data = self._line_break() + line.encode("ascii")
@@ -172,7 +172,7 @@ class BufferedEvents:
         except OSError as error:
             self._record_failure(error)
             raise self._unavailable(error.strerror) from error
-        # The line break after an earlier half line is part of what was written.
+        # The data begins with the line break that ends an earlier torn line.
         self._inside_a_line = not data[:count].endswith(b"\n") if count else self._inside_a_line
         if count < len(data):
             raise self._unavailable("only a part of the event could be written")
@@ -183,5 +183,5 @@ class BufferedEvents:
         return AuditUnavailable("an audit event cannot be stored", cause=cause, where=str(self), hint=hint)
 
     def _write(self, data: bytes) -> int:
-        """Write from the beginning of *data*; returns how many bytes. Raises `OSError` if nothing can be written."""
+        """Write from the beginning of *data* and return how many bytes were written. Raises `OSError` if none were."""
         raise NotImplementedError

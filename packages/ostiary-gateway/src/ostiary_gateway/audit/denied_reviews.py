@@ -1,7 +1,6 @@
-"""Records what the SubjectAccessReview webhook refuses.
+"""Record the denials of the SubjectAccessReview webhook, so that ``explain`` finds them by id.
 
-Called by the webhook. A cluster records its own requests; a refusal is recorded here too, so that its id can be
-explained.
+The cluster's audit log has its own requests, but not the reason of a denial.
 """
 
 from __future__ import annotations

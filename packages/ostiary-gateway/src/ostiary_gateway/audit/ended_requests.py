@@ -1,7 +1,7 @@
-"""What became of requests that never reached a decision: nobody was identified, a sign-in failed, a limit was reached.
+"""Requests that ended before a policy decision: unauthenticated, failed sign-in, limit reached.
 
-Called where such an answer is sent; read by ``ostiary-gateway explain <id> --server``. Decisions are remembered by
-`ostiary_gateway.authorization.denials`. Bounded, and one address cannot evict the entries of all others.
+``ostiary-gateway explain <id> --server`` reads them. The cache is bounded, and one address cannot evict the entries of
+all others.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
 
 ENTRIES = 4096
-# An operator who is asked about an id is asked the same day.
+# Operators are asked about a request id within a day.
 KEPT_SECONDS = 24 * 3600.0
-# Strangers write these: paths as long as a head, names as long as a form.
+# Unauthenticated clients control these texts: a path can be as long as a request head.
 LONGEST_TEXT = 512
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRequest:
-    """How a request ended. `username` is who was identified, or who somebody claimed to be at sign-in.
+    """How a request ended. `username` is the authenticated user, or the name that a client claimed at sign-in.
 
-    `login` is what became of a sign-in, and `provider` whom it was with; both are empty for other requests.
+    `login` is the outcome of a sign-in, and `provider` its identity provider; both are empty for other requests.
     """
 
     id: str
@@ -42,7 +42,7 @@ class EndedRequest:
 class EndedRequests:
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._kept: Cache[str, EndedRequest] = Cache(seconds=KEPT_SECONDS, clock=clock, entries=entries)
-        # Told of each request; it must return at once.
+        # Called with each request. Must not block.
         self.on_recorded: Callable[[EndedRequest], None] = lambda request: None
 
     def record(self, request: EndedRequest) -> None:
@@ -53,5 +53,8 @@ class EndedRequests:
         self.on_recorded(request)
 
     def recall(self, request_id: str) -> EndedRequest | None:
-        """How the request of this id ended, unless it is forgotten. Case does not matter: ids are read out."""
+        """Return how the request with this id ended, if it is still cached.
+
+        Case does not matter: users read ids aloud.
+        """
         return self._kept.get(request_id.strip().lower())

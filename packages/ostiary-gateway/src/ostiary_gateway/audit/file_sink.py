@@ -40,11 +40,11 @@ log = logging.getLogger("ostiary_gateway.audit")
 
 
 class FileAudit(BufferedEvents):
-    """Appends to a file that only our user may read.
+    """Append events to a file that only the gateway's user can read.
 
-    Several workers may share it: one writes at a time, and each first checks whether the file ends in a torn line,
-    because the disk was full or a worker died. A file that was moved away (logrotate) is noticed within a second.
-    With *fsync*, every write waits for the disk, and so does everything else in this worker.
+    Several workers may share it: they lock it for each write, and first check whether it ends in a torn line, because
+    the disk was full or a worker died. Rotation (logrotate) is detected within a second. With *fsync*, every write
+    waits for the disk, and so does everything else in this worker.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FileAudit(BufferedEvents):
         self.open()
 
     def open(self) -> None:
-        """Raises `AuditUnavailable`: a gateway that cannot write its audit log does not start."""
+        """Open the file. Raises `AuditUnavailable`: a gateway that cannot write its audit log does not start."""
         try:
             self._open()
         except OSError as error:
@@ -108,7 +108,7 @@ class FileAudit(BufferedEvents):
         return count
 
     def _append(self, data: bytes) -> int:
-        """How much of *data* was written, on lines of its own."""
+        """Append *data*, on lines of its own. Return how many of its bytes were written."""
         locked = _lock(self._file)
         try:
             torn = b"\n" if self._ends_inside_a_line() else b""
@@ -122,17 +122,17 @@ class FileAudit(BufferedEvents):
             size = os.fstat(self._file).st_size
             return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         except OSError:
-            # The file cannot be read, so only our own writes are known.
+            # The file is not readable, so only our own writes are known.
             return self._inside_a_line
 
     def _line_break(self) -> bytes:
-        # The file itself says how it ends, whoever wrote to it last.
+        # `_append` checks the end of the file, which another worker may have written.
         return b""
 
     def _open(self) -> None:
         flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
         try:
-            # Opened for reading too, to see a torn line. Not a pipe: its own writer would keep it open.
+            # Also readable, to detect a torn line. Not for a pipe: the writer would then keep it open itself.
             mode = os.O_WRONLY if self._path.is_fifo() else os.O_RDWR
             self._file = os.open(self._path, flags | mode, 0o600)
         except PermissionError:
@@ -148,13 +148,13 @@ class FileAudit(BufferedEvents):
         ours = os.fstat(self._file)
         if current is None or (current.st_dev, current.st_ino) != (ours.st_dev, ours.st_ino):
             before = self._file
-            # Closed only when the new one is open: if it cannot be opened, the old one is better than none.
+            # Close the old file only after the new one is open: if that fails, keep writing to the old one.
             self._open()
             os.close(before)
 
 
 def _lock(descriptor: int) -> bool:
-    """Lock the file against the other workers, who hold it for microseconds. After a while write without the lock."""
+    """Lock the file. Other workers hold the lock for microseconds; on timeout the caller writes without it."""
     give_up_at = time.monotonic() + LOCK_SECONDS
     while time.monotonic() < give_up_at:
         try:
@@ -163,6 +163,6 @@ def _lock(descriptor: int) -> bool:
         except BlockingIOError:
             time.sleep(0.0001)
         except OSError:
-            # A file system without locks.
+            # The file system does not support locks.
             return False
     return False

@@ -1,7 +1,7 @@
-"""The lines of audit logs: plain or compressed files, one after the other, or standard input.
+"""Read the lines of audit logs: plain or compressed files, or standard input.
 
-Called by `audit.recorded`, for commands. A log may be large, cut short by a crash, or hold a line that never ends, so
-one line at a time is in memory, and none that is too long.
+A log may be large, truncated by a crash, or contain an endless line. So one line at a time is in memory, up to a
+maximum length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STDIN = "-"
 LONGEST_LINE = 16 * 1024 * 1024
 _GZIP = b"\x1f\x8b"
 _BUFFER = 1024 * 1024
-# A caller that shows progress is called after so many lines.
+# How many lines to read between two calls of `Counts.on_progress`.
 LINES_PER_CALL = 10_000
 _PLACES_KEPT = 5
 
@@ -32,9 +32,9 @@ LogPath = str | os.PathLike[str]
 
 @dataclass(slots=True)
 class Counts:
-    """What came of the lines: `undecided` are events without a decision, `unreadable` lines that are no events.
+    """Statistics about the lines: `undecided` are events without a decision, `unreadable` lines that are not events.
 
-    `places` are the first of the unreadable, as file and line number. What is on them is never quoted.
+    `places` are the first unreadable lines, as file and line number. Their contents are never quoted.
     """
 
     unreadable: int = 0
@@ -51,7 +51,7 @@ class Counts:
 
 
 def lines(path: LogPath, counts: Counts) -> Iterator[tuple[int, bytes]]:
-    """Each line that is not blank, with its number; raises `ConfigurationError` if the file cannot be read."""
+    """Yield each line that is not blank, with its number. Raises `ConfigurationError` if the file cannot be read."""
     try:
         with _open(path) as log:
             number = 0
@@ -66,7 +66,7 @@ def lines(path: LogPath, counts: Counts) -> Iterator[tuple[int, bytes]]:
                 elif not line.isspace():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
-        # A compressed log that ends in the middle raises EOFError: what is missing is unknown.
+        # A truncated gzip file raises EOFError: what is missing is unknown.
         raise ConfigurationError(
             "the audit log cannot be read",
             cause=getattr(error, "strerror", None) or "the compressed file is damaged or cut short",
@@ -76,11 +76,11 @@ def lines(path: LogPath, counts: Counts) -> Iterator[tuple[int, bytes]]:
 
 
 def _open(path: LogPath) -> BinaryIO:
-    """Compressed is what looks so, whatever its name: rotation may rename a log."""
+    """Open a log. Compression is detected by content, because rotation may rename a log."""
     if path == STDIN:
         if sys.stdin is None:
             raise OSError(errno.EBADF, "it is closed")
-        # A second handle, so that closing this one leaves standard input as it is.
+        # A duplicate descriptor, so that closing this one leaves standard input open.
         raw: BinaryIO = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=_BUFFER)
     else:
         raw = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115  # closed by the caller

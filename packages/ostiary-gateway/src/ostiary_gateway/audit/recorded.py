@@ -1,9 +1,9 @@
-"""Audit events read back: what was asked, by whom, and what was decided then.
+"""Read recorded requests back from audit logs, for ``explain`` and ``policy replay|suggest``.
 
-    audit log  ->  lines  ->  RecordedRequest  ->  ``explain``, ``policy replay|suggest``
+    audit log  ->  lines  ->  RecordedRequest
 
-Called by the commands, never by the gateway that serves. Events of kube-apiserver have the same form, so its logs can
-be read too. A log may hold what a crash cut short: such lines are counted, and never quoted.
+Events of kube-apiserver have the same form, so its logs can be read too. Lines that a crash cut short are counted, and
+never quoted.
 """
 
 from __future__ import annotations
@@ -28,23 +28,26 @@ ALLOW, FORBID = "allow", "forbid"
 OWN_GROUP = "ostiary.dev"
 
 _METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
-# A long-running request has two events; both have the decision.
+# A long-running request has two events, and both hold the decision.
 _STAGES = (Stage.COMPLETE.value, Stage.STARTED.value)
 _TEXTS_KEPT = 20_000
-# A longer text is decoded each time: a line may have 16 MiB, and so many of those must not be kept.
+# Longer texts are not cached: a line may have 16 MiB.
 _LONGEST_KEPT = 8 * 1024
 NO_PREFIXES: Mapping[str, str] = {}
 _NOBODY = (NO_OBJECT, b"null")
-# The verbs of a request to one object, and to all of them: what `request_info` makes of the methods.
+# The verbs of a request to one object, and to a collection, as `request_info` derives them from methods.
 _OF_ONE = frozenset(("get", "create", "update", "patch", "delete"))
 _OF_MANY = frozenset(("list", "watch", "create", "update", "patch", "deletecollection"))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """A request that was decided. `decision` tells what the record does: allowed or not, and why; `status` what was
-    answered in the end, if that is recorded; `scope` what its token may be used for, if that is less than its owner.
-    `actor` is who asked in the name of the user, if it was somebody else."""
+    """A recorded request that reached a decision.
+
+    `decision` has the recorded outcome and reason. `status` is that of the response, if it was recorded. `scope` is
+    that of a scoped token. `actor` is the user who sent the request on behalf of `attributes.user`, if it was another
+    user.
+    """
 
     id: str
     at: datetime
@@ -56,12 +59,12 @@ class RecordedRequest:
 
     @property
     def refused_by_scope(self) -> bool:
-        """Whether the policy was not even asked: the token is not for this."""
+        """Report whether the request was out of the token's scope, so that no policy was evaluated."""
         return not self.decision.allowed and self.decision.reason.startswith(BEYOND_SCOPE)
 
 
 class _Notes(NamedTuple):
-    """What the annotations of an event say of its request. Most events of a log share theirs with many others."""
+    """What the annotations of an event hold. Most events of a log share theirs with many others."""
 
     decision: Decision | None
     hidden: Decision | None
@@ -71,10 +74,11 @@ class _Notes(NamedTuple):
 
 
 class EventReader:
-    """Makes requests of events. The user and the annotations of most events came before, and are decoded once.
+    """Convert events to requests. Decoded users and annotations are cached, because most events repeat them.
 
-    *upstream* is that of events that name none: a gateway with one upstream does not write it down. *prefixes* are what
-    each upstream is not told of: an event has the path as it was sent, and the decision was about the rest.
+    *upstream* is that of events that name none: a gateway with one upstream does not record it. *prefixes* are the path
+    prefixes that the gateway strips for each upstream: an event has the path as sent, and the decision was about the
+    rest.
     """
 
     def __init__(self, upstream: str = "", prefixes: Mapping[str, str] = NO_PREFIXES) -> None:
@@ -84,15 +88,15 @@ class EventReader:
         self._notes: Bounded[bytes, _Notes] = Bounded(_TEXTS_KEPT)
 
     def request_of(self, event: RecordedEvent) -> RecordedRequest | None:
-        """What *event* records; None if nobody was identified, or nothing was decided."""
+        """Return the request of *event*, or None if it was unauthenticated or reached no decision."""
         notes = self._notes_of(bytes(event.annotations))
         if notes.decision is None or not event.request_uri:
             return None
         user = sender = self._user_of(bytes(event.user))
         text, actor = bytes(event.impersonated_user), ""
         if text not in _NOBODY:
-            # With impersonation, the decision was about what the impersonated user may do.
-            # One that cannot be read is not the sender: what was done in another's name is no use of the sender's.
+            # With impersonation, the decision was about the impersonated user. If that user cannot be decoded, do not
+            # fall back to the sender: the request says nothing about the sender's rights.
             user = self._user_of(text)
             actor = "" if user is sender or sender is None else sender.username
         at = _time(event.request_received_timestamp)
@@ -144,9 +148,9 @@ def find(
     upstreams: Sequence[str] = (),
     prefixes: Mapping[str, str] = NO_PREFIXES,
 ) -> RecordedRequest | EndedRequest | None:
-    """The request with this id; raises `ConfigurationError` if a file cannot be read.
+    """Return the request with this id. Raises `ConfigurationError` if a file cannot be read.
 
-    Of a request that came to no decision (a sign-in, a token that nobody knows) it is how it ended.
+    For a request that reached no decision (a sign-in, an unknown token), return how it ended.
     """
     lowered_id = audit_id.strip().lower()
     reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
@@ -160,7 +164,7 @@ def find(
             event = decode_event(line)
             if event is None or event.audit_id.lower() != lowered_id:
                 continue
-            # One request may have several events; the last one has the answer.
+            # A request may have several events; the last one has the response.
             if event.stage != SHADOW_STAGE:
                 request = reader.request_of(event) or request
             ended = decode_end(event) or ended
@@ -174,13 +178,14 @@ def read(
     upstreams: Sequence[str] = (),
     prefixes: Mapping[str, str] = NO_PREFIXES,
 ) -> Iterator[RecordedRequest]:
-    """Each decided request once; raises `ConfigurationError` if a file cannot be read.
+    """Yield each decided request once. Raises `ConfigurationError` if a file cannot be read.
 
     *upstreams* are those of the gateway: if there is only one, events do not name it.
     """
     reader = EventReader(upstreams[0] if len(upstreams) == 1 else "", prefixes)
-    # Only what lasts has two events: the stage of the first, until the second comes. To remember all others would take
-    # memory for nothing. kube-apiserver lets clients choose the id, so the id alone does not tell that it is the same.
+    # The stage of the first event of long-running requests, until the second one is read. Other requests have one
+    # event, so storing them would waste memory. kube-apiserver lets clients choose the id, so the id alone does not
+    # identify a request.
     lasting: dict[int, str] = {}
     for path in paths:
         for number, line in lines(path, counts):
@@ -204,13 +209,13 @@ def read(
 
 
 def decode_request(line: bytes) -> RecordedRequest | None:
-    """What the event on *line* records; None if nobody was identified, nothing was decided, or it is no event."""
+    """Return the request on *line*, or None if it was unauthenticated or undecided, or the line is not an event."""
     event = decode_event(line)
     return None if event is None else EventReader().request_of(event)
 
 
 def decode_end(event: RecordedEvent) -> EndedRequest | None:
-    """How the request of *event* ended, whatever it was; None if it has not."""
+    """Return how the request of *event* ended, whatever it was, or None if it has not ended."""
     if event.stage not in (Stage.COMPLETE.value, Stage.PANIC.value):
         return None
     at = _time(event.request_received_timestamp)
@@ -233,17 +238,17 @@ def decode_end(event: RecordedEvent) -> EndedRequest | None:
 
 
 def _time(text: str) -> datetime | None:
-    """The time of an event; UTC if it names no zone, wherever this command runs."""
+    """Parse the time of an event. A time without a zone is UTC, in whichever zone this command runs."""
     try:
         at = datetime.fromisoformat(text)
         return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
-        # The first day of the calendar may lie before it in UTC.
+        # A time in year 1 may lie before the range of `datetime` in UTC.
         return None
 
 
 def with_upstream(record: RecordedRequest, upstreams: Sequence[str]) -> RecordedRequest:
-    """*record* with its upstream, which events do not name if there is only one. Our own API has none."""
+    """Return *record* with its upstream, which events omit if there is only one. The built-in API has none."""
     info = record.attributes.request
     if info.upstream or len(upstreams) != 1 or info.api_group == OWN_GROUP:
         return record
@@ -284,7 +289,7 @@ def _request(event: RecordedEvent, notes: _Notes, only_upstream: str, prefixes: 
 
 
 def _decoded(path: str) -> str:
-    """A path is decided on as it reads without its encoding."""
+    """Decode a path as the authorizer saw it."""
     if "%" not in path:
         return path
     try:
@@ -294,9 +299,9 @@ def _decoded(path: str) -> str:
 
 
 def _is_plain(about: RecordedObject, verb: str, path: str, query: str) -> bool:
-    """Whether the request line says what the reference says and nothing else, so that it need not be parsed.
+    """Report whether the request line contains nothing but the object reference, so that it need not be parsed.
 
-    Most lines of a log are so. A namespace, which lies in itself, and a selector are not plain.
+    This holds for most lines. A namespace, which lies in itself, and a selector need parsing.
     """
     if about.resource == "namespaces" or verb not in (_OF_ONE if about.name else _OF_MANY):
         return False
@@ -314,12 +319,12 @@ def _is_plain(about: RecordedObject, verb: str, path: str, query: str) -> bool:
 
 
 def _as_mapped(about: RecordedObject, line: RequestLine, verb: str) -> RequestInfo | None:
-    """The request as it was read from its first line, selectors and all, if that line gives the same."""
+    """Return the request parsed from its request line, with its selectors, if that matches the reference."""
     try:
         mapped = request_info(line)
     except ValueError:
         return None
-    # kube-apiserver fills the name of a new object in after it has decided, when it knows the object.
+    # kube-apiserver fills in the name of a new object after authorization, when it has read the object.
     is_new = verb == "create" and not mapped.name
     is_same = (
         mapped.verb == verb

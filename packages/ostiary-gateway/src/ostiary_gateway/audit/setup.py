@@ -1,7 +1,4 @@
-"""Makes the auditor that the configuration asks for, with its policy and its providers.
-
-Called by the app, and by backends that record what they decide themselves.
-"""
+"""Build the configured auditor, with its policy and its sinks."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from ostiary_gateway.wire.audit_policy import DEFAULT_POLICY, load_policy
 def open_auditor(
     configured: Audit, sinks: Sequence[Provider[AuditProvider]], clock: Clock, *, tells_upstream: bool
 ) -> Auditor:
-    """Raises `AuditUnavailable` if the audit log cannot be opened."""
+    """Return the auditor. Raises `AuditUnavailable` if the audit log cannot be opened."""
     return Auditor(
         DEFAULT_POLICY if configured.policy is None else load_policy(configured.policy),
         [_sink(provider, blocking=configured.blocking) for provider in sinks],

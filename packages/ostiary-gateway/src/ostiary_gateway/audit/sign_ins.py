@@ -1,7 +1,4 @@
-"""Records what happens at ``/auth``: in the log, in the metrics and in the audit record.
-
-Called by the sign-in routes with a `LoginEvent` for every sign-in, whether it succeeded or not.
-"""
+"""Record sign-ins at ``/auth`` in the log, the metrics and the audit log, whether they succeed or not."""
 
 from __future__ import annotations
 
@@ -42,10 +39,10 @@ _QUIET = (
 
 @dataclass(frozen=True, slots=True)
 class LoginEvent:
-    """Something that happened at ``/auth``. `status` was answered; `reason` is for the operator, and holds no secret.
+    """A sign-in event. `status` is that of the response; `reason` is for the operator, and contains no secret.
 
-    `id` is the request id, which the person is shown, too. `username` is the user who was identified; `claimed` is the
-    name that somebody gave who was not identified.
+    `id` is the request id, which the user sees too. `username` is the authenticated user; `claimed` is the name that an
+    unauthenticated client gave.
     """
 
     kind: LoginEventKind
@@ -70,13 +67,13 @@ def log_event(event: LoginEvent) -> None:
     user = event.username or (f"{event.claimed} (not verified)" if event.claimed else "")
     parts = (event.provider, user, event.session, event.remote_address)
     reason = f": {printable(event.reason)}" if event.reason else ""
-    # An identified user does not count for the address, which other users may share.
+    # Log an authenticated user instead of the address, which other users may share.
     extra = {"request_id": event.id, "source": event.username or event.remote_address} if event.id else {}
     login_log.log(level, text, event.kind.value, *(printable(part) or "-" for part in parts), reason, extra=extra)
 
 
 class SignInRecorder:
-    """Logs, counts and records every event. A failed sign-in is also remembered, so that its id can be explained."""
+    """Log, count and record every event. Failed sign-ins are also stored, so that ``explain`` finds them by id."""
 
     def __init__(self, auditor: Auditor, metrics: Metrics, ended: EndedRequests, *, clock: Clock) -> None:
         self._auditor = auditor
@@ -97,7 +94,7 @@ class SignInRecorder:
     def _audit(self, event: LoginEvent) -> None:
         user = UserInfo(event.username) if event.username else None
         info = RequestInfo(event.method.lower() or "post", event.method or "POST", event.path or "/auth")
-        # Without the query: it may contain a code.
+        # Without the query, which may contain an authorization code.
         prepared = self._auditor.prepare(info, user, request_uri=info.path)
         if prepared is None:
             return

@@ -1,7 +1,4 @@
-"""Where a request came from, as far as it can be believed: the ``sourceIPs`` of an audit event. Pure.
-
-Called by the engine for audit events, and by the sign-in routes, which count failed attempts by address.
-"""
+"""The ``sourceIPs`` of an audit event, also used to count failed sign-ins by address. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +13,10 @@ Network = IPv4Network | IPv6Network
 def source_ips(
     remote: str, *, forwarded_for: Sequence[str] = (), real_ip: str = "", trusted: Sequence[Network] = ()
 ) -> tuple[str, ...]:
-    """Where a request came from, the client first, then each proxy, then whoever is connected to us.
+    """Return the addresses of the client and each proxy. The last one is that of the connection.
 
-    *forwarded_for* is every ``X-Forwarded-For`` line. A hop is believed only as far as a trusted proxy vouches for
-    it, so a client cannot put another's address into the record.
+    *forwarded_for* is every ``X-Forwarded-For`` line. A hop counts only if a trusted proxy reported it, so a client
+    cannot forge an address in the audit log.
     """
     hops = [remote]
     if not is_trusted(remote, trusted):
@@ -37,13 +34,13 @@ def source_ips(
 
 
 def is_trusted(text: str, trusted: Sequence[Network]) -> bool:
-    """Whether the address *text* is one of *trusted*."""
+    """Report whether the address *text* is in *trusted*."""
     address = _address(text) if trusted else None
     return address is not None and any(address in network for network in trusted)
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """The address in ``192.0.2.1``, ``192.0.2.1:8080``, ``2001:db8::1`` or ``[2001:db8::1]:8080``."""
+    """Parse ``192.0.2.1``, ``192.0.2.1:8080``, ``2001:db8::1`` or ``[2001:db8::1]:8080``."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:

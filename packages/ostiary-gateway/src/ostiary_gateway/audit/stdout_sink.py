@@ -19,16 +19,16 @@ from ostiary_gateway.catalog import Context
 from ostiary_gateway.limits.counts import LineGuard, MachineCounts
 
 BLOCKING_SECONDS = 1.0
-# What the system writes to a pipe in one piece, so that the lines of two workers do not run into each other.
+# POSIX: writes of up to PIPE_BUF bytes to a pipe are atomic, so lines of two workers do not mix.
 PIPE_BYTES = select.PIPE_BUF
 _PATIENCE_MS = 1000
 
 
 class StdoutAudit(BufferedEvents):
-    """Writes to standard output, where a container's runtime reads it.
+    """Write events to standard output, where the container runtime reads them.
 
-    A slow reader never holds up a request, unless it is *blocking*. Several workers share one output: with
-    their *guard*, a worker that is in the middle of a line finishes it before others write.
+    A slow reader never delays a request, unless the sink is *blocking*. Several workers share one output: with *guard*,
+    a worker that has written part of a line finishes it before others write.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StdoutAudit(BufferedEvents):
 
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
-        # Several workers share the memory that they count in, and the guard lies there.
+        # The guard is in the memory that the workers share for counters.
         counts = context.counts
         return cls(guard=counts.line_guard() if isinstance(counts, MachineCounts) else None)
 
@@ -85,7 +85,7 @@ class StdoutAudit(BufferedEvents):
         finally:
             self._midway = not data[:count].endswith(b"\n") if count else self._midway
             if self.blocking or self._regular:
-                # The rest of the line is not kept: the next writer begins a new line.
+                # The rest of the line is not buffered: the next writer starts a new line.
                 self._midway = False
             else:
                 self._guard.note(torn=self._midway)
@@ -120,7 +120,7 @@ class StdoutAudit(BufferedEvents):
 
 
 def _end_of_piece(data: bytes, start: int) -> int:
-    """The end of the whole lines that a pipe takes in one piece; a longer line goes in several pieces."""
+    """Return the end of the whole lines that fit into one atomic write. A longer line is split."""
     if len(data) - start <= PIPE_BYTES:
         return len(data)
     line_break = data.rfind(b"\n", start, start + PIPE_BYTES)

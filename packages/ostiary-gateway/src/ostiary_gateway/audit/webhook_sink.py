@@ -1,9 +1,9 @@
-"""Posts audit events to a webhook, as an ``EventList``, with the API server's own defaults.
+"""Post audit events to a webhook as an ``EventList``, with the defaults of kube-apiserver.
 
     audit: {webhook: {url: "https://audit.example.com/events", tokenFile: token}}
 
-Batches are made by the gateway. No request waits until the webhook has accepted its event: `audit.blocking` means here
-that a request is refused when too many events wait. A batch that failed a few times is dropped.
+The gateway makes the batches. No request waits for the webhook: with `audit.blocking` a request fails when too many
+events are buffered. A batch is dropped after several failed attempts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ _CONTENT = {"Content-Type": "application/json"}
 
 
 class WebhookAudit:
-    """Implements `ostiary_gateway.interfaces.audit.AuditProvider`. One that fails *attempts* times is given up."""
+    """The audit provider ``webhook``. A batch is dropped after *attempts* failures.
+
+    Implements `ostiary_gateway.interfaces.audit.AuditProvider`.
+    """
 
     def __init__(
         self,
@@ -111,7 +114,7 @@ class WebhookAudit:
         )
 
     def begin(self, *, blocking: bool) -> None:
-        # A TLS file that cannot be used keeps the gateway from starting, and not only its events from arriving.
+        # Fail at startup if a TLS file cannot be used, instead of losing events later.
         self._context = client_context(self._tls) if self._url.startswith("https:") else True
 
     async def store(self, events: Sequence[str]) -> None:
@@ -125,7 +128,7 @@ class WebhookAudit:
             await client.aclose()
 
     async def _deliver(self, body: bytes) -> str:
-        """Post *body*, several times if need be; returns why it was not accepted, or an empty text."""
+        """Post *body*, with retries. Return why it was not accepted, or an empty string."""
         why, delay = "", FIRST_RETRY_SECONDS
         for attempt in range(self._attempts):
             if attempt:
@@ -142,12 +145,12 @@ class WebhookAudit:
             await self._pause(seconds)
 
     async def _post(self, body: bytes) -> tuple[str, bool]:
-        """Returns why it was not accepted, or an empty text, and whether trying again may help."""
+        """Return why it was not accepted, or an empty string, and whether a retry may help."""
         try:
             headers = _CONTENT | self._authorization()
             response = await self._http_client().post(self._url, content=body, headers=headers)
         except Exception as error:
-            # Only its type: the text of a transport error may contain the URL, and the URL a password.
+            # The type only: the text of a transport error may contain the URL, and the URL a password.
             return type(error).__name__, True
         if response.status_code < 300:
             return "", False
@@ -156,7 +159,7 @@ class WebhookAudit:
 
     def _http_client(self) -> httpx2.AsyncClient:
         if self._client is None:
-            # Imported only by those who use it: it is as large as the rest of the gateway.
+            # Imported lazily: it is as large as the rest of the gateway.
             import httpx2
 
             self._client = httpx2.AsyncClient(verify=self._context, trust_env=False)
@@ -165,19 +168,19 @@ class WebhookAudit:
     def _authorization(self) -> dict[str, str]:
         if self._token_file is None:
             return {}
-        # Read for every batch, because such tokens are replaced on disk before they expire.
+        # Read for every batch, because such tokens are rotated on disk.
         return {"Authorization": f"Bearer {Path(self._token_file).read_text(encoding='utf-8').strip()}"}
 
 
 class _Pace:
-    """A few requests at once, then so many a second."""
+    """A token bucket: *burst* requests immediately, then *rate* per second."""
 
     def __init__(self, rate: float, burst: int, clock: Clock) -> None:
         self._rate, self._burst, self._clock = rate, float(burst), clock
         self._tokens, self._at = float(burst), clock.monotonic()
 
     def wait(self) -> float:
-        """Take a turn and return zero, or return after how many seconds there will be one."""
+        """Take a token and return zero, or return the seconds until one is available."""
         now = self._clock.monotonic()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now

@@ -1,1 +1,1 @@
-"""Request to user: the tokens in use, and the revocations that end them."""
+"""Authentication: find the user of a token or cookie, cache tokens, and apply revocations."""

@@ -1,8 +1,7 @@
-"""Token to user: finds a token in memory or in the store.
+"""Authenticate tokens, from the cache or the token store, and follow revocations.
 
-Called by the engine for every request, and by the webhooks. A token is looked up in the store once. After that its
-`CachedToken` answers, until it expires or is revoked, as long as all revocations are known to be in force
-(`revocation_feed`).
+A token is looked up once. Its `CachedToken` is then used until it expires or is revoked, as long as `RevocationFeed`
+confirms that all revocations were applied.
 """
 
 from __future__ import annotations
@@ -22,16 +21,8 @@ from ostiary_gateway.authentication.token_cache import TOKEN_BYTES, TOKEN_BYTES_
 from ostiary_gateway.interfaces.token_store import Found, Revocation, RevocationKind, SessionKind, TokenStore
 from ostiary_gateway.sessions import ApplicationTokens, Tokens, ends_token
 
-# Follows the store's revocations by their sequence numbers, and knows since when all of them are in force here.
-#
-#     confirm: what came after the last number that was applied? -> apply -> fresh for `max_stale`
-#     run: confirm -> wait until the store wakes us, a second at most -> confirm ...
-#
-# Called by the authenticator. Notifications only wake it up: if all of them are lost, the next poll finds what is new.
-# When the store cannot be asked for longer than `max_stale`, the tokens in memory are no longer trusted.
-
 MAX_STALE_SECONDS = 5.0
-# The longest time between two polls when no notification comes; less if `max_stale` is short.
+# Maximum poll interval without notifications; shorter if `max_stale` is short.
 POLL_SECONDS = 1.0
 POLLS_PER_MAX_STALE = 4
 
@@ -39,7 +30,15 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class RevocationFeed:
-    """Calls *apply* for every revocation, in order, and *ask_again* when some may have been missed."""
+    """Follows the store's revocations by sequence number.
+
+        confirm: fetch revocations after the last applied number -> apply -> fresh for `max_stale`
+        run: confirm -> wait for a notification, a second at most -> confirm ...
+
+    Calls *apply* for each revocation in order, and *ask_again* if some may have been missed. Notifications only trigger
+    a poll, so losing them is harmless. If the store is unavailable for longer than `max_stale`, cached tokens are no
+    longer accepted.
+    """
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class RevocationFeed:
         self._lock = asyncio.Lock()
         self._reported = False
         self._advanced = asyncio.Event()
-        # The sequence number of the last revocation that is in force here; None before the first poll.
+        # The sequence number of the last applied revocation; None before the first poll.
         self.applied: int | None = None
         self.fresh_until = float("-inf")
 
@@ -67,7 +66,7 @@ class RevocationFeed:
 
     @property
     def age(self) -> float:
-        """How many seconds ago all revocations were in force; zero before the first poll."""
+        """Seconds since all revocations were known to be applied; zero before the first poll."""
         return 0.0 if self.applied is None else self._monotonic() - (self.fresh_until - self._max_stale)
 
     @property
@@ -75,19 +74,19 @@ class RevocationFeed:
         return self._monotonic() >= self.fresh_until
 
     async def run(self) -> None:
-        """Poll as long as the gateway runs. It may fail and be started again; nothing is missed then."""
+        """Poll while the gateway runs. It may fail and be restarted without missing a revocation."""
         while True:
             await self.confirm()
             assert self.applied is not None, "confirmed just now"
             await self._store.wait_for_revocations(self.applied, self.poll_seconds)
 
     async def confirm(self) -> None:
-        """Put into force what is new. Raises `ProviderError` if the store cannot be asked."""
+        """Apply new revocations; raises `ProviderError` if the store is unavailable."""
         async with self._lock:
             await self._confirm()
 
     async def ensure_fresh(self) -> None:
-        """`confirm` if the last time is too long ago. Of many callers one asks, and the others wait for it."""
+        """Call `confirm` if the state is stale. Concurrent callers share one call."""
         if not self.is_stale:
             return
         async with self._lock:
@@ -95,9 +94,9 @@ class RevocationFeed:
                 await self._confirm()
 
     async def wait_until_applied(self, after: int, seconds: float) -> None:
-        """Return when a revocation of a larger number than *after* is in force here; after *seconds* at the latest.
+        """Wait until a revocation above *after* was applied, but at most *seconds*.
 
-        For those who tell others of revocations; only `run` may ask the store to wait.
+        For code that forwards revocations. Only `run` may wait at the store.
         """
         advanced = self._advanced
         if self.applied is None or self.applied <= after:
@@ -113,7 +112,7 @@ class RevocationFeed:
         for revocation in batch.revocations:
             await self._apply(revocation)
         is_new = self.applied != batch.head
-        # Only when all of them are in force: after a failure they are applied once more.
+        # Set only after all were applied: after a failure they are applied again.
         self.applied = batch.head
         if is_new:
             self._advanced.set()
@@ -121,7 +120,7 @@ class RevocationFeed:
         self.fresh_until = asked_at + self._max_stale
 
     def report(self) -> str:
-        """What a readiness probe is told, empty while all is well. A change is logged once."""
+        """Return the error for readiness probes, empty if there is none. Changes are logged once."""
         trouble = ""
         if self.applied is not None and self.is_stale:
             trouble = f"not confirmed for {self.age:.0f} s: requests are refused"
@@ -135,18 +134,15 @@ class RevocationFeed:
         return trouble
 
 
-# Puts a revocation into force: the tokens that it concerns are no longer good, and their open streams are cut.
-#
-#     which tokens in use does it concern?  ->  ask the store about each  ->  end those that are gone, cut their streams
-#
-# Called by the revocation feed for every revocation of the store, and by the app for one that the store could not take.
-
-# Told every revocation that was put into force, and how many streams that cut.
+# Called with each applied revocation and the number of streams that it closed.
 OnRevoked = Callable[[Revocation, int], None]
 
 
 class RevokedStreams:
-    """Ends the tokens in use that revocations concern, and cuts their streams."""
+    """Applies revocations: ends the cached tokens that they affect, and closes their streams.
+
+    The store is queried again for each affected token.
+    """
 
     def __init__(self, in_use: TokenCache, tokens: Tokens, clock: Clock, on_revoked: OnRevoked) -> None:
         self._in_use = in_use
@@ -155,18 +151,18 @@ class RevokedStreams:
         self._on_revoked = on_revoked
 
     async def apply(self, revocation: Revocation) -> None:
-        """Put *revocation* into force; raises `ProviderError` if the store cannot be asked."""
+        """Apply *revocation*; raises `ProviderError` if the store is unavailable."""
         affected = self._affected_tokens(revocation)
-        # A revoked token is gone for certain. The other kinds spare what began later, which the store knows.
+        # A revoked token is invalid in any case. Other kinds spare later sign-ins, which the store can tell apart.
         cut = await self._ask_again(affected, surely_gone=revocation.kind is RevocationKind.TOKEN)
         self._on_revoked(revocation, cut)
 
     async def ask_about_all(self) -> None:
-        """Some revocations may have been missed: ask the store about every token in use."""
+        """Query the store again for every cached token: some revocations may have been missed."""
         await self._ask_again(self._in_use.every())
 
     def end_at_once(self, revocation: Revocation) -> None:
-        """Put into force what the store could not write down, and cannot be asked about."""
+        """Apply a revocation that could not be stored, without querying the store."""
         self._in_use.epoch += 1
         for token in self._affected_tokens(revocation):
             self._in_use.forget(token)
@@ -176,9 +172,9 @@ class RevokedStreams:
         return [token for token in self._in_use.every() if ends_token(revocation, token.digest, token.session)]
 
     async def _ask_again(self, affected: Collection[CachedToken], *, surely_gone: bool = False) -> int:
-        """Trust none of them until the store is asked, and end those that are gone; returns how many streams that cut.
+        """Evict the tokens and look them up again. End the invalid ones and return the number of closed streams.
 
-        If the store cannot be asked this raises, and what has streams still is asked about the next time.
+        Raises if the store is unavailable; tokens with streams are then looked up the next time.
         """
         self._in_use.epoch += 1
         for token in affected:
@@ -196,27 +192,30 @@ class RevokedStreams:
         elif token.streams_until <= self._now():
             return False
         else:
-            # The token has expired while its stream goes on; the stream lives as long as the session.
+            # The token expired during its stream, which lives as long as the session.
             session = await self._tokens.store.session(token.session.id)
         if session is None:
             return False
-        # Its times may have been corrected with the clock.
+        # Its times may have been corrected after a clock change.
         token.session = session
         return True
 
 
-# What is still to be checked about a token of a program that was found: as it may be used, or None if it may not.
+# Checks the owner of a machine token that was found. Returns the token as it may be used, or None.
 CheckHolder = Callable[[Found], Awaitable[Found | None]]
 
 
 class CheckVisitor(Protocol):
-    """The same about the user of a web application's session; *keeping* opens what is kept for that session."""
+    """Like `CheckHolder`, for the user of a web application's session.
+
+    *keeping* decrypts the data stored for the session.
+    """
 
     def __call__(self, stored: Found, keeping: Secret | None) -> Awaitable[Found | None]: ...
 
 
 class TokenAuthenticator:
-    """Finds tokens, and follows the revocations that end them."""
+    """Authenticates tokens, and follows the revocations that end them."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class TokenAuthenticator:
         max_stale: float = MAX_STALE_SECONDS,
     ) -> None:
         self._tokens = tokens
-        # Of the configuration at work; a reload puts another one in its place.
+        # Set by each configuration; a reload replaces them.
         self.check_holder: CheckHolder | None = None
         self.check_visitor: CheckVisitor | None = None
         self._application_tokens = ApplicationTokens(tokens, clock)
@@ -246,21 +245,21 @@ class TokenAuthenticator:
         )
 
     def recall(self, token_digest: bytes, at: float | None = None) -> CachedToken | None:
-        """The token, if it is in memory and good this very moment, which is *at* by the monotonic clock."""
+        """Return the token if it is cached and valid at *at*, the current monotonic time."""
         token = self._by_digest.get(token_digest)
         if token is None or token.revoked:
             return None
         if token.expires_at <= self._now():
-            # For good, also if the clock is set back: the store knows how late it was.
+            # Evicted even if the clock is set back later: the store corrects its times.
             self.in_use.forget(token)
             return None
         return token if (self._monotonic() if at is None else at) < self.feed.fresh_until else None
 
     async def find(self, token_digest: bytes) -> CachedToken | None:
-        """The token, looked up in the store; None if it is unknown, expired or revoked, which are all the same here.
+        """Look the token up in the store. Return None if it is unknown, expired or revoked.
 
-        Raises `ProviderError` if the store cannot be asked, or cannot confirm that no revocation is missing here, or if
-        nobody can say whether the holder of a program's token is still somebody.
+        Raises `ProviderError` if the store is unavailable, or cannot confirm all revocations, or if the owner of a
+        machine token cannot be checked.
         """
         await self.feed.ensure_fresh()
         while True:
@@ -271,15 +270,15 @@ class TokenAuthenticator:
                 stored = await self.check_holder(stored)
             if epoch == self.in_use.epoch:
                 break
-            # A revocation came while the store was asked: its answer may be older than that.
+            # A revocation arrived during the lookup, whose result may be older.
         return None if stored is None else self.in_use.remember(stored, ends_at)
 
     async def find_application(self, cookie: PresentedCookie) -> CachedToken | None:
-        """The same for the token in the cookie of a web application. Its user is checked again now and then."""
+        """Like `find`, for the cookie of a web application. Its user is checked again periodically."""
         return await self._find_application(cookie.digest, cookie.keeping)
 
     async def find_again(self, token: CachedToken) -> CachedToken | None:
-        """*token* as the store has it now, of whichever kind; another object if its session has changed meanwhile."""
+        """Look up *token*, of either kind, again. Returns another object if its session has changed."""
         if token.is_application:
             return await self._find_application(token.digest, token.keeping)
         return await self.find(token.digest)
@@ -301,11 +300,10 @@ class TokenAuthenticator:
         return token
 
     async def check_streams(self) -> None:
-        """Look up the tokens of programs and of web applications that have open streams and whose check is due.
+        """Check the owners of machine tokens and web application sessions that have streams, if the check is due.
 
-        Whoever is gone is cut.
-
-        Raises `ProviderError` after all of them, if somebody could not be asked about: their streams go on.
+        Streams of users that are gone are closed. Raises `ProviderError` at the end if a check failed; those streams
+        continue.
         """
         now, failure = self._now(), None
         for token in self.in_use.every():
@@ -328,7 +326,7 @@ class TokenAuthenticator:
         if stored is not None and check is not None:
             checked = await check(stored)
             if checked is None or checked.session.user != token.user:
-                # Gone; or in other groups than those with which its streams were allowed, as after a renewal.
+                # Gone, or in other groups than when its streams were authorized, as after a refresh.
                 self.in_use.forget(token)
                 self.in_use.end(token)
             else:
@@ -336,7 +334,7 @@ class TokenAuthenticator:
 
     @property
     def size(self) -> int:
-        """How many tokens are in use."""
+        """The number of cached tokens."""
         return len(self.in_use)
 
     @property
@@ -344,13 +342,13 @@ class TokenAuthenticator:
         return self.in_use.open_streams
 
     def tick(self) -> None:
-        """Forget what has expired, and end the streams of sessions that have."""
+        """Evict expired tokens, and close the streams of expired sessions."""
         self.in_use.expire(self._now())
 
     async def follow_revocations(self) -> None:
-        """Runs as long as the gateway does. It may fail and be begun again, and has missed nothing then."""
+        """Run while the gateway runs. It may fail and be restarted without missing a revocation."""
         await self.feed.run()
 
     def end_at_once(self, revocation: Revocation) -> None:
-        """Put into force what the store could not write down, and cannot be asked about."""
+        """Apply a revocation that could not be stored, without querying the store."""
         self.revoked_streams.end_at_once(revocation)

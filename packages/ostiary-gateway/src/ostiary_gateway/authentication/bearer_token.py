@@ -1,7 +1,4 @@
-"""Finds the token that a request presents: in its ``Authorization`` header, or among its WebSocket protocols.
-
-Called by the engine, and by the webhooks for the tokens of their callers. Pure.
-"""
+"""Extract the bearer token of a request: from ``Authorization``, or from a WebSocket subprotocol."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from typing import TYPE_CHECKING
 from ostiary_gateway.http1.headers import FilteredHeaders, websocket_token
 
 if TYPE_CHECKING:
-    # For its type alone: a backend that reads a header needs no parser of heads.
+    # Only for its type: a backend that reads a header does not need the parser of heads.
     from ostiary_gateway.http1.request_head import RequestHead
 
 
 def presented_token(scanned: FilteredHeaders, request: RequestHead) -> bytes | None:
-    """The token of a request; None if it presents none. Raises `BadHeader` if it presents two."""
+    """Return the token of a request, or None. Raises `BadHeader` if there are two."""
     if scanned.authorization is not None:
         return bearer(scanned.authorization)
     if request.upgrade != b"websocket":
@@ -26,7 +23,7 @@ def presented_token(scanned: FilteredHeaders, request: RequestHead) -> bytes | N
 
 
 def bearer(authorization: bytes) -> bytes | None:
-    """The token of an ``Authorization`` header, as Kubernetes reads it; None if it has another form."""
+    """Return the token of an ``Authorization`` header, parsed like Kubernetes; None if it has another format."""
     parts = authorization.strip(b" \t").split(b" ", 2)
     if len(parts) < 2 or parts[0].lower() != b"bearer" or not parts[1]:
         return None
@@ -34,7 +31,7 @@ def bearer(authorization: bytes) -> bytes | None:
 
 
 def decode_token(encoded: bytes) -> bytes | None:
-    """A token as a WebSocket's protocol has it; None if it cannot be read."""
+    """Decode a token in a WebSocket subprotocol; None if it is invalid."""
     try:
         return base64.b64decode(encoded + b"=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
     except ValueError:

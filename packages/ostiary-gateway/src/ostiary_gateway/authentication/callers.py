@@ -1,7 +1,4 @@
-"""How programs that ask the gateway on behalf of others prove who they are: a token of a file, a client certificate.
-
-Used by the webhooks and by the doors of other proxies.
-"""
+"""Authenticate the callers of webhooks and external authorization: by a token from a file, or a client certificate."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from ostiary.core.clock import Clock
 from ostiary_gateway.http1.headers import NO_DIGEST
 from ostiary_gateway.sessions import digest
 
-# How long the token of the file is used before the file is read again.
+# How long the file's token is cached.
 CALLERS_SECONDS = 1.0
 MOST_CERTIFICATES = 64
 
 
 class CallerToken:
-    """The token that a file holds. Only its digest is kept."""
+    """The token in a file. Only its digest is stored."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
         self._file = file
@@ -28,9 +25,9 @@ class CallerToken:
         self._until = float("-inf")
 
     def digest(self, at: float | None = None) -> bytes:
-        """The digest of the token in the file; raises `OSError` if the file cannot be read or is empty.
+        """Return the digest of the token in the file; raises `OSError` if the file is unreadable or empty.
 
-        *at* is the time by the monotonic clock, if the caller knows it.
+        *at* is the monotonic time, if the caller has it.
         """
         now = self._clock.monotonic() if at is None else at
         if now >= self._until:
@@ -43,14 +40,14 @@ class CallerToken:
 
 
 class CertificateNames:
-    """Common names of client certificates. Those of the last certificates are kept, so that each is parsed once."""
+    """Accepted common names of client certificates. Recent certificates are cached, so that each is parsed once."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self._known: Bounded[bytes, str] = Bounded(MOST_CERTIFICATES)
 
     def include(self, certificate: bytes | None) -> bool:
-        """Whether the peer's *certificate*, in DER, has one of the names."""
+        """Whether the peer's DER *certificate* has one of the names."""
         if certificate is None or not self._names:
             return False
         if certificate not in self._known:
@@ -59,11 +56,8 @@ class CertificateNames:
 
 
 def common_name(der: bytes) -> str:
-    """The one common name of a certificate that the listener has verified; empty if it has none, or several.
-
-    Empty, too, for a certificate that is not for clients.
-    """
-    # Imported where it is needed: most gateways ask for no certificates.
+    """Return the common name of a verified certificate; empty if it has none or several, or is not for clients."""
+    # Imported lazily: most gateways request no client certificates.
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 

@@ -1,7 +1,6 @@
-"""What the headers of a request say of the browser that sends it: a page load, and from which site. Pure.
+"""Browser requests to web applications: page loads, the requesting site, and the session cookie.
 
-Called by the engine for requests to web applications. Browsers set ``Origin`` and ``Sec-Fetch-*`` themselves, and no
-page can change them (Fetch Metadata, W3C; RFC 6454).
+Browsers set ``Origin`` and ``Sec-Fetch-*`` themselves, and pages cannot change them (Fetch Metadata, W3C; RFC 6454).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from ostiary_gateway.sessions import APPLICATION_PREFIX, application_digest, wel
 
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 _PAGES = frozenset((b"document", b"iframe", b"frame"))
-# What is read of a request; a proxy that asks about it must tell these.
+# The headers that are evaluated. For external authorization, the proxy must send them.
 BROWSER_HEADERS = (b"origin", b"accept", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest", b"service-worker")
 _NAMES = frozenset(BROWSER_HEADERS)
 _OWN_SITE = frozenset((b"same-origin", b"none"))
@@ -23,7 +22,10 @@ _OWN_SITE = frozenset((b"same-origin", b"none"))
 
 @dataclass(frozen=True, slots=True)
 class BrowserRequest:
-    """`shows_page`: a person sees the answer as a page. `starts_worker`: it loads the script of a service worker."""
+    """A request of a browser.
+
+    `shows_page`: the response is displayed as a page. `starts_worker`: it loads the script of a service worker.
+    """
 
     method: bytes
     is_upgrade: bool
@@ -34,19 +36,19 @@ class BrowserRequest:
 
     @property
     def is_navigation(self) -> bool:
-        """Whether the browser opens a page, so that it can be led to another one and back."""
+        """Whether the browser opens a page, so that it can be redirected to another one and back."""
         return self.shows_page and self.method in (b"GET", b"HEAD")
 
     def is_from(self, origin: str) -> bool:
-        """Whether a page of *origin* sends it; for what changes something, that must be certain.
+        """Whether a page of *origin* has sent the request. Required for requests that are not safe.
 
-        The cookie alone proves nothing: it is sent along with whatever a page of the same site makes a browser send,
-        and that is any other application of the same domain (SameSite=Lax).
+        The cookie alone proves nothing: browsers send it with requests of all pages of the same site, which includes
+        any other application of the same domain (SameSite=Lax).
         """
         if self.method in SAFE_METHODS and not self.is_upgrade:
             return True
         own = origin.encode()
-        # Browsers send Origin with all of these; a request without it is no page's of ours.
+        # Browsers send Origin with all unsafe requests; without it, the request is not from a page of ours.
         return len(self.origins) == 1 and self.origins[0].lower() == own and _OWN_SITE.issuperset(self.sites)
 
 
@@ -74,20 +76,20 @@ def browser_request(method: bytes, headers: Headers, *, upgrade: bytes = b"") ->
     )
 
 
-# The cookie of a web application: which name it has, and the token in a request's cookies. Pure.
+# The cookie of a web application:
 #
 #     __Host-ostiary-app-<upstream>=<token>          or  <token>.<keeping secret>
 #
-# The sign-in routes set it, and the engine reads it; no upstream gets it (`http1.headers.OUR_COOKIES`). The keeping
-# secret opens what the identity provider keeps for the session, so that its user can be checked again.
+# It is never forwarded to an upstream (`http1.headers.OUR_COOKIES`). The keeping secret decrypts the data that the
+# identity provider stores for the session, so that its user can be checked again.
 
-# A derived key in base64: see `core.tokens.keeping_secret`.
+# The length of a derived key in base64: see `sessions.keeping_secret`.
 _KEEPING_LENGTH = 44
 
 
 @dataclass(frozen=True, slots=True)
 class PresentedCookie:
-    """A token that a browser presents to one application. `digest` is what the store knows it by."""
+    """The session token of one application. `digest` is its key in the store."""
 
     digest: bytes
     token: Secret
@@ -103,7 +105,7 @@ def cookie_value(token: Secret, keeping: Secret | None) -> str:
 
 
 def presented_cookie(headers: Headers, application: str, *, secure: bool) -> PresentedCookie | None:
-    """The token for *application*; None if there is none, or more than one: somebody else may have set one of them."""
+    """Return the token for *application*; None if there is none, or several, because another site may have set one."""
     name = cookie_name(application, secure=secure).encode()
     values = [
         value

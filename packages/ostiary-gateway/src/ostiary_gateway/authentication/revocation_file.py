@@ -1,20 +1,19 @@
-"""The revocation file: each line of it revokes something, for operators without the API or the command.
+"""The revocation file: each line revokes something, for operators without the API or the command.
 
     # one line each
     user mallory                          group contractors              session 4Nq0rJ6uYxT1sVb8Lw2kZe
     token ost_...  (or its SHA-256)       before 2026-11-15T10:00:00Z
 
-Run by the app. Each occurrence of a line revokes once, when it appears: it ends what began until then, and those who
-sign in afterwards are not affected. Appending a line that is in the file already revokes again; removing one lowers
-its count. The counts are in the token store (`LineCounts`): all workers and replicas apply an occurrence once, and a
-restart applies only what was appended meanwhile, as of the last change of the file. A time in the future is rejected.
+Each occurrence of a line revokes once, when it appears; later sign-ins are not affected. Appending an existing line
+revokes again; removing one decrements its count. The counts are in the token store (`LineCounts`), so all workers and
+replicas apply an occurrence once, and a restart applies only what was appended meanwhile, as of the last change of the
+file. A time in the future is rejected.
 
-Replicas may have copies of the file that change one after the other, as those of a ConfigMap do. A worker compares its
-file with what it saw there before, and the store only says whether another worker has applied the new occurrence.
+Replicas may have copies of the file that change at different times, like those of a ConfigMap. A worker compares its
+file with what it read before, and the store only determines whether another worker has applied the new occurrence.
 
-A name is taken exactly as it stands after one space. One that begins or ends with a space or a quotation mark is
-written as a JSON string. A line that cannot be understood is reported by its number, never by its text, which may
-be a token; the other lines still count.
+A name is the exact text after one space. A name that begins or ends with a space or a quotation mark is written as a
+JSON string. Invalid lines are logged by number, never by text, which may be a token; other lines still apply.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ from ostiary_gateway.interfaces.token_store import RevocationKind
 from ostiary_gateway.sessions import Tokens, check_text, digest_hex
 
 POLL_SECONDS = 0.25
-# How many checks to wait for another worker. Neither a lock nor a claim of one that died holds up a revocation.
+# Checks to wait for another worker. Locks and claims of a dead worker must not block a revocation.
 MAX_WAITS = 20
-# Copies of the file on other replicas change within this time. A line that appears later is no copy: it revokes again.
+# Copies of the file on other replicas change within this time. A line that appears later revokes again.
 LONGEST_COPYING = timedelta(minutes=10)
-# The objects of the token store that hold the counts.
+# The kind of stored objects that hold the counts.
 KIND = "revocation-line"
 MAX_BYTES = 16 * 1024 * 1024
-# RFC 3339, with the zone that most people forget.
+# RFC 3339, with a mandatory time zone.
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,6})?([Zz]|[+-]\d\d:\d\d)")
 
 log = logging.getLogger("ostiary.gateway")
@@ -56,7 +55,7 @@ log = logging.getLogger("ostiary.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that was understood. `at` is None where the time of its appearance counts."""
+    """A valid line. `at` is None if the time of its appearance applies."""
 
     kind: RevocationKind
     value: str
@@ -64,7 +63,10 @@ class Line:
 
 
 def parse_line(text: str) -> Line | None:
-    """What a line revokes; None for a comment or an empty line. Raises `ValueError`, which quotes nothing of it."""
+    """Parse a line; None for a comment or an empty line.
+
+    Raises `ValueError` with a message that quotes nothing of it.
+    """
     if not text.strip() or text.startswith("#"):
         return None
     word, _, rest = text.partition(" ")
@@ -80,7 +82,7 @@ def parse_line(text: str) -> Line | None:
 def _name(text: str) -> str:
     name = _json_string(text) if text.startswith('"') else text
     if not name or (name is text and text != text.strip()):
-        # An operator who revokes "mallory " would believe that it worked, though it affects nobody.
+        # An operator who revokes "mallory " would believe that it worked, though it affects no user.
         raise ValueError("a name is missing, or begins or ends with a space: write it as a JSON string if it does")
     check_text(name)
     return name
@@ -110,10 +112,10 @@ def _time(text: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class LineCount:
-    """How many occurrences of a line have revoked, the last of them at `at`.
+    """The number of occurrences of a line that were applied, the last of them at `at`.
 
-    It is *claimed* while a worker revokes for the last of them, and *dated* if that ended only what had begun by the
-    last change of the file.
+    `claimed` while a worker applies the last one; `dated` if that one affected only what had begun by the last change
+    of the file.
     """
 
     count: int
@@ -124,16 +126,16 @@ class LineCount:
 
 
 class LineCounts:
-    """The counts of lines as objects of the token store, under digests: a line may be a token.
+    """The counts of lines as objects of the token store, by digest, because a line may be a token.
 
-    A worker claims an occurrence, revokes, and then confirms. An abandoned claim is taken over by the next worker.
+    A worker claims an occurrence, revokes, and confirms. An abandoned claim is taken over by another worker.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
     async def applied(self) -> dict[str, int]:
-        """How many occurrences of each line have revoked."""
+        """Return the number of applied occurrences of each line."""
         applied: dict[str, int] = {}
         after = ""
         while page := await self._objects.list_objects(KIND, after=after):
@@ -148,7 +150,7 @@ class LineCounts:
         return None if stored is None else _decoded(stored)
 
     async def swap(self, name: str, found: LineCount | None, new: LineCount) -> LineCount | None:
-        """Store *new* in place of *found*; None, and nothing changes, if another process changed it."""
+        """Replace *found* by *new*; None without a change if another process has changed it."""
         data = json.dumps([new.count, new.at.isoformat(), new.claimed, new.dated]).encode()
         version = await self._objects.put_object(KIND, name, data, version=0 if found is None else found.version)
         return None if version is None else replace(new, version=version)
@@ -170,7 +172,7 @@ def _decoded(stored: StoredObject) -> LineCount:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What was read. `changed_at` is when the file was last put in place or written to; None if there is no file."""
+    """File content. `changed_at` is when the file was last moved into place or written; None if there is no file."""
 
     data: bytes
     changed_at: datetime | None
@@ -178,7 +180,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _Occurrences:
-    """A line of the file: how often it is there, and the number of the last one."""
+    """A line of the file, with its number of occurrences and the line number of the last one."""
 
     data: bytes
     count: int = 0
@@ -186,9 +188,9 @@ class _Occurrences:
 
 
 class RevocationFile:
-    """Puts the lines of the file at *path* into force. A file that does not exist says nothing.
+    """Applies the lines of the file at *path*. A missing file is an empty one.
 
-    Where the token store keeps no objects, each process counts for itself.
+    If the token store does not store objects, each process counts for itself.
     """
 
     def __init__(self, path: str | os.PathLike[str], tokens: Tokens, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -199,26 +201,26 @@ class RevocationFile:
         self._counts = None if objects is None else LineCounts(objects)
         self._file = WatchedFile(self._path, _read, clock=clock)
         self._seen: _Content | None = None
-        # How often each line was there when this worker last looked; None until the counts of the store are known.
+        # Occurrences when this worker last read the file; None until the counts of the store are loaded.
         self._known: dict[str, int] | None = None
-        # Whether to look again though the file does not change: a line is half-written, or not in force yet.
+        # Whether to check again without a change of the file: a line is incomplete, or not applied yet.
         self._pending = False
-        # Versions of claims: this worker's own, and those of others with the number of checks that they have lasted.
+        # Versions of claims: those of this worker, and those of others with the number of checks they have lasted.
         self._own_claims: dict[str, int] = {}
         self._other_claims: dict[str, tuple[int, int]] = {}
-        # When the file was last there. Editors remove and truncate files for a moment.
+        # When the file last existed. Editors remove and truncate files briefly.
         self._last_there = clock.now()
         self._trouble: str | None = None
         self._waits = 0
 
     async def run(self, *, every: float = POLL_SECONDS) -> None:
-        """Check again and again until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await self.check_now()
             await asyncio.sleep(every)
 
     async def check_now(self) -> int:
-        """Put into force what is new; returns how many lines. Never raises for what the file holds."""
+        """Apply new lines and return their number. Never raises for the contents of the file."""
         content = self._content()
         if content is None or (content == self._seen and not self._pending):
             return 0
@@ -227,7 +229,7 @@ class RevocationFile:
                 self._waits += 1
                 return 0
             self._waits = 0
-            # Read again: another worker may have applied something newer while this one waited for the lock.
+            # Read again: another worker may have applied a newer version while this one waited for the lock.
             content = self._content()
             return 0 if content is None else await self._apply(content)
 
@@ -235,7 +237,7 @@ class RevocationFile:
         try:
             content = self._file.current()
         except OSError as error:
-            # The counts stay as they are: when the file can be read again, its lines are not new.
+            # Keep the counts: when the file is readable again, its lines are not new.
             self._note(f"cannot be read: {error.strerror}")
             return None
         if content.changed_at is not None:
@@ -245,10 +247,10 @@ class RevocationFile:
     async def _apply(self, content: _Content) -> int:
         now = self._clock.now()
         settled = (now - (content.changed_at or self._last_there)).total_seconds() > UNSETTLED_SECONDS
-        # The last line may be half written. At the next check it is the same, or longer.
+        # The last line may be incomplete. If so, it is longer at the next check.
         lines, complete = _lines_of(content.data, even_without_end=settled or content == self._seen)
         self._seen, self._pending = content, not complete
-        # What appears now ends what began before now, whatever any clock says.
+        # A line that appears now affects what began before now, whatever the file's timestamp.
         changed_at = min(content.changed_at or now, now) if self._known is None else None
         known = await self._load_known()
         applied = 0
@@ -264,13 +266,13 @@ class RevocationFile:
             try:
                 self._known = {} if self._counts is None else await self._counts.applied()
             except OstiaryError:
-                # Revoking fails as well, which is noted, and holds on this machine until the store can be written.
+                # Revoking fails, too, which is logged, and applies on this machine until the store is writable.
                 self._pending = True
                 return {}
         return self._known
 
     async def _lower(self, name: str, count: int, known: dict[str, int], *, settled: bool) -> None:
-        """Forget occurrences that were removed, unless an editor may be writing them again at this moment."""
+        """Lower the count after lines were removed, unless an editor may be rewriting the file right now."""
         if not settled:
             self._pending = True
             return
@@ -301,7 +303,7 @@ class RevocationFile:
                 if claim is None:
                     line = None
             except OstiaryError as error:
-                # To revoke twice is better than not at all.
+                # Revoking twice is better than not at all.
                 uncounted = f"{error.summary}: {error.cause}"
         if line is not None and not await self._revoke(found.number, line, changed_at):
             self._pending = True
@@ -317,7 +319,7 @@ class RevocationFile:
         return line is not None
 
     async def _claim(self, counts: LineCounts, name: str, line: _Occurrences, *, live: bool) -> LineCount | None:
-        """Claim the last occurrence of the line; None if it is in force already, or another worker's to apply."""
+        """Claim the last occurrence of the line; None if it was applied already or is claimed by another worker."""
         while True:
             found, now = await counts.find(name), self._clock.now()
             if found is not None and found.claimed:
@@ -349,7 +351,7 @@ class RevocationFile:
             log.error("line %d of the revocation file %s is rejected: %s", number, self._path, error)
             return True
         except OstiaryError as error:
-            # It is tried again at every check until it is in force.
+            # Retried at every check until it succeeds.
             self._note(f"cannot take effect: {error.summary}: {error.cause}")
             return False
         self._trouble = None
@@ -357,7 +359,7 @@ class RevocationFile:
         return True
 
     def _note(self, trouble: str) -> None:
-        # Once, and not at every check while it stays the same.
+        # Log changes only, not every check.
         if trouble != self._trouble:
             log.error("the revocation file %s %s", self._path, trouble)
         self._trouble = trouble
@@ -365,14 +367,15 @@ class RevocationFile:
 
 @contextmanager
 def _only_worker(path: str) -> Iterator[bool]:
-    """Whether no other worker of this machine reads and applies the same file meanwhile.
+    """Yield whether no other worker of this machine is applying the same file.
 
-    Else a worker that has read an older content could take a line for removed that another one has just applied.
+    Otherwise a worker that has read an older version could treat a line as removed that another worker has just
+    applied.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115  # closed below, which lets go of the lock
+        file = open(path, "rb")  # noqa: SIM115  # closed below, which releases the lock
     except OSError:
-        # Without the file there are no lines.
+        # Without a file there are no lines.
         yield True
         return
     with file:
@@ -382,7 +385,7 @@ def _only_worker(path: str) -> Iterator[bool]:
             yield False
             return
         except OSError:
-            # Some network file systems have no locks.
+            # Some network file systems do not support locks.
             pass
         yield True
 
@@ -396,13 +399,13 @@ def _read(path: str) -> _Content:
         return _Content(b"", None)
     if len(data) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES // 1024**2} MiB")
-    # The later of the two: a file that was prepared before and is now moved into place changes only its ctime.
+    # The later time: moving a prepared file into place changes only its ctime.
     changed_at = datetime.fromtimestamp(max(status.st_mtime, status.st_ctime), UTC)
     return _Content(data.removeprefix(b"\xef\xbb\xbf"), changed_at)
 
 
 def _lines_of(data: bytes, *, even_without_end: bool) -> tuple[dict[str, _Occurrences], bool]:
-    """The lines that are no comments, by the name of their counts, and whether these are all of them."""
+    """Return the lines without comments, by the name of their counts, and whether they are complete."""
     lines: dict[str, _Occurrences] = {}
     parts = data.split(b"\n")
     complete = even_without_end or not parts[-1]

@@ -1,8 +1,8 @@
-"""Checks every few seconds that the token store can be written, by writing the time into it.
+"""Check periodically that the token store is writable, by writing the time into it.
 
-Run by the app in the background, and asked by readiness probes. A store that can be read but not written still lets
-people in and cannot revoke anything, so a probe must not call it healthy. A clock that is set back is noticed here, and
-the store corrects its times at once. Revocations that could not be stored are tried again.
+A store that is readable but not writable still accepts tokens and cannot revoke anything, so readiness probes must not
+report it as healthy. A clock that is set back is noticed here, and the store corrects its times immediately.
+Revocations that could not be stored are retried.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ostiary.errors import OstiaryError
 from ostiary_gateway.sessions import CLOCK_TOLERANCE, Tokens
 
 HEARTBEAT_SECONDS = 10.0
-# The pause while something is wrong, or a revocation waits to be stored.
+# Interval while there is an error or an unstored revocation.
 RETRY_SECONDS = 1.0
-# A probe takes a result that is not older than the first, and waits for a new one no longer than the second.
+# A probe accepts a result up to the first age, and waits for a new one up to the second time.
 PROBE_AGE_SECONDS = 2.0
 PROBE_WAIT_SECONDS = 1.5
 
@@ -35,7 +35,7 @@ class StoreHealth:
         self.trouble = ""
 
     async def run(self) -> None:
-        """Check as long as the gateway runs."""
+        """Check while the gateway runs."""
         while True:
             self._hurry.clear()
             await self.check()
@@ -47,11 +47,11 @@ class StoreHealth:
                 pass
 
     def hurry(self) -> None:
-        """Check now: a revocation waits to be stored."""
+        """Check now: a revocation is waiting to be stored."""
         self._hurry.set()
 
     def tick(self) -> None:
-        """About twice a second: after a jump of the clock the store is told the time at once."""
+        """Detect jumps of the clock, and check the store then. Called about twice per second."""
         offset = self._clock_offset()
         if abs(offset - self._offset) > CLOCK_TOLERANCE.total_seconds():
             log.warning("the clock was changed", extra={"seconds": round(offset - self._offset, 1)})
@@ -59,7 +59,7 @@ class StoreHealth:
         self._offset = offset
 
     async def check(self, *, max_age: float = 0.0) -> str:
-        """What is wrong, or an empty text. Of many callers at once one makes the store write."""
+        """Return the error, or an empty string. Concurrent callers share one check."""
         async with self._lock:
             if self._clock.monotonic() - self._checked_at >= max_age:
                 self._note(await self._write())
@@ -67,7 +67,7 @@ class StoreHealth:
         return self.trouble
 
     async def probe(self) -> str:
-        """The same for a readiness probe, which must have an answer soon."""
+        """Like `check`, for a readiness probe that needs a response soon."""
         checking = asyncio.ensure_future(self.check(max_age=PROBE_AGE_SECONDS))
         try:
             return await asyncio.wait_for(asyncio.shield(checking), PROBE_WAIT_SECONDS)

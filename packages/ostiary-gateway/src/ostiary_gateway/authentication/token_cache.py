@@ -1,7 +1,7 @@
-"""The tokens in use, by digest, with their users and the streams that were opened with them.
+"""The cached tokens, by digest, with their users and streams.
 
-Kept by the authenticator. Bounded in bytes, for each user and in all: one user's tokens evict only that user's tokens,
-which are looked up in the store again if they come back. Whatever ends a token ends its streams: `end` cuts them.
+Bounded in bytes, per user and in total: tokens of a user evict only tokens of the same user, and an evicted token is
+looked up in the store again. Ending a token closes its streams.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from ostiary.model import Secret, UserInfo
 from ostiary.wire.status import Answer
 from ostiary_gateway.interfaces.token_store import Found, Session
 
-# What is kept of tokens in use, in bytes.
+# Maximum size in bytes.
 TOKEN_BYTES = 32 * 1024 * 1024
 TOKEN_BYTES_PER_USER = 1024 * 1024
 _FIXED_BYTES = 1500
-# So many are looked at in one go whether they have expired: all requests wait for that.
+# Number of tokens checked for expiry in one go, during which requests wait.
 MOST_AT_ONCE = 1000
 
 
 class Stream(Protocol):
-    """An open request of a token, which ends when the token is revoked."""
+    """An in-flight request of a token. It is closed when the token is revoked."""
 
     def cut(self) -> None: ...
 
 
 class UnlistedStreams(Protocol):
-    """Open requests that are not among the streams of their tokens: nearly all are over before anybody looks."""
+    """In-flight requests that are not listed as streams of their tokens, because nearly all end before that matters."""
 
     def list_all(self) -> None:
-        """Add each to the streams of its token."""
+        """Add each request to the streams of its token."""
 
 
 class KnownUser:
-    """Somebody who has tokens in use, with exactly these groups: one object for all of their tokens.
+    """A user with exactly these groups who has cached tokens: one object for all of these tokens.
 
-    For tokens that are less than their owner it is another object, with their `delegation`: whatever is kept for a
-    known user is kept apart for these.
+    Scoped tokens have another object per `delegation`, so that everything cached for it is separate.
     """
 
     __slots__ = ("__weakref__", "delegation", "info", "latest_headers", "size")
@@ -51,17 +50,17 @@ class KnownUser:
     def __init__(self, info: UserInfo, delegation: str = "") -> None:
         self.info = info
         self.delegation = decode(delegation) if delegation else None
-        # Hashes of header lines that came with their latest requests (`request.remembered.heads`).
+        # Hashes of the header lines of recent requests (`proxy.head_cache`).
         self.latest_headers: set[int] = set()
-        # About how many bytes their names take.
+        # The approximate size of the names in bytes.
         self.size = size_of((info.username, info.uid, info.groups, info.extra, delegation))
 
 
 class CachedToken:
-    """A token that was found in the store. `review_answers` are the webhooks' answers about it, dropped with it.
+    """A token that was found in the store.
 
-    `delegation` is what makes it less than its session; empty if nothing does. `ends_at` is when it ends: `expires_at`
-    is sooner for a program's token, whose holder is checked again then.
+    `delegation` is its scope; empty if it has none. `ends_at` is its expiry. `expires_at` is earlier for a machine
+    token, whose owner is checked again then. `review_answers` are cached webhook responses about it.
     """
 
     __slots__ = (
@@ -89,34 +88,34 @@ class CachedToken:
         self.expires_at: datetime = min(stored.token.expires_at, stored.session.expires_at)
         self.ends_at: datetime = self.expires_at if ends_at is None else min(ends_at, stored.session.expires_at)
         self.revoked = False
-        # Of the cookie of a web application, with what opens the things that are kept for its session.
+        # Set for the cookie of a web application, with the secret that decrypts data stored for its session.
         self.is_application = False
         self.keeping: Secret | None = None
         self.review_answers: dict[Hashable, Answer] = {}
         self.streams: set[Stream] = set()
-        # What was made of the token elsewhere, and must end with it: see `TokenCache.follow`.
+        # Objects derived from the token, which must end with it: see `TokenCache.follow`.
         self.followers: set[Stream] = set()
 
     @property
     def streams_until(self) -> datetime:
-        """When its streams end: with the session, which the owner keeps alive. Nobody does that for a narrowed one."""
+        """When its streams end: with the session, which its owner refreshes. A scoped token is not refreshed."""
         return self.ends_at if self.delegation else self.session.expires_at
 
 
 class TokenCache:
-    """Those of one worker. `epoch` rises with every revocation, so that an older look-up is not believed."""
+    """The cached tokens of one worker. `epoch` increases with every revocation and invalidates lookups in progress."""
 
     def __init__(self, *, size: int = TOKEN_BYTES, size_per_user: int = TOKEN_BYTES_PER_USER) -> None:
         self.by_digest: BoundedByOwner[bytes, CachedToken] = BoundedByOwner(size, size_per_user)
         self.epoch = 0
         self._users: WeakValueDictionary[tuple[UserInfo, str], KnownUser] = WeakValueDictionary()
-        # Tokens with open streams, which must be cut even after the token itself has expired or was evicted.
+        # Tokens with streams, which must be closed even after the token has expired or was evicted.
         self._streaming: set[CachedToken] = set()
-        # The same for tokens that others follow.
+        # Likewise, tokens with followers.
         self._followed: set[CachedToken] = set()
-        # The digests of those that are still to be looked at in this round of `expire`.
+        # Digests still to be checked in this round of `expire`.
         self._to_look_at: list[bytes] = []
-        # Asked to list their streams before anybody looks at streams.
+        # Called to list their streams before streams are accessed.
         self.unlisted: WeakSet[UnlistedStreams] = WeakSet()
 
     def __len__(self) -> int:
@@ -132,15 +131,15 @@ class TokenCache:
         return sum(len(token.streams) for token in self._streaming)
 
     def every(self) -> set[CachedToken]:
-        """All of them, and those that have only streams or followers left."""
+        """Return all tokens, including evicted ones with streams or followers."""
         self._list_streams()
-        # A token that was evicted while it was streaming may since have come back as another object.
+        # A token that was evicted while it was streaming may have been cached again as another object.
         return self._streaming.union(self._followed, self.by_digest.values())
 
     def remember(self, stored: Found, ends_at: datetime | None = None) -> CachedToken:
-        """The token that was found in the store: the one that is here already, if that means the same.
+        """Cache a token that was found in the store, and return it; the existing object if it is equal.
 
-        *ends_at* is for one that is kept for a shorter time than it lives.
+        *ends_at* is the expiry of a token that is cached for a shorter time.
         """
         token = self.by_digest.get(stored.token.digest)
         if token is not None and not token.revoked and _means_the_same(token, stored):
@@ -156,7 +155,7 @@ class TokenCache:
         return token
 
     def forget(self, token: CachedToken) -> None:
-        """Look it up in the store again when it comes back. Its streams go on."""
+        """Evict a token. Its streams continue, and the next request looks it up again."""
         self.by_digest.forget(token.digest)
 
     def add_stream(self, token: CachedToken, stream: Stream) -> None:
@@ -169,7 +168,7 @@ class TokenCache:
             self._streaming.discard(token)
 
     def follow(self, token: CachedToken, follower: Stream) -> None:
-        """Cut *follower* when the token is revoked, also after the token itself has expired or was evicted."""
+        """Close *follower* when the token is revoked, even after the token has expired or was evicted."""
         token.followers.add(follower)
         self._followed.add(token)
 
@@ -179,9 +178,9 @@ class TokenCache:
             self._followed.discard(token)
 
     def expire(self, now: datetime) -> None:
-        """End the streams of sessions, and of narrowed tokens, that have expired, and forget tokens that have.
+        """Close the streams of expired sessions and scoped tokens, and evict expired tokens.
 
-        These a few at a time: it only makes room, since none is used without a look at its time.
+        Tokens are checked a few at a time: this only frees memory, because expiry is checked at every use.
         """
         self._list_streams()
         if not self._to_look_at:
@@ -196,7 +195,7 @@ class TokenCache:
             self.end(token)
 
     def end(self, token: CachedToken) -> int:
-        """It is good for nothing from now on: cut its streams; returns how many there were."""
+        """End a token: close its streams and return their number."""
         self._list_streams()
         token.revoked = True
         token.review_answers.clear()

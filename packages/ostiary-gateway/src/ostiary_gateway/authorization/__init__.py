@@ -1,1 +1,1 @@
-"""User and question to decision: the chain of authorization providers and its caches."""
+"""Authorization: the chain of providers and its caches, token scopes, step-up rules, impersonation."""

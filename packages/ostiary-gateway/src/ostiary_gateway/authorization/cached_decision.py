@@ -1,7 +1,4 @@
-"""The decision of the whole chain on a request, with the time for which it may be used again.
-
-Made by `authorize.chain`; kept with a plan, and by the webhooks with their answers.
-"""
+"""A decision of the whole chain, with its validity, for caches of plans and webhook responses."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from ostiary.model import Attributes, Decision, Requirement, Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedDecision(Decision):
-    """A decision that holds until a time, on the monotonic clock, and for one generation of the policy.
+    """A decision that is valid until a monotonic time and for one policy generation: see `Authorizer.is_valid`.
 
-    `Authorizer.is_valid` says whether it may be used again for the same attributes. It equals every decision that
-    says the same: for how long it holds is no part of that.
+    Equality ignores the validity: decisions with equal content are equal.
     """
 
     until: float = float("-inf")
@@ -33,20 +29,20 @@ class CachedDecision(Decision):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutOfScope(CachedDecision):
-    """A refusal by the scope of a token, before the policy was asked; `scope` is what the token may be used for.
+    """A denial by the scope of a token, before the policy was queried. `scope` is the token's scope.
 
-    Never hidden: it says nothing about what is there. Whoever holds a token may know what it is for.
+    Never hidden: it reveals nothing about existing objects, and the owner of a token may know its scope.
     """
 
     scope: str = ""
 
 
-# The ruling on a request for which nothing must be allowed.
+# The decision on a request that requires no permission.
 NOTHING_ASKED = CachedDecision(Verdict.ALLOW)
 
 
 def stricter(first: CachedDecision, second: CachedDecision) -> CachedDecision:
-    """Both must allow: the refusal counts, and the shorter time."""
+    """Combine two decisions that must both allow: the denial applies, and the shorter validity."""
     decision = second if first.allowed else first
     return CachedDecision(
         decision.verdict,
@@ -57,14 +53,14 @@ def stricter(first: CachedDecision, second: CachedDecision) -> CachedDecision:
     )
 
 
-# Estimates how many bytes attributes take in memory, on the high side. Used by caches bounded in bytes.
+# Estimates of memory use, on the high side, for caches that are bounded in bytes.
 
-# The objects themselves, without the text in them.
+# The objects themselves, without their text.
 FIXED_BYTES = 1000
 
 
 def attributes_size(attributes: Attributes) -> int:
-    """All text in *attributes*: everything in them, the selectors too."""
+    """Return the size of all text in *attributes*, including selectors."""
     user, request = attributes.user, attributes.request
     texts = (
         *(user.username, user.uid, request.verb, request.method, request.path, request.modifier),

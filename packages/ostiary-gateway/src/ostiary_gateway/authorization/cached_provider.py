@@ -1,11 +1,10 @@
-"""Caches the decisions of one authorization provider, and protects the chain from its failures.
+"""Cache the decisions of one authorization provider, and isolate the chain from its failures.
 
-    cached?  ->  decides at once? then call it  ->  else one call for all who wait, bounded in time  ->  keep
+    cached?  ->  synchronous `decide`?  ->  otherwise one `authorize` for all waiters, with a timeout  ->  cache
 
-Called by `ostiary_gateway.authorization.chain`. Decisions are cached by exact arguments and for one lifetime, which
-bounds how old a decision can be. The provider may choose a coarser key, and may raise its revision, which drops what
-was decided before. Whatever it does against its contract (raise, hang, return something else) is a `ProviderError`: it
-is never kept, and it allows nothing.
+Keys are the attributes, or a coarser key that the provider chooses. Entries expire after `ttl`, which bounds the age of
+a decision, and when the provider's revision changes. Any violation of the contract (an exception, a hang, a wrong type)
+is a `ProviderError`: it is never cached and allows nothing.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from ostiary_gateway.interfaces.authorization import (
 )
 from ostiary_gateway.observability.reasons import reason_of
 
-# About ten times the attributes of an ordinary request. Selectors count: a few huge ones must not fill the memory.
+# About ten times the size of ordinary attributes. Includes selectors, so that a few huge ones cannot fill the memory.
 KEY_BYTES = 16_384
-# What one provider's decisions may take, in all and for one user.
+# Maximum size of one provider's cache, in total and per user.
 SIZE = 32 * 1024 * 1024
 SIZE_PER_USER = 2 * 1024 * 1024
 
@@ -50,9 +49,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A provider and its place in the chain. With `OnError.NO_OPINION` the chain goes on when it cannot be asked.
+    """A provider in the chain. With `OnError.NO_OPINION`, the chain continues if it fails.
 
-    `upstreams` are those that its policy is for; None for all of them and for our own APIs.
+    `upstreams` are those that its policy is for; None for all upstreams and the built-in APIs.
     """
 
     name: str
@@ -63,14 +62,14 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class TimedDecision:
-    """A decision, and until when it may be used, on the monotonic clock. Its lifetime began with the question."""
+    """A decision and its expiry on the monotonic clock, counted from the start of the query."""
 
     decision: Decision
     until: float
 
 
 class CachedAuthorizationProvider:
-    """A provider of the chain with its cache. One event loop uses it."""
+    """A provider of the chain with its cache. Used by one event loop."""
 
     def __init__(self, link: Link, *, ttl: float, timeout: float, max_entries: int, clock: Clock) -> None:
         provider = link.provider
@@ -94,22 +93,22 @@ class CachedAuthorizationProvider:
             value_size=lambda timed: FIXED_BYTES + len(timed.decision.reason),
             size=SIZE,
             share_size=SIZE_PER_USER,
-            # Later than our own time limit, whose error names the provider.
+            # Longer than `timeout`, whose error names the provider.
             time_limit=timeout * 2,
         )
 
     def is_for(self, upstream: str) -> bool:
-        """Whether its policy is for requests to *upstream*. If not, it is not asked, and has no opinion."""
+        """Whether its policy is for requests to *upstream*. Otherwise it has no opinion and is not queried."""
         return self._upstreams is None or upstream in self._upstreams
 
     def epoch(self) -> int:
-        """A number that rises whenever the provider's revision changes. The cached decisions are dropped then."""
+        """Return a number that increases when the provider's revision changes, and drop cached decisions then."""
         if self._revised is None:
             return 0
         try:
             revision: object = self._revised.revision
         except Exception:
-            # We do not know whether the policy changed, so we trust no cached decision.
+            # It is unknown whether the policy has changed, so no cached decision is trusted.
             revision = object()
         if revision != self._revision:
             self._revision = revision
@@ -118,7 +117,7 @@ class CachedAuthorizationProvider:
         return self._epoch
 
     def decide(self, attributes: Attributes) -> TimedDecision | None:
-        """The decision if nothing must be waited for, else None; raises `ProviderError`. Call `epoch` before it."""
+        """Return the decision, or None if that requires waiting; raises `ProviderError`. Call `epoch` first."""
         decide = self._decide_at_once
         if decide is not None and not self._keeps_decisions:
             return self._timed_decision(decide, attributes)
@@ -143,7 +142,7 @@ class CachedAuthorizationProvider:
         return TimedDecision(self._check_decision(decision), until)
 
     def name_matters(self, attributes: Attributes) -> bool:
-        """Whether another name could make another decision; True, too, if the provider cannot tell, or fails."""
+        """Return whether the decision could differ for another name. True if the provider fails or does not say."""
         if self._telling_names is None:
             return True
         try:
@@ -152,9 +151,9 @@ class CachedAuthorizationProvider:
             return True
 
     async def authorize(self, attributes: Attributes) -> TimedDecision:
-        """The decision, waited for; raises `ProviderError`."""
+        """Return the decision; raises `ProviderError`."""
         came_at = self._clock.monotonic()
-        # Read for every provider: the ones before it may have been waited for.
+        # Checked for every provider: time may have passed while earlier providers were queried.
         self.epoch()
         timed = self.decide(attributes)
         # A caller that joins a call older than the lifetime of a decision starts a new one.
@@ -163,7 +162,7 @@ class CachedAuthorizationProvider:
             try:
                 timed = await self._decisions.fill(key, lambda: self._call_authorize(attributes), owner=owner)
             except TimeoutError:
-                # The cache's own limit, which is the later one, but can be noticed first by a loop that was held up.
+                # The cache's own timeout, which is later but may be noticed first if the event loop was blocked.
                 raise self._failure("it did not answer in time") from None
         return timed
 
@@ -173,10 +172,10 @@ class CachedAuthorizationProvider:
             raise self._failure(f"relevant_groups returned {_kind(groups)} and not a set of names")
         return frozenset(groups)
 
-    # --- what an operator asks ---
+    # --- queries of operators ---
 
     async def explain(self, attributes: Attributes) -> Explanation:
-        """The provider is asked anew: a cached decision cannot be explained."""
+        """Explain a decision. Queries the provider again, because a cached decision cannot be explained."""
         explaining = ability(self._provider, Explains)
         if explaining is None:
             return Explanation(await self._decide_anew(attributes))
@@ -187,14 +186,14 @@ class CachedAuthorizationProvider:
         return explanation
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...] | None:
-        """None if the provider cannot tell."""
+        """Return the allowed subjects; None if the provider cannot list them."""
         listing = ability(self._provider, ListsSubjects)
         if listing is None:
             return None
         return self._call(lambda: tuple(listing.who_can(attributes)))
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules | None:
-        """None if the provider cannot tell."""
+        """Return the rules of *user*; None if the provider cannot list them."""
         listing = ability(self._provider, ListsRules)
         if listing is None:
             return None
@@ -204,7 +203,7 @@ class CachedAuthorizationProvider:
         return rules
 
     def gives_rights(self, user: UserInfo) -> bool | None:
-        """None if the provider cannot tell."""
+        """Return whether *user* has more rights than discovery; None if the provider cannot tell."""
         telling = ability(self._provider, TellsRights)
         if telling is None:
             return None
@@ -218,14 +217,13 @@ class CachedAuthorizationProvider:
             return self._check_decision(self._call(lambda: decide(attributes)))
         return (await self._call_authorize(attributes)).decision
 
-    # --- asking ---
+    # --- calls of the provider ---
 
     def key(self, attributes: Attributes) -> Hashable:
         if self._chosen_key is None:
             return attributes
         try:
-            # A permission at one upstream is none at another, nor for another object, whatever the provider takes for
-            # equal.
+            # Permissions differ by upstream and by object, whatever key the provider chooses.
             return attributes.upstream, attributes.request.capabilities, self._chosen_key(attributes)
         except Exception as error:
             raise self._failure("it could not choose a cache key", error) from error
@@ -236,7 +234,7 @@ class CachedAuthorizationProvider:
         return TimedDecision(self._check_decision(decision), until)
 
     async def _call_within_limit(self, call: Callable[[], Awaitable[object]]) -> object:
-        """What *call* gives within the time limit, even if it resists being cancelled."""
+        """Return the result of *call* within the timeout, even if the task resists cancellation."""
         task = asyncio.ensure_future(_await(call))
         task.add_done_callback(_consume_error)
         try:
@@ -248,7 +246,7 @@ class CachedAuthorizationProvider:
         try:
             return task.result()
         except asyncio.CancelledError as error:
-            # The provider cancelled it: if this caller had been cancelled, it would not have come here.
+            # Cancelled by the provider: a cancelled caller would not get here.
             raise self._failure("it cancelled the call") from error
         except Exception as error:
             raise self._failure("it raised an error", error) from error
@@ -270,12 +268,12 @@ class CachedAuthorizationProvider:
 
 
 async def _await(call: Callable[[], Awaitable[object]]) -> object:
-    # Called in here, so that a method that is not async fails like one that raises.
+    # Called inside the coroutine, so that a method that is not async fails like one that raises.
     return await call()
 
 
 def _consume_error(task: asyncio.Future[object]) -> None:
-    # A call that was given up may still fail later. Nobody waits for it, so asyncio would log it as never retrieved.
+    # A call that timed out may fail later. Retrieve the exception, or asyncio logs it as never retrieved.
     if not task.cancelled():
         task.exception()
 
@@ -285,5 +283,5 @@ def _kind(value: object) -> str:
 
 
 def _key_size(key: Hashable) -> int:
-    """About how many bytes a key holds, whether the provider chose it or not."""
+    """Return the approximate size of a key in bytes."""
     return attributes_size(key) if isinstance(key, Attributes) else size_of(key)

@@ -1,7 +1,7 @@
-"""What must be allowed for a request whose object asks for capabilities. Pure.
+"""The permissions that a request requires if its object uses capabilities.
 
-Called by `request.objects.capabilities` and, when a request is judged again, by `request.judge`. Every provider can
-answer it: the request itself, with the capabilities among its attributes, and the right to use each of them.
+They are queries that every provider supports: the request itself, with the capabilities among its attributes, and the
+verb "use" for each capability.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _NOTHING = RequestInfo("", "", "")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CapabilityRefused(CachedDecision):
-    """A refusal because of what the object asks for; `question` is what is not allowed.
+    """A denial because of a capability. `question` has the denied attributes.
 
-    Its reason is for whoever sent the object: it says nothing that is not in it.
+    The reason may be sent to the author of the object: it contains only what the object does.
     """
 
     question: RequestInfo = _NOTHING
 
 
 def questions_about(info: RequestInfo, names: tuple[str, ...]) -> tuple[RequestInfo, ...]:
-    """All that must be allowed for *info* if its object asks for the capabilities *names*."""
+    """Return all queries that must be allowed for *info* if its object uses the capabilities *names*."""
     return (replace(info, capabilities=names), *(_use_of(name, info) for name in names))
 
 
 def questions_of(info: RequestInfo) -> tuple[RequestInfo, ...]:
-    """The same for a request whose capabilities are known: itself alone if it has none."""
+    """Like `questions_about`, for the capabilities in *info*; only *info* itself if it has none."""
     return questions_about(info, info.capabilities)
 
 

@@ -1,13 +1,11 @@
-"""Attributes to Decision: the chain of authorization providers, in the order of the configuration.
+"""The chain of authorization providers, in the order of the configuration.
 
-    for each provider:  ALLOW or DENY ends the chain  |  NO_OPINION moves on  |  could not ask: ends it, or moves on
-    the end of the chain: a refusal, or an error if somebody could not be asked
+    for each provider:  ALLOW or DENY ends the chain  |  NO_OPINION continues  |  an error ends it, or continues
+    end of the chain:   a denial, or a `ProviderError` if a provider failed
 
-Called by the engine (`request.judge`) for every request whose decision it does not hold already, by the webhooks and
-by the self reviews. Everybody asks in one of two ways: `decide` answers at once or returns None, `authorize` waits. The
-names are those of the providers' own interface. What each provider said is cached by `authorize.cached_provider`. A
-refusal is a Decision; "could not ask" is a `ProviderError`. Neither lets a request pass, and only the second is worth
-trying again.
+`decide` returns immediately, or None; `authorize` waits. The names are those of the provider interface. The results of
+each provider are cached (`authorization.cached_provider`). Neither a denial nor a `ProviderError` lets a request pass,
+and only the second is worth a retry.
 """
 
 from __future__ import annotations
@@ -34,21 +32,21 @@ CACHE_SECONDS = _DEFAULTS.cache_ttl.total_seconds()
 ENTRIES = _DEFAULTS.cache_entries
 TIMEOUT_SECONDS = _DEFAULTS.timeout.total_seconds()
 NOT_ITS_UPSTREAM = "its policy applies to other upstreams"
-# The verbs whose refusal may look like a missing object. Clients take a 404 for "it is gone": to a delete that is
-# success, to a watch or a controller the end of the object.
+# The verbs whose denial may look like a missing object. Clients treat a 404 as "deleted": to a delete that is success,
+# to a watch or a controller the end of the object.
 READS = frozenset(("get", "list", "head"))
-# Of pods. These begin something, and may be asked for by GET, with the verb get.
+# Subresources of pods. They start something, and may be requested by GET with the verb get.
 CONNECTS = frozenset(("exec", "attach", "portforward"))
 
 
 def may_be_hidden(request: RequestInfo) -> bool:
-    """Whether a refusal of *request* may be a 404: for what only reads, never for what changes, waits or connects."""
+    """Whether a denial may be a 404: only for plain reads, never for writes, watches or connections."""
     return request.verb in READS and not request.modifier and request.subresource not in CONNECTS
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one provider says to a question. Neither explanation nor error: an earlier provider has decided."""
+    """The result of one provider. Neither explanation nor error: an earlier provider has decided."""
 
     name: str
     explanation: Explanation | None = None
@@ -57,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class ChainExplanation:
-    """`decision` is None where the chain ended with `error`."""
+    """The explanation of a decision. `decision` is None if the chain ended with `error`."""
 
     decision: Decision | None
     steps: tuple[Step, ...]
@@ -66,9 +64,9 @@ class ChainExplanation:
 
 @dataclass(frozen=True, slots=True)
 class WhoCan:
-    """Everyone whom some provider allows this. `unknown` names the providers that cannot tell.
+    """All subjects that some provider allows a request. `unknown` names the providers that cannot list subjects.
 
-    A provider before the one that allows may still deny it to one of them.
+    A provider earlier in the chain may still deny it to one of them.
     """
 
     subjects: tuple[Subject, ...]
@@ -76,7 +74,7 @@ class WhoCan:
 
 
 class Authorizer:
-    """Decides by a chain of providers. One event loop uses an instance."""
+    """Authorizes requests by a chain of providers. Used by one event loop."""
 
     def __init__(
         self,
@@ -102,7 +100,7 @@ class Authorizer:
     def from_settings(
         cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK, refusals: RecentDenials | None = None
     ) -> Authorizer:
-        """The chain of a configuration, as the gateway asks it. *refusals* are those of the chain before it."""
+        """Create the chain of a configuration. *refusals* are those of the previous configuration."""
         return cls(
             [
                 Link(provider.name, provider.instance, provider.on_error, provider.upstreams)
@@ -118,36 +116,36 @@ class Authorizer:
 
     @property
     def generation(self) -> int:
-        """A number that rises whenever the policy of a provider changes. Cheap: it is read for every request."""
+        """A number that increases when a provider's policy changes. Read for every request."""
         generation = 0
         for provider in self._providers:
-            # Each only rises, so the sum stays the same only if all of them do.
+            # Each epoch only increases, so equal sums mean equal epochs.
             generation += provider.epoch()
         return generation
 
     @property
     def cache_seconds(self) -> float:
-        """How long a decision is used again."""
+        """How long a decision is cached."""
         return self._ttl
 
     def is_valid(self, ruling: CachedDecision) -> bool:
-        """Whether *ruling* may be used again for the very same attributes."""
+        """Return whether *ruling* may be used again for the same attributes."""
         return ruling.generation == self.generation and self._clock.monotonic() < ruling.until
 
     def question_key(self, attributes: Attributes) -> Hashable:
-        """Equal for questions that this policy must answer alike, whatever else differs; raises `ProviderError`.
+        """Return a key that is equal for attributes with the same decision; raises `ProviderError`.
 
-        For those who ask about many requests at once, and may ask each question once.
+        For callers with many queries that need to send equal ones only once.
         """
         attributes = _complete(attributes)
         return tuple(provider.key(attributes) for provider in self._providers if provider.is_for(attributes.upstream))
 
-    # --- deciding ---
+    # --- decisions ---
 
     def decide(self, *questions: Attributes) -> CachedDecision | None:
-        """The ruling on all of *questions* if nothing must be waited for, else None: call `authorize` then.
+        """Return the decision on all of *questions*, or None if that requires waiting; then call `authorize`.
 
-        For callers that serve many requests and start a task only if they must. Raises `ProviderError`.
+        For callers that serve many requests and start a task only if necessary. Raises `ProviderError`.
         """
         ruling = NOTHING_ASKED
         for attributes in questions:
@@ -160,9 +158,9 @@ class Authorizer:
         return ruling
 
     def name_matters(self, attributes: Attributes) -> bool:
-        """Whether the ruling on *attributes*, just decided, could be another one for an object of another name.
+        """Return whether the fresh decision on *attributes* could differ for an object with another name.
 
-        Asked of those that the ruling depends on: up to the one that ended the chain.
+        Considers the providers that the decision depends on: up to the one that ended the chain.
         """
         attributes = _complete(attributes)
         for provider in self._providers:
@@ -179,9 +177,9 @@ class Authorizer:
         return False
 
     async def authorize(self, *questions: Attributes) -> CachedDecision:
-        """The ruling on all of *questions*, waited for; raises `ProviderError` if a provider cannot be asked.
+        """Return the decision on all of *questions*; raises `ProviderError` if a provider fails.
 
-        For callers that run in a task anyway: it also takes what can be decided at once.
+        For callers that run in a task. Includes decisions that require no waiting.
         """
         ruling = NOTHING_ASKED
         for attributes in questions:
@@ -226,9 +224,9 @@ class Authorizer:
         return walk.end()
 
     async def relevant_groups(self) -> frozenset[str]:
-        """Every group that some policy mentions; raises `ProviderError` if one provider cannot say.
+        """Return every group that a policy mentions; raises `ProviderError` if a provider fails.
 
-        That holds for `OnError.NO_OPINION` too: a token that lacks a group may lack the one that denies.
+        That applies to `OnError.NO_OPINION`, too: a token without a group may lack the one that denies.
         """
         groups: frozenset[str] = frozenset()
         for provider in self._providers:
@@ -237,15 +235,15 @@ class Authorizer:
 
     def _walk(self, attributes: Attributes) -> _Walk:
         hide = self._hide_denied and may_be_hidden(attributes.request)
-        # The generation comes first: a policy that changes while we ask makes the ruling an old one.
+        # Read the generation first: if a policy changes during the queries, the decision is outdated.
         return _Walk(self.generation, self._clock.monotonic() + self._ttl, hide=hide)
 
-    # --- what an operator asks ---
+    # --- queries of operators ---
 
     async def explain(self, attributes: Attributes) -> ChainExplanation:
-        """Why: every provider is asked anew, up to the one that ends the chain.
+        """Explain a decision: query every provider without caches, up to the one that ends the chain.
 
-        Of a request with capabilities it is the first of its questions that is not answered with yes.
+        For a request with capabilities, explain the first of its queries that is not allowed.
         """
         explanations = list[ChainExplanation]()
         for question in questions_of(attributes.request):
@@ -279,9 +277,9 @@ class Authorizer:
         return ChainExplanation(decision, (*steps, *_steps_after(providers)))
 
     def who_can(self, attributes: Attributes) -> WhoCan:
-        """Everyone who may do this, as far as the providers can tell; raises `ProviderError`.
+        """Return all subjects that may do this, as far as providers can list them; raises `ProviderError`.
 
-        Where the question names no upstream, all providers tell.
+        Attributes without an upstream are queried at all providers.
         """
         subjects, unknown = list[Subject](), list[str]()
         for provider in self._providers:
@@ -296,7 +294,10 @@ class Authorizer:
         return WhoCan(tuple(subjects), tuple(unknown))
 
     def rules_for(self, user: UserInfo, namespace: str, *, upstream: str = "") -> Rules:
-        """What *user* may do in *namespace* of *upstream*. It never raises: what cannot be told makes it incomplete."""
+        """Return the rules of *user* in *namespace* of *upstream*.
+
+        Never raises: an error makes the result incomplete.
+        """
         user = with_implied_groups(user)
         merged, errors = Rules(), list[str]()
         for provider in self._providers:
@@ -317,30 +318,30 @@ class Authorizer:
         return replace(merged, error="; ".join(errors))
 
     def gives_rights(self, user: UserInfo, *, upstream: str) -> bool | None:
-        """Whether some policy for *upstream* allows *user* more than discovery; None if that cannot be told.
+        """Return whether a policy for *upstream* allows *user* more than discovery; None if unknown.
 
-        A provider before the one that allows it may still deny it. Raises `ProviderError`.
+        A provider earlier in the chain may still deny it. Raises `ProviderError`.
         """
         user = with_implied_groups(user)
         rights = [provider.gives_rights(user) for provider in self._providers if provider.is_for(upstream)]
         return True if True in rights else None if None in rights else False
 
-    # --- refusals, for ``ostiary-gateway explain <decision id>`` ---
+    # --- denials, for ``ostiary-gateway explain <decision id>`` ---
 
     def record(self, attributes: Attributes, decision: Decision, decision_id: str | None = None) -> str:
-        """Remember a refusal, under the id of its request if it has one; returns the id that the caller may be told."""
+        """Record a denial under the id of its request or a new one. Return the id, which may be sent to the client."""
         return self._refusals.record(_complete(attributes), decision, decision_id)
 
     def recall(self, decision_id: str) -> Refusal | None:
         return self._refusals.recall(decision_id)
 
     def recent_refusals(self, limit: int) -> list[Refusal]:
-        """The latest refusals, the newest first."""
+        """Return recent denials, newest first."""
         return self._refusals.recent(limit)
 
 
 class _Walk:
-    """One walk along the chain: what the providers have said so far, and what follows from it."""
+    """The state of one evaluation of the chain."""
 
     __slots__ = ("_ended", "_errors", "_generation", "_hidden", "_hide", "_reasons", "_until")
 
@@ -352,7 +353,7 @@ class _Walk:
         self._errors: list[ProviderError] = []
 
     def take(self, name: str, timed: TimedDecision) -> bool:
-        """Take the decision of provider *name*; returns whether that ends the chain."""
+        """Add the decision of provider *name*. Return whether it ends the chain."""
         decision = timed.decision
         self._until = min(self._until, timed.until)
         if decision.verdict is not Verdict.NO_OPINION:
@@ -364,24 +365,24 @@ class _Walk:
         return False
 
     def pass_by(self, name: str) -> None:
-        """Provider *name* is not asked: its policy is for other upstreams."""
+        """Skip provider *name*, whose policy is for other upstreams."""
         self._reasons.append(f"{name}: {NOT_ITS_UPSTREAM}")
 
     def fail(self, provider: CachedAuthorizationProvider, error: ProviderError) -> None:
-        """A provider could not be asked: raises, unless the chain may go on without it."""
+        """Handle the error of a provider: raise it, unless the chain may continue without the provider."""
         if provider.on_error is not OnError.NO_OPINION:
             raise error
         self._errors.append(error)
 
     def end(self) -> CachedDecision:
-        """The ruling; raises `ProviderError` if no provider has decided and one could not be asked."""
+        """Return the decision; raises `ProviderError` if no provider has decided and one has failed."""
         if self._ended is None and self._errors:
             first, *others = self._errors
             if not others:
                 raise first
             cause = "; ".join(f"{error.summary}: {error.cause}" for error in self._errors)
             raise ProviderError("an authorization provider is unavailable", cause=cause) from first
-        # A decision that was made without one of the providers is not kept: that provider is asked again next time.
+        # Do not cache a decision made without one of the providers: query it again next time.
         until = self._until if not self._errors else float("-inf")
         if self._ended is None:
             verdict, reason, is_hidden = Verdict.NO_OPINION, "; ".join(self._reasons), self._hidden
@@ -391,11 +392,11 @@ class _Walk:
 
 
 def _complete(attributes: Attributes) -> Attributes:
-    """With all groups that the user is in, so that no provider has to know which ones are implied."""
+    """Add implied groups, so that providers need not know them."""
     user = with_implied_groups(attributes.user)
     return attributes if user is attributes.user else Attributes(user, attributes.request)
 
 
 def _steps_after(providers: Iterator[CachedAuthorizationProvider]) -> Iterator[Step]:
-    """The steps of those that were not asked, because an earlier one has decided."""
+    """Yield steps for the providers that were not queried."""
     return (Step(provider.name) for provider in providers)

@@ -1,11 +1,11 @@
-"""Whether somebody can use a cluster: whether it is offered to them on the page, and by ``ostiary kubeconfig --all``.
+"""Whether a user can access a cluster, and is therefore offered it on the page and by ``ostiary kubeconfig --all``.
 
-    the policy can tell          more than discovery somewhere in it: yes, else no
-    it cannot (cedar, a review)  what most users of a cluster do is asked: yes; only discovery: perhaps; else no
-    discovery is denied          no, whatever a later provider of the chain would allow
+    the policy can list rights          GRANTED if there is more than discovery, otherwise NONE
+    it cannot (Cedar, access reviews)   query typical requests: GRANTED; only discovery: UNKNOWN; otherwise NONE
+    discovery is denied                 NONE, whatever a later provider of the chain would allow
 
-Called by `login.clusters`. It gives no permission: each request is decided as ever. It must not tell of a cluster where
-the user has none, so what cannot be asked is no yes.
+This grants nothing: each request is authorized as usual. A cluster must not be revealed to users without rights there,
+so an error is never GRANTED.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostiary_gateway.wire.request_info import request_info
 
 
 class ClusterUse(Enum):
-    """UNKNOWN: the user may read what there is, and what else the policy cannot tell."""
+    """UNKNOWN: the user may use discovery, and the policy cannot list further rights."""
 
     GRANTED = "granted"
     UNKNOWN = "unknown"
@@ -28,7 +28,7 @@ class ClusterUse(Enum):
 
 
 async def use_of(authorizer: Authorizer, user: UserInfo, upstream: str) -> ClusterUse:
-    """Raises `ProviderError` if a provider cannot be asked."""
+    """Return the user's access to *upstream*; raises `ProviderError` if a provider fails."""
     rights = authorizer.gives_rights(user, upstream=upstream)
     if rights is False:
         return ClusterUse.NONE

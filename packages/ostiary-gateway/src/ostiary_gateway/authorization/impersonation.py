@@ -1,8 +1,7 @@
-"""``kubectl --as``: which user the ``Impersonate-*`` headers name, and what must be allowed for it. Pure.
+"""``kubectl --as``: the user named by ``Impersonate-*`` headers, and the required permissions.
 
-Called by the engine. The headers are never forwarded. As kube-apiserver does, the engine asks the policy whether the
-sender may impersonate each part of the identity (user, groups, uid, extra), and only then forwards the request in the
-other's name, with headers of our own.
+The headers are never forwarded. Like kube-apiserver, the engine requires permission to impersonate each part of the
+identity (user, groups, uid, extra) and then forwards the request on behalf of that user, with headers of its own.
 """
 
 from __future__ import annotations
@@ -15,19 +14,22 @@ from ostiary_gateway.http1.headers import BadHeader, Headers
 
 AUTHENTICATION = "authentication.k8s.io"
 SERVICE_ACCOUNT = "system:serviceaccount:"
-# More would only serve to make us ask many questions.
+# More values would only cause many queries.
 MOST_VALUES = 64
 
 
 def requested_user(headers: Headers) -> UserInfo:
-    """Whom the headers name; raises `BadHeader` if they contradict each other. Names are in lower case."""
+    """Return the user that the headers name; raises `BadHeader` if they are contradictory.
+
+    Header names are lower-case.
+    """
     if len(headers) > MOST_VALUES:
         raise BadHeader("too many Impersonate headers")
     users, uids, groups = [], [], []
     extra: dict[str, list[str]] = {}
     for header, raw in headers:
         value = _text(raw)
-        # However it is spelled, it asks to be somebody else. Only the key of an extra is a name of its own.
+        # Any spelling is impersonation. Only the key of an extra may contain an underscore.
         name = header.replace(b"_", b"-")
         if name == b"impersonate-user":
             users.append(value)
@@ -54,7 +56,7 @@ def requested_user(headers: Headers) -> UserInfo:
 
 
 def required_permissions(user: UserInfo, *, upstream: str = "") -> list[RequestInfo]:
-    """What somebody must be allowed to do in order to be taken for *user* at *upstream*: every part of it by itself."""
+    """Return the permissions for impersonating *user* at *upstream*: one for each part of the identity."""
     return [replace(permission, upstream=upstream) for permission in _permissions(user)]
 
 

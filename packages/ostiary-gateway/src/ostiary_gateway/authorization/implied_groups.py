@@ -1,12 +1,12 @@
-"""The groups that somebody is in though no provider attested them, as Kubernetes adds them.
+"""Groups that are implied and not attested by a provider, like in Kubernetes.
 
-    to who is known                             system:authenticated
-    to whom somebody impersonates, besides      system:unauthenticated for system:anonymous; those of its kind and its
-                                                namespace for a service account that no group is asked for
+    authenticated users              system:authenticated
+    impersonated users, in addition  system:unauthenticated for system:anonymous; the service account groups for a
+                                     service account without requested groups
 
-The one place for it. The authorizer completes every user here before it asks a provider; TokenReview answers, whoami,
-self reviews and audit events tell the same groups. What is sent to an API server by impersonation is the opposite: the
-API server adds these groups itself, and asks for a permission for each group that it is told.
+The only place for this: authorization, TokenReviews, whoami, self reviews and audit events use the same groups.
+Impersonation at an API server is the reverse: the API server adds these groups itself, and requires a permission for
+each group that it is sent.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _SERVICE_ACCOUNT = re.compile(rf"system:serviceaccount:({_LABEL}):((?=.{{1,253}}
 
 
 def implied_groups(user: UserInfo) -> tuple[str, ...]:
-    """The groups that *user* is in besides those that are attested: whoever is known is ``system:authenticated``."""
+    """Return the implied groups of *user*: ``system:authenticated`` for an authenticated user."""
     groups = user.groups
     is_known = user.username not in ("", ANONYMOUS)
     return (AUTHENTICATED,) if is_known and AUTHENTICATED not in groups and UNAUTHENTICATED not in groups else ()
 
 
 def with_implied_groups(user: UserInfo) -> UserInfo:
-    """*user* with all groups that count, the implied ones last."""
+    """Return *user* with all groups, the implied ones last."""
     implied = implied_groups(user)
-    # Not by `replace`, which takes several times as long: it is asked for nearly every decision.
+    # Not `replace`, which takes several times as long: this runs for nearly every decision.
     return UserInfo(user.username, user.uid, (*user.groups, *implied), user.extra) if implied else user
 
 
 def complete_impersonated(user: UserInfo) -> UserInfo:
-    """*user* as an API server completes whomever it is asked to impersonate."""
+    """Return *user* with the groups that an API server adds to an impersonated user."""
     if user.username == ANONYMOUS:
         return user if UNAUTHENTICATED in user.groups else replace(user, groups=(*user.groups, UNAUTHENTICATED))
     account = None if user.groups else service_account(user.username)
@@ -47,10 +47,10 @@ def complete_impersonated(user: UserInfo) -> UserInfo:
 
 
 def groups_to_impersonate(user: UserInfo) -> tuple[str, ...]:
-    """The groups that an API server must be told so that it takes *user* for a member of the same groups as we do.
+    """Return the groups to send to an API server so that the impersonated *user* has the same groups there as here.
 
-    None, or those without ``system:authenticated``, wherever the API server adds the rest itself. A service account of
-    which only ``system:authenticated`` is known is told in full: without any group it would be a member of more.
+    None, or those without ``system:authenticated``, if the API server adds the rest itself. For a service account with
+    only ``system:authenticated`` all groups are sent: without any group the API server would add more.
     """
     wanted_groups = frozenset(with_implied_groups(user).groups)
     for groups in ((), tuple(group for group in user.groups if group != AUTHENTICATED)):
@@ -60,7 +60,7 @@ def groups_to_impersonate(user: UserInfo) -> tuple[str, ...]:
 
 
 def service_account(username: str) -> tuple[str, str] | None:
-    """Namespace and name of the service account that *username* names; None if it names none."""
+    """Return namespace and name of the service account *username*; None if it is none."""
     parts = _SERVICE_ACCOUNT.fullmatch(username)
     return None if parts is None else (parts[1], parts[2])
 
@@ -70,6 +70,6 @@ def service_account_groups(namespace: str) -> tuple[str, str]:
 
 
 def is_service_account_group(name: str) -> bool:
-    """Whether Kubernetes puts service accounts into this group."""
+    """Whether this is a group that Kubernetes adds to service accounts."""
     namespace = name.removeprefix(f"{_ACCOUNTS}:")
     return name == _ACCOUNTS or (namespace != name and service_account(f"{_ACCOUNT}:{namespace}:any") is not None)

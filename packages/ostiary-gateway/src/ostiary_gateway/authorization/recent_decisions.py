@@ -1,12 +1,11 @@
-"""The latest decisions of this worker, allowed ones too, while somebody watches.
+"""Recent decisions of this worker, including allowed requests, while an operator watches.
 
-    watch (a page is loaded, a stream is open)  ->  record, at each request  ->  after, recall (pages, other workers)
+    watch (page load, open stream)  ->  record, for each request  ->  after, recall (pages, other workers)
 
-Called by `request.records` for every decision while `is_watched`; when nobody watches, a request costs no more than the
-question whether somebody does. Bounded in bytes, in entries and in decisions per second, in all and for each user: one
-user's requests neither evict nor hide those of the others. What is left out is counted.
+If no operator watches, a request costs one check of `is_watched`. Bounded in bytes, entries and decisions per second,
+in total and per user: one user's requests neither evict nor hide those of others. Omitted decisions are counted.
 
-Refusals are remembered in any case, by `ostiary_gateway.authorization.denials`.
+Denials are always recorded, by `authorization.denials`.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from ostiary_gateway.authorization.denials import Refusal
 
 ENTRIES = 4096
 ENTRIES_PER_USER = 1024
-# In bytes: what was asked may be as long as a request's head.
+# In bytes: attributes may be as large as a request's head.
 SIZE = 4 * 1024 * 1024
 SIZE_PER_USER = 512 * 1024
-# Of one worker.
+# Per worker.
 PER_SECOND = 200
 PER_USER_AND_SECOND = 50
-# For how long after a page was loaded its visitor may load it again, and see what happened meanwhile.
+# How long after a page load decisions are recorded, so that the operator can reload the page.
 WATCHED_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecentDecision:
-    """A request that was decided on. `seconds` is how long it took; None if it goes on, as a watch does.
+    """A decided request. `seconds` is its duration; None if it continues, like a watch.
 
-    `actor` is who asked in the name of the user, `scope` that of a token which refused it.
+    `actor` is who sent it on behalf of the user. `scope` is that of the token if the scope caused the denial.
     """
 
     id: str
@@ -50,18 +49,18 @@ class RecentDecision:
 
     @property
     def remembered(self) -> Refusal:
-        """In the form in which refusals are remembered, for those who explain them; it may be none."""
+        """This decision as a `Refusal`, for code that explains denials. The request may have been allowed."""
         return Refusal(self.id, self.attributes, self.decision, self.at, self.scope)
 
     @property
     def place(self) -> tuple[datetime, str]:
-        """Its place among all of them, the newest last."""
+        """The sort key: chronological, newest last."""
         return self.at, self.id
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """What came after some number: the latest of it, the oldest first; `missed` more were left out or forgotten."""
+    """The decisions after some number: the latest of them, oldest first. `missed` more were omitted or evicted."""
 
     number: int
     left_out: int
@@ -72,22 +71,22 @@ class DecisionBatch:
 class RecentDecisions:
     def __init__(self, *, clock: Clock) -> None:
         self._now, self._monotonic = clock.now, clock.monotonic
-        # Read at every request. It is True for a little longer than somebody watches: until the next request.
+        # Read for every request. Stays True until the first request after the watch has ended.
         self.is_watched = False
         self._until = 0.0
         self._number = 0
         self._left_out = 0
-        # By id, each with its number, in the order of the numbers.
+        # By id, each with its number, ordered by number.
         self._kept: BoundedByOwner[str, tuple[int, RecentDecision]] = BoundedByOwner(
             SIZE, SIZE_PER_USER, entries=ENTRIES, share=ENTRIES_PER_USER
         )
-        # Within the second that began at `_second`: how many in all, and of each user.
+        # The number of decisions in the second that began at `_second`, in total and per user.
         self._second = 0.0
         self._taken = 0
         self._of_users: dict[str, int] = {}
 
     def watch(self, seconds: float = WATCHED_SECONDS) -> None:
-        """Record for so long, at least."""
+        """Record for at least *seconds*."""
         self._end_if_over()
         self._until = max(self._until, self._monotonic() + seconds)
         self.is_watched = True
@@ -102,7 +101,7 @@ class RecentDecisions:
         actor: str = "",
         scope: str = "",
     ) -> None:
-        """Called if `is_watched`. A watch is recorded when it begins, and not again when it ends."""
+        """Record a decision if `is_watched`. A long-running request is recorded when it begins, not when it ends."""
         self._end_if_over()
         if not self.is_watched or decision_id in self._kept:
             return
@@ -117,9 +116,9 @@ class RecentDecisions:
             self._left_out += 1
 
     def after(self, number: int, left_out: int, limit: int) -> DecisionBatch:
-        """The latest decisions with larger numbers than *number*; *left_out* is what the caller knows to be left out.
+        """Return the latest decisions with numbers above *number*. *left_out* is the caller's last count.
 
-        A *number* larger than any is one of a worker that was here before.
+        A *number* above the current one comes from an earlier worker process.
         """
         if number > self._number:
             number, left_out = 0, 0
@@ -133,11 +132,14 @@ class RecentDecisions:
         return DecisionBatch(self._number, self._left_out, decisions[::-1], max(0, missed))
 
     def latest(self, limit: int) -> list[RecentDecision]:
-        """The newest first."""
+        """Return recent decisions, newest first."""
         return list(self.after(0, 0, limit).decisions)[::-1]
 
     def recall(self, decision_id: str) -> RecentDecision | None:
-        """The decision with this id, unless it is forgotten. Case does not matter: ids are read out."""
+        """Return the decision with this id, unless it was evicted.
+
+        Ids are case-insensitive, because they are read out.
+        """
         entry = self._kept.get(decision_id.strip().lower())
         return None if entry is None else entry[1]
 

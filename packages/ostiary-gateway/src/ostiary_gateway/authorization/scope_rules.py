@@ -1,7 +1,4 @@
-"""The part of a list of rules that a scoped token may use, as rules again. Pure.
-
-Called for ``kubectl auth can-i --list`` with such a token.
-"""
+"""Intersect a list of rules with a token scope, for ``kubectl auth can-i --list`` with a scoped token."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from ostiary.core.policy_rules import ANY, PolicyRule, url_matches
 from ostiary.core.scopes import Delegation, Scope
 from ostiary_gateway.interfaces.authorization import NonResourceRule, ResourceRule, Rules
 
-# A longer list is cut, and said to be incomplete.
+# A longer list is truncated and marked as incomplete.
 MOST_RULES = 1000
 T = TypeVar("T")
 
 
 def rules_within(rules: Rules, delegation: Delegation, *, namespace: str, upstream: str) -> Rules:
-    """What *rules*, which hold in *namespace* of *upstream*, and *delegation* both allow."""
+    """Return what both *rules* of *namespace* and *upstream* and *delegation* allow."""
     for scope in delegation.scopes:
         here = _rules_here(scope, namespace, upstream)
         resource_rules, cut = _limit_rules(_resource_rules(rules.resource_rules, here))
@@ -77,7 +74,7 @@ def _includes(pattern: str, resource: str) -> bool:
 
 
 def _common_names(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...] | None:
-    """None if no name is in both; a list without names is for all."""
+    """Return the common names; None if there are none. An empty list means all names."""
     if not one or not other:
         return one or other
     return tuple(name for name in one if name in other) or None

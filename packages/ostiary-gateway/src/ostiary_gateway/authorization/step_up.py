@@ -1,10 +1,10 @@
-"""Step-up rules: which of them a request falls under, and whether the sign-in of its sender is enough. Pure.
+"""Step-up rules: which rules a request falls under, and whether the user's sign-in satisfies them.
 
-    plan made   StepUpRules.applying(what is asked, who asks)  ->  AppliedRules, once per plan
-    request     AppliedRules.is_met(now)                       ->  two comparisons of times
+    plan made   StepUpRules.applying(requests, sender)  ->  AppliedRules, once per plan
+    request     AppliedRules.is_met(now)                ->  two comparisons of times
 
-Asked after the policy has said yes: a rule never allows anything, and nobody learns of a rule for what they may not do.
-Where it is not known what a request touches (all objects of a kind, all namespaces), it falls under the rule.
+Applied after the policy has allowed the request: a rule grants nothing, and is not disclosed to users without the
+permission. A request whose extent is unknown (all objects of a kind, all namespaces) falls under the rule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALWAYS, _NEVER = datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=
 
 @dataclass(frozen=True, slots=True)
 class StepUpRule:
-    """One rule at work. It equals every rule that says the same."""
+    """A configured rule. Rules with equal settings are equal."""
 
     settings: StepUpRuleSettings
 
@@ -39,7 +39,7 @@ class StepUpRule:
         return self.settings.required
 
     def covers(self, request: RequestInfo, *, any_upstream: bool = False) -> bool:
-        """Whether *request* falls under the rule. *any_upstream*: nobody knows which upstream it would go to."""
+        """Whether *request* falls under the rule. *any_upstream*: the upstream is unknown."""
         rule = self.settings
         if rule.upstreams and not any_upstream and request.upstream not in rule.upstreams:
             return False
@@ -56,7 +56,7 @@ class StepUpRule:
 
 
 def _verbs(request: RequestInfo) -> Sequence[str]:
-    """The verbs of *request*. A shell is opened by POST (create), or by GET as a WebSocket (get): that is one thing."""
+    """Return the verbs of *request*: a shell opened by POST (create) or by WebSocket (get) counts as both."""
     is_connect = request.subresource in CONNECTS and request.verb in ("get", "create")
     return ("get", "create") if is_connect else (request.verb,)
 
@@ -66,12 +66,12 @@ def _has(values: Sequence[str], value: str) -> bool:
 
 
 def _may_touch(request: RequestInfo, namespaces: Sequence[str]) -> bool:
-    """An object with a name and without a namespace is in none; everything without a name may be in all of them."""
+    """A named object without a namespace is cluster-scoped. A request without a name may affect all namespaces."""
     return request.namespace in namespaces or (not request.namespace and not request.name)
 
 
 class AppliedRules:
-    """The rules that a request falls under, with the sign-in of its sender."""
+    """The rules that a request falls under, with the authentication context of its sender."""
 
     __slots__ = ("_context", "_met_from", "_met_until", "rules")
 
@@ -84,7 +84,7 @@ class AppliedRules:
         return self._met_from <= now <= self._met_until
 
     def first_unmet(self, now: datetime) -> StepUpRule | None:
-        """The first rule that the sign-in is not enough for."""
+        """Return the first rule that the sign-in does not satisfy."""
         return next((rule for rule in self.rules if not satisfies(self._context, rule.required, now=now)), None)
 
     @property
@@ -93,7 +93,7 @@ class AppliedRules:
 
 
 def _met_between(rules: Iterable[StepUpRule], context: AuthenticationContext) -> tuple[datetime, datetime]:
-    """The times at which *context* is enough for all of *rules*; the second is before the first if it never is."""
+    """Return when *context* satisfies all of *rules*. The end is before the beginning if it never does."""
     begins, ends = _NEVER, _ALWAYS
     for rule in rules:
         at = context.auth_time if context.auth_time is not None and rule.required.max_age is not None else _NEVER
@@ -105,7 +105,7 @@ def _met_between(rules: Iterable[StepUpRule], context: AuthenticationContext) ->
 
 
 class StepUpRules:
-    """Those of one configuration."""
+    """The rules of one configuration."""
 
     def __init__(self, rules: Iterable[StepUpRuleSettings]) -> None:
         self.rules = tuple(StepUpRule(rule) for rule in rules)
@@ -119,9 +119,9 @@ class StepUpRules:
     def applying(
         self, requests: Iterable[RequestInfo], sender: UserInfo, *, any_upstream: bool = False
     ) -> AppliedRules | None:
-        """The rules that *requests*, which are all needed for one, fall under; None if there is none.
+        """Return the rules that apply to *requests*, the permissions of one request; None if there are none.
 
-        *sender* is who has signed in: the actor, where somebody acts in the name of another.
+        *sender* is the user who signed in: the actor, in case of impersonation.
         """
         needed = tuple(requests)
         rules = [
@@ -130,12 +130,12 @@ class StepUpRules:
         return AppliedRules(rules, context_of(sender)) if rules else None
 
     def first_unmet(self, sender: UserInfo, now: datetime) -> StepUpRule | None:
-        """The first of all rules that *sender*'s sign-in is not enough for, whatever it is for."""
+        """Return the first of all rules that *sender*'s sign-in does not satisfy."""
         return AppliedRules(self.rules, context_of(sender)).first_unmet(now)
 
 
 def describe(required: RequiredAuthentication) -> str:
-    """What is required, in words that a person reads."""
+    """Describe the requirement for users."""
     parts = []
     if required.acr_values:
         parts.append(f"with {_one_of(required.acr_values)}")
@@ -158,7 +158,7 @@ def _span(span: timedelta) -> str:
 
 
 def describe_request(request: RequestInfo) -> str:
-    """What is asked, in words that a person reads: ``delete pods/web in the namespace prod``."""
+    """Describe a request for users, such as ``delete pods/web in the namespace prod``."""
     if not request.is_resource:
         return f"{request.verb} {request.path}"
     subresource = f"/{request.subresource}" if request.subresource else ""

@@ -1,8 +1,4 @@
-"""Whether a token may be used for what is asked, before the policy says whether its owner may do it. Pure.
-
-Called by the engine (`request.judge`) and by the self reviews, for tokens that are less than their owner. Such a token
-is checked in addition to the policy: it takes both to let a request pass.
-"""
+"""Check the scope of a token. A scoped token needs both the scope and the policy to allow a request."""
 
 from __future__ import annotations
 
@@ -22,9 +18,9 @@ STEP = "token scope"
 def refusal_by_scope(
     delegation: Delegation | None, required: Sequence[RequestInfo], *, generation: int
 ) -> OutOfScope | None:
-    """The refusal of the first of *required* that is beyond *delegation*; None if the token may be used for all.
+    """Return the denial of the first of *required* that is out of scope; None if all are within.
 
-    It holds as long as the token does. *generation* is that of the policy in force.
+    It is valid as long as the token. *generation* is that of the policy in force.
     """
     if delegation is None:
         return None
@@ -40,7 +36,7 @@ def refusal_by_scope(
 
 
 def explain_with_scope(now: ChainExplanation, refusal: Refusal) -> ChainExplanation:
-    """*now*, which is what the policy says, and before it what the scope of the token said, if that refused it."""
+    """Prepend the step of the token's scope to the policy's explanation *now*, if the scope caused the denial."""
     if not refusal.decision.reason.startswith(BEYOND_SCOPE):
         return now
     return explain_refusal_by_scope(now, refusal.decision, refusal.scope, refusal.attributes.request)
@@ -49,7 +45,7 @@ def explain_with_scope(now: ChainExplanation, refusal: Refusal) -> ChainExplanat
 def explain_refusal_by_scope(
     now: ChainExplanation, refused: Decision, scope: str, request: RequestInfo
 ) -> ChainExplanation:
-    """*now* after the step of the scope that refused *request*."""
+    """Prepend the step of the scope that denied *request* to *now*."""
     decision = Decision(Verdict.DENY, refused.reason)
     try:
         miss = explain_miss(parse_scope(scope), request)

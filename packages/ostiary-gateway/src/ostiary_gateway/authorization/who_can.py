@@ -1,12 +1,12 @@
-"""Which users the configured providers can sign in, and in which groups.
+"""The users that the configured providers can sign in, and their groups.
 
-    identity providers, with their prefixes  ->  the usernames that tokens can name
-    group providers, with their prefixes     ->  the groups that tokens can attest
+    identity providers, with their prefixes  ->  the usernames that tokens can have
+    group providers, with their prefixes     ->  the groups that tokens can have
 
-Used by ``ostiary-gateway impersonation-role``, so that a gateway can become nobody else, and by ``ostiary-gateway serve
---check`` and ``ostiary-gateway policy lint`` to tell lines that can match nobody. A provider that cannot list its users
-or groups can produce every name that begins with its prefix, but none of the system's: the gateway accepts those from
-no provider, service accounts from one that is bound to the cluster behind it excepted.
+``ostiary-gateway impersonation-role`` uses it to limit whom the gateway can impersonate; ``serve --check`` and ``policy
+lint`` find lines that match no user. A provider that cannot list its users or groups can produce any name with its
+prefix except those of the system: the gateway accepts these from no provider, apart from service accounts of a provider
+that is bound to the cluster behind it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ostiary_gateway.interfaces.authorization import Subject
 from ostiary_gateway.interfaces.group import ListedGroup, ListsGroups
 from ostiary_gateway.interfaces.identity import Produces, TellsWhatItProduces
 
-# Names that Kubernetes gives out itself.
+# Names reserved by Kubernetes.
 SYSTEM = "system:"
 
 
 @dataclass(frozen=True, slots=True)
 class NameSource:
-    """A provider, the prefix of its names, and all of its names without the prefix; None if they cannot be listed."""
+    """A provider, its prefix, and its names without the prefix; None if they cannot be listed."""
 
     provider: str
     prefix: str = ""
@@ -44,7 +44,7 @@ class NameSource:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Somebody in a group that a group provider lists, and where."""
+    """A user in a group that a group provider lists, with the position of the entry."""
 
     username: str
     group: str
@@ -53,10 +53,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class PossibleSubjects:
-    """`uid` and `extra` tell what else tokens can say of users. `members` are those that group providers list.
+    """The possible users and groups. `uid` and `extra` are what else tokens can contain.
 
-    `anybody`: a cluster asks by webhook about its own users and programs, so the policy may name any of them.
-    `service_accounts`: a provider names those of the cluster behind the gateway.
+    `members` are those that group providers list. `anybody`: a cluster uses the webhook for its own users and
+    workloads, so the policy may name any of them. `service_accounts`: a provider authenticates those of the cluster
+    behind the gateway.
     """
 
     users: tuple[NameSource, ...] = ()
@@ -85,7 +86,7 @@ class PossibleSubjects:
             members=tuple(
                 Member(name, group.name, group.place)
                 for provider, groups in listed
-                # A provider that is the identity provider too lists its members without the prefix.
+                # If it is the identity provider, too, it lists its members without the prefix.
                 if not provider.own
                 for group in groups or ()
                 for name in sorted(group.members)
@@ -96,20 +97,20 @@ class PossibleSubjects:
 
     def can_be_user(self, name: str) -> bool:
         if name.startswith(OWN_NAMES):
-            # Accounts are made while the gateway runs, so every name that one can have is possible.
+            # Accounts are created at run time, so every valid account name is possible.
             return account_of(name) is not None
         if name.startswith(SYSTEM):
             return self.service_accounts and service_account(name) is not None
         return any(source.can_produce(name) for source in self.owners(name))
 
     def owners(self, name: str) -> list[NameSource]:
-        """Whose user would have the username *name*: the identity provider with the longest prefix that fits."""
+        """Return the identity providers to which the name belongs: those with the longest matching prefix."""
         fitting = [source for source in self.users if name.startswith(source.prefix)]
         longest = max((len(source.prefix) for source in fitting), default=0)
         return [source for source in fitting if len(source.prefix) == longest]
 
     def can_be_group(self, name: str) -> bool:
-        """Whether somebody who signed in can be in it; everybody is ``system:authenticated``."""
+        """Whether a signed-in user can be in the group; all of them are in ``system:authenticated``."""
         if name.startswith(SYSTEM):
             return name == AUTHENTICATED or (self.service_accounts and is_service_account_group(name))
         if name.startswith(OWN_NAMES):
@@ -117,7 +118,7 @@ class PossibleSubjects:
         return any(source.can_produce(name) for source in self.groups)
 
     def can_be_service_account(self, subject: Subject) -> bool:
-        """Whether a service account that signs in is *subject*, or in it."""
+        """Whether a service account that signs in can be *subject*, or be in it."""
         if not self.service_accounts:
             return False
         is_account = service_account(subject.name) is not None
@@ -126,7 +127,7 @@ class PossibleSubjects:
         )
 
     def usernames(self) -> frozenset[str]:
-        """All usernames of the providers that can list theirs."""
+        """Return all usernames of the providers that can list theirs."""
         every = (source.prefix + name for source in self.users for name in source.names or ())
         return frozenset(name for name in every if self.can_be_user(name))
 
@@ -136,7 +137,7 @@ class PossibleSubjects:
         return tuple(source.provider for source in self.users if source.names is None)
 
     def near_user(self, name: str) -> str | None:
-        """What a username that nobody can have was likely meant to be: the same with a prefix."""
+        """Return the likely intended name for an impossible one: the same name with a prefix."""
         return _near(name, self.users, self.can_be_user)
 
     def near_group(self, name: str) -> str | None:
@@ -166,7 +167,7 @@ def _members(groups: Groups) -> tuple[ListedGroup, ...] | None:
 
 
 def _names(groups: Iterable[ListedGroup]) -> frozenset[str]:
-    # Nobody can be in a group that has no members.
+    # A group without members has no users.
     return frozenset(group.name for group in groups if group.members)
 
 
@@ -174,5 +175,5 @@ def _ask(ability: Callable[[], object]) -> object:
     try:
         return ability()
     except Exception:
-        # Loading the configuration reports the unreadable file. Here nothing is listed, so every name is possible.
+        # Loading the configuration reports the unreadable file. Here the names are unknown, so every name is possible.
         return None

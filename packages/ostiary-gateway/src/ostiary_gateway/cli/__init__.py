@@ -1,6 +1,6 @@
-"""The program ``ostiary-gateway``: the server, and the commands of those who operate it.
+"""The command line of ``ostiary-gateway``: the server, and the commands for operators.
 
-A command is a module and a line in `COMMANDS`; only the module of the command that runs is imported.
+A command is a module and a line in `COMMANDS`. Only the module of the command that runs is imported.
 """
 
 import sys
@@ -64,7 +64,7 @@ Exit codes: 0 success, 1 denied or failed, 2 invalid command line.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line and return its exit code. Without *argv* it is the program's own."""
+    """Run one command line and return its exit code. *argv* defaults to the arguments of the process."""
     elsewhere = {name: "ostiary" for name in CLIENT_COMMANDS if name not in COMMANDS}
     this = Program("ostiary-gateway", "ostiary-gateway", COMMANDS, HELP, elsewhere)
     return run(this, sys.argv[1:] if argv is None else list(argv))

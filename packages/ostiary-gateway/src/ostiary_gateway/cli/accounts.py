@@ -1,1 +1,1 @@
-"""Commands about identities of programs: ``accounts`` (service accounts) and ``tokens`` (API tokens)."""
+"""Commands for machine identities: ``accounts`` (service accounts) and ``tokens`` (API tokens)."""

@@ -1,4 +1,4 @@
-"""``ostiary-gateway api-plugins``: processes that serve an API group beside a cluster, behind the gateway."""
+"""``ostiary-gateway api-plugins``: processes that serve an API group next to a cluster, behind the gateway."""
 
 from __future__ import annotations
 

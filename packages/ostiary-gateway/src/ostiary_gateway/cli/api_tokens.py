@@ -1,4 +1,4 @@
-"""``ostiary-gateway tokens``: API tokens, which people make for programs."""
+"""``ostiary-gateway tokens``: API tokens, which users create for clients and workloads."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _print_tokens(items: Sequence[ApiObject]) -> None:
 
 
 def _path(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Where the tokens are that the command is about, below the API's prefix."""
+    """Return the path of the tokens below the API's prefix."""
     if arguments.service_account is None:
         return ("apitokens",)
     account = account_name(arguments.service_account)

@@ -110,7 +110,7 @@ def _configure_kubernetes(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_kubernetes)
 
 
-# What is slow to import stands in the modules below: --help must not wait for it.
+# The implementations are imported lazily: ``--help`` must not wait for slow imports.
 
 
 def _kubernetes(arguments: argparse.Namespace) -> int:

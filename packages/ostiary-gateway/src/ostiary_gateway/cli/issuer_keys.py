@@ -1,6 +1,4 @@
-"""``ostiary-gateway issuer keys`` and ``ostiary-gateway issuer rotate``: the signing keys in the token store of a
-configuration.
-"""
+"""``ostiary-gateway issuer keys`` and ``issuer rotate``: the signing keys in the token store of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``ostiary-gateway issuer kubernetes``: the configuration of a kube-apiserver that trusts the gateway's JWTs."""
+"""``ostiary-gateway issuer kubernetes``: the AuthenticationConfiguration of a kube-apiserver that trusts our JWTs.
+
+With ``--follow`` it queries the gateway for revocations and updates the file. While the gateway is unavailable, the
+file is unchanged: what it denies stays denied.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +28,25 @@ from ostiary_gateway.cli.options import config_path, load
 from ostiary_gateway.wire.apiserver_config import authentication_configuration, authorization_configuration
 from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, decode_revoked_credentials, with_audiences
 
-# Keeps the file with an AuthenticationConfiguration fresh: asks the gateway what was revoked, and writes what changed.
-#
-# Called by ``ostiary-gateway issuer kubernetes --follow``. The gateway answers as soon as something is revoked. While
-# it cannot be asked, the file stays as it is: what it refuses, it goes on refusing.
-
 PATH = "/webhooks/revoked-credentials"
-# The gateway answers after 25 seconds if nothing happens.
+# The gateway responds after 25 seconds without a revocation.
 SECONDS = 40.0
 LARGEST_LIST = 8 * 1024 * 1024
 RETRY_SECONDS = (1.0, 2.0, 5.0, 10.0)
-# An API server builds all of its authenticators anew for every new file. The first revocation is written at once; those
-# that follow on its heels are written together.
+# An API server rebuilds all of its authenticators for every new file. The first revocation is written immediately;
+# those that follow within this time are written together.
 WRITTEN_APART_SECONDS = 3.0
 
 
 class RevokedCredentialsSource:
-    """The list of a gateway, asked with the token in *token_file*, which may be exchanged at any time."""
+    """The list of a gateway, fetched with the token in *token_file*, which may be replaced at any time."""
 
     def __init__(self, server: str, token_file: str, authorities_pem: str | None) -> None:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=SECONDS, largest=LARGEST_LIST)
         self._token_file = token_file
 
     def fetch(self, after: int | None = None) -> RevokedCredentials:
-        """The list; with *after*, when there is a later revocation, or nothing has happened for a while."""
+        """Return the list; with *after*, wait for a later revocation or a timeout."""
         token = token_text(self._token_file).strip()
         if not fits_token_header(token):
             raise ConfigurationError(
@@ -88,7 +87,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
     is_over: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write the file whenever it changes. The first time must succeed: a mistake is told at once."""
+    """Write the file whenever it changes. The first fetch must succeed, so that errors are reported immediately."""
     revoked = source.fetch()
     _write_if_changed(path, render(revoked))
     print_note(f"{path} is kept fresh")
@@ -112,9 +111,9 @@ def follow(
 
 
 def _write_if_changed(path: str, text: str) -> bool:
-    """An API server that reads at this moment sees the old file or the new one, whole; its permissions stay.
+    """Replace the file atomically and preserve its permissions. Return whether it changed.
 
-    Returns whether the file was another one before.
+    An API server that reads at this moment sees either the old or the new file, complete.
     """
     content = text.encode()
     with suppress(OSError), open(path, "rb") as file:

@@ -1,7 +1,4 @@
-"""Opens the token store of a ``gateway.yaml``, for the commands that work without a running gateway.
-
-Called by ``sessions``, ``accounts`` and ``tokens``.
-"""
+"""The token store of a ``gateway.yaml``, for commands that work without a running gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ T = TypeVar("T")
 
 
 def with_store(arguments: argparse.Namespace, work: Callable[[Tokens, GatewayConfig], Awaitable[T]]) -> T:
-    """What *work* makes of the store that the gateway and this process share; raises if there is none."""
+    """Return the result of *work* on the store that the gateway and this process share. Raises if there is none."""
     import os
 
     from ostiary_gateway.capabilities import ability, has_trait
@@ -39,7 +36,7 @@ def with_store(arguments: argparse.Namespace, work: Callable[[Tokens, GatewayCon
         )
     file = ability(store, KeptInFile)
     if file is not None and not os.path.exists(file.path):
-        # Opening it would make an empty one, which may then belong to another user than the gateway's.
+        # Opening it would create an empty file, possibly with another owner than the gateway's user.
         raise ConfigurationError(
             "there is no token store yet",
             cause=f"{file.path} does not exist",

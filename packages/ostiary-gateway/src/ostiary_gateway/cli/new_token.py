@@ -1,4 +1,4 @@
-"""What ``accounts token`` and ``tokens create`` share: for how long, what it can do, and where the token is put."""
+"""Options of ``accounts token`` and ``tokens create``: lifetime, scope, and where the token is written."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def add_token_options(parser: argparse.ArgumentParser) -> None:
 
 
 def scope_text(arguments: argparse.Namespace) -> str:
-    """What ``--can`` says, as the gateway reads it; empty for all that its owner may."""
+    """Return the scope of ``--can`` in the gateway's format; empty for the full rights of the owner."""
     from ostiary.core.scopes import scope_of_rules
 
     return str(scope_of_rules(arguments.can)) if arguments.can else ""
 
 
 def give_token(arguments: argparse.Namespace, answer: ApiObject) -> int:
-    """Print the token, or put it into the file; nobody can ask for it again."""
+    """Print the token, or write it to the file. It cannot be retrieved again."""
     status = answer["status"]
     if arguments.file is not None:
         replace_file(arguments.file, status["token"], 0o600)

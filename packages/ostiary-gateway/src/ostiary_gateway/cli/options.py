@@ -1,7 +1,6 @@
-"""Which gateway a command is about: the one of a ``gateway.yaml`` here, or one that runs somewhere.
+"""Options that select the gateway: the one of a local ``gateway.yaml``, or one that runs elsewhere.
 
-Shared by the commands of the gateway. Nothing of the gateway is imported before it is needed: it is large, and
-``--help`` needs none of it.
+The gateway's modules are imported lazily: they are large, and ``--help`` needs none of them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_server(parser: argparse.ArgumentParser, *, beside_config: bool = False) -> None:
-    """*beside_config*: the command can also read a configuration itself."""
+    """Add the options. *beside_config*: the command can also read a configuration itself."""
     instead = ", instead of --config" if beside_config else ""
     parser.add_argument("--server", metavar="URL", help=f"ask the gateway that runs at this URL{instead}")
     parser.add_argument(
@@ -56,7 +55,7 @@ def config_path(arguments: argparse.Namespace) -> str:
 
 
 def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
-    """The gateway at ``--server``; None if there is no such option."""
+    """Return the gateway at ``--server``; None without that option."""
     if arguments.server is None:
         if arguments.token_file or arguments.account or arguments.ca:
             raise UsageError("--token-file, --account and --ca need --server")
@@ -71,22 +70,19 @@ def remote(arguments: argparse.Namespace) -> RemoteGateway | None:
 
 
 def run_async(work: Coroutine[object, object, T]) -> T:
-    # Imported late like all the rest: it takes longer than the help of a command.
+    # Imported lazily: it takes longer than printing the help of a command.
     import asyncio
 
     return asyncio.run(work)
 
 
-# The name of the user who runs a command, as this machine knows it. Used by ``can-i`` and ``sessions revoke``.
-
-
 def login_name() -> str:
-    """Who runs this command."""
+    """Return the name of the user who runs this command, as this machine knows it."""
     import getpass
     import os
 
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # In a container the user often has a number and no name.
+        # In a container the user often has a number but no name.
         return f"uid {os.getuid()}"

@@ -1,4 +1,4 @@
-"""``ostiary-gateway plugins``: what the catalog finds, which package it comes from, and what it says it can do."""
+"""``ostiary-gateway plugins``: the plugins in the catalog, their packages and their capabilities."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ examples:
   ostiary-gateway plugins --type token_store --output wide
   ostiary-gateway plugins --type identity --output json
 """
-# As in `ostiary_gateway.catalog.TYPES`, which takes a while to import.
+# Equal to `ostiary_gateway.catalog.TYPES`, which is slow to import.
 TYPES = ("identity", "group", "authorization", "admission", "token_store", "attributes", "audit", "key")
 WIDE = "wide"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a provider's class says of itself; `problems` where it cannot be loaded, or does not keep its contract."""
+    """The declaration of a provider's class.
+
+    `problems` lists why it cannot be loaded, or which rules of its contract it violates.
+    """
 
     abilities: tuple[str, ...] = ()
     traits: Mapping[str, bool | None] = field(default_factory=dict)
@@ -83,12 +86,12 @@ def _print_columns(
 
 
 def _traits(traits: Mapping[str, bool | None]) -> str:
-    """Those that hold; a question mark after one that depends on the settings."""
+    """Return the traits that are present, with a question mark if one depends on the settings."""
     return ",".join(name if value else f"{name}?" for name, value in traits.items() if value is not False)
 
 
 def _read_declaration(entry: CatalogEntry) -> Declared:
-    """Imports the provider's class: installing it was not enough for that, being asked about it is."""
+    """Import the provider's class, which the catalog avoids, and describe it."""
     from ostiary.core.entry_points import load_class
     from ostiary.errors import ConfigurationError
     from ostiary_gateway.capabilities import describe

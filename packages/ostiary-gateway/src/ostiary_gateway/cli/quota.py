@@ -1,4 +1,4 @@
-"""``ostiary-gateway quota``: what everybody uses of the limits of objects that a gateway has."""
+"""``ostiary-gateway quota``: the usage of each subject under the object limits of a gateway."""
 
 from __future__ import annotations
 

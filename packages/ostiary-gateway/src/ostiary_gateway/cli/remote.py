@@ -1,7 +1,4 @@
-"""Asks the API of a running gateway, below ``/apis/ostiary.dev/v1``, with the operator's own token.
-
-Called by the commands with ``--server``; `gateway_http` asks.
-"""
+"""Client of the operator API of a running gateway, below ``/apis/ostiary.dev/v1``, for commands with ``--server``."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from ostiary.model import Secret
 
 PREFIX = "/apis/ostiary.dev/v1"
 SECONDS = 30.0
-# All sessions of a large gateway.
+# Enough for all sessions of a large gateway.
 LARGEST_ANSWER = 64 * 1024 * 1024
 
 # A JSON object of the gateway's API.
@@ -32,12 +29,12 @@ ApiObject: TypeAlias = Mapping[str, Any]
 
 _SUMMARIES = {401: "token not accepted", 403: "permission denied", 404: "not found", 409: "conflict"}
 _FORBIDDEN = "the policy must allow you to do this: resources of the API group ostiary.dev"
-# A refusal by the policy says so; another 403, such as for a feature that is switched off, has its own reason.
+# The start of a message that denies by policy. Another 403, such as for a disabled feature, has its own reason.
 _BY_POLICY = "forbidden: User "
 
 
 class GatewayRefused(OstiaryError):
-    """The answer was no. `status` is the HTTP code."""
+    """The gateway responded with an error. `status` is the HTTP code."""
 
     default_code = "gateway-refused"
 
@@ -47,7 +44,7 @@ class GatewayRefused(OstiaryError):
 
 
 class RemoteGateway:
-    """*unknown_token* is what to do when the gateway does not know the token."""
+    """A running gateway. *unknown_token* is the hint for a token that the gateway does not accept."""
 
     def __init__(self, server: str, token: Secret, *, authorities_pem: str | None, unknown_token: str) -> None:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=SECONDS, largest=LARGEST_ANSWER)
@@ -91,7 +88,7 @@ class RemoteGateway:
 
 
 def chosen_gateway(arguments: argparse.Namespace) -> RemoteGateway:
-    """The one at ``--server``, asked as whoever's token is in ``--token-file``, or as who signed in there."""
+    """Return the gateway at ``--server``, with the token of ``--token-file`` or of the user's session there."""
     if arguments.account == "":
         raise UsageError("--account is empty")
     account = GatewayAccount(checked_address(arguments.server), arguments.account or DEFAULT_ACCOUNT)

@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --check: also ask the token store, issuers, directories and upstreams, and open keys kept elsewhere",
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON Schema of the configuration")
-    # How a gateway with several workers starts them; not for people.
+    # Internal: how the supervisor starts its workers.
     parser.add_argument("--worker", metavar="FDS", help=argparse.SUPPRESS)
     parser.set_defaults(run=_run)
 
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print(json.dumps(gateway_schema(), indent=2, ensure_ascii=False))
         return OK
-    # A worker takes what it is given: the choice has been made.
+    # A worker uses the path that it is given: the supervisor has chosen.
     path = arguments.config if arguments.worker else _config_file(arguments.config)
     if arguments.online and not arguments.check:
         raise UsageError("--online needs --check")
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(path: Path | None, *, online: bool) -> int:
-    # Imported where it is needed: the gateway is large, and whoever only reads its configuration needs no extra.
+    # Imported lazily: the gateway is large, and reading its configuration needs no extra.
     from ostiary_gateway.config import default_config, load, warnings
     from ostiary_gateway.interfaces.authorization import Level
     from ostiary_gateway.policy.source import find_unmatched
@@ -110,7 +110,7 @@ def _file_checks(path: Path | None) -> FileChecks | None:
 
 
 def _ask_outside(config: GatewayConfig) -> bool:
-    """Print what each system says; whether one of them failed."""
+    """Print the state of each external system. Return whether one of them failed."""
     from ostiary_gateway.config.providers import close_all
     from ostiary_gateway.server.online_check import probe_all
 
@@ -133,8 +133,8 @@ def _finding_text(finding: Finding) -> str:
 
 
 def _serve(path: Path | None, worker: str | None) -> int:
-    # Nearly all that is made until it serves is there to stay. The garbage collector, which would look through it again
-    # and again, begins when it serves.
+    # Nearly all objects created during the start are permanent. The garbage collector, which would scan them
+    # repeatedly, is enabled when the gateway serves.
     gc.disable()
     try:
         return _start_and_serve(path, worker)
@@ -178,10 +178,11 @@ def _start_and_serve(path: Path | None, worker: str | None) -> int:
 
 
 def _config_file(named: Path | None) -> Path | None:
-    """The file to take; None if there is none, and it is told in both cases what was not asked for."""
+    """Return the configuration file; None if there is none. Report the choice if no file was named."""
     if named is not None:
         return named
-    # Also one that cannot be read, which is then told: whoever wrote a file is not served with everything allowed.
+    # Includes an unreadable file, which is then an error: an operator who wrote one must not get a gateway that allows
+    # everything.
     if os.path.lexists(DEFAULT):
         print(f"ostiary: using {DEFAULT} in this directory", file=sys.stderr)
         return Path(DEFAULT)
@@ -196,5 +197,5 @@ def _print_listening(health: str, grpc: str | None) -> None:
 
 
 def _print_serving(url: str) -> None:
-    # The address that people wait for comes last.
+    # The address that operators wait for is printed last.
     print(f"ostiary: serving on {url} (process {os.getpid()})", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``ostiary-gateway accounts``: the gateway's own service accounts, and their tokens."""
+"""``ostiary-gateway accounts``: the gateway's service accounts and their tokens."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _print_accounts(items: Sequence[ApiObject]) -> None:
 
 
 def _with_accounts(arguments: argparse.Namespace, work: Callable[[ServiceAccounts, str], Awaitable[T]]) -> T:
-    """What *work* makes of the accounts, in the name of whoever runs this command."""
+    """Return the result of *work* on the accounts, recorded as done by the user who runs this command."""
     from ostiary_gateway.accounts.service_accounts import ServiceAccounts
     from ostiary_gateway.cli.local_store import with_store
     from ostiary_gateway.cli.options import login_name

@@ -1,4 +1,4 @@
-"""``ostiary-gateway sessions``: who is signed in, and how to end that."""
+"""``ostiary-gateway sessions``: list who is signed in, and revoke sessions and tokens."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _print_sessions(items: Sequence[ApiObject]) -> None:
 
 
 def _client(session: ApiObject) -> str:
-    # A gateway of an earlier version tells no names.
+    # A gateway of an earlier version sends no names.
     name = session.get("name")
     return f'API token "{name}"' if name else str(session["client"])
 
@@ -217,7 +217,7 @@ async def _revoke(tokens: Tokens, kind: str, value: str, at: datetime | None) ->
 
 
 def _value(kind: str, text: str) -> tuple[str, datetime | None]:
-    """What to revoke, and as of when; raises `UsageError`, which never quotes what may be a token."""
+    """Return what to revoke, and as of when. Raises `UsageError`, which never quotes what may be a token."""
     from ostiary_gateway.sessions import ACCESS_PREFIX, API_PREFIX, RENEWAL_PREFIX
 
     prefixes = tuple(prefix.decode() for prefix in (ACCESS_PREFIX, API_PREFIX, RENEWAL_PREFIX))
@@ -243,7 +243,7 @@ def _digest(text: str) -> str:
         if len(text) == 64:
             return digest_hex(text)
     except ValueError:
-        # So it is the name of a file.
+        # Not a digest, so it is the name of a file.
         pass
     token = _from_stdin() if text == "-" else token_text(text)
     try:
@@ -264,7 +264,7 @@ def _from_stdin() -> str:
 
 
 def _moment(text: str) -> datetime | None:
-    """The time; None for now, which is the gateway's to say."""
+    """Return the time; None for now, which the gateway determines."""
     from ostiary.core.duration import DurationError, parse_duration
     from ostiary_gateway.sessions import LARGEST_SKEW
 

@@ -1,4 +1,4 @@
-"""``ostiary-gateway status``: every replica of a gateway, and whether something is wrong with one."""
+"""``ostiary-gateway status``: the replicas of a gateway, and their errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _wide_row(item: ApiObject) -> list[str]:
 
 
 def _print_notes(items: Sequence[ApiObject]) -> None:
-    """What is wrong with which replica, below the table."""
+    """Print the errors of each replica, below the table."""
     for item in items:
         if not item["ready"]:
             print_note(f"{item['name']} is not ready: {item['trouble']}")

@@ -129,7 +129,7 @@ def _configure_after_restore(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_after_restore)
 
 
-# What is slow to import stands in the modules below: --help must not wait for it.
+# The implementations are imported lazily: ``--help`` must not wait for slow imports.
 
 
 def _migrate(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``ostiary-gateway store check``: what a token store holds, whether it is whole, and whose it is."""
+"""``ostiary-gateway store check``: the contents, integrity and owner of a token store."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ WIDTH = 12
 
 @dataclass(frozen=True, slots=True)
 class StoreCheck:
-    """What was seen. `objects` are counted by kind, and None if the store keeps none.
+    """The result of a check. `objects` are counted by kind, None if the store has none.
 
-    `owner` is None if the store knows no owner, or the configuration says no gateway.
+    `owner` is None if the store records no owner, or the configuration names no gateway.
     """
 
     name: str
@@ -75,11 +75,11 @@ def _check_may_own(chosen: ConfiguredStore) -> None:
 async def _examine(chosen: ConfiguredStore, *, take_over: bool) -> StoreCheck:
     async with closing(chosen):
         store = chosen.store
-        # Before anything is written: it may be another gateway's.
+        # Check the owner before anything is written: the store may belong to another gateway.
         ours, owner = chosen.config.owner, await chosen.owner(take_over=take_over)
         problems: list[str] = []
         if owner in (None, ours):
-            # It writes the time, so this tells whether the store can be written.
+            # Writes the time, so it shows whether the store is writable.
             await store.heartbeat()
         else:
             hint = "if that is this gateway under an older URL: --take-over"
@@ -113,7 +113,7 @@ def _print(result: StoreCheck) -> None:
 def _rows(result: StoreCheck) -> Iterator[tuple[str, str]]:
     contents = result.contents
     yield "store", result.name
-    # Both are counted below, in more detail than a store may have them among its own facts.
+    # Both are counted below in more detail than among the store's own facts.
     yield from (fact for fact in result.report.facts if fact[0] not in ("sessions", "tokens"))
     if result.clock_ahead is not None:
         yield "clock", f"{_offset(result.clock_ahead)} this machine's"

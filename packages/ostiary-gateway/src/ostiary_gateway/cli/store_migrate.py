@@ -1,7 +1,7 @@
-"""``ostiary-gateway store migrate``: compare two stores, copy what differs, compare again.
+"""``ostiary-gateway store migrate`` and ``store after-restore``.
 
-The work is done by `ostiary_gateway.stores.transfer` and `moving_objects`; here are the two configurations, the
-refusals and the printing.
+A migration compares two stores, copies what differs, and compares again. `ostiary_gateway.stores.transfer` does the
+work.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from ostiary_gateway.stores.transfer import (
     end_restored_sessions,
 )
 
-# How far a long command is, in one line of a terminal that is written over; nowhere else.
+# Progress of a long command, in one terminal line that is overwritten.
 
-# Often enough to be seen, seldom enough to cost nothing.
+# Interval of updates: visible, at no noticeable cost.
 SECONDS = 0.1
 
 
 class Progress:
-    """Counts towards *expected*, which may be unknown. Printed on stderr, if that is a terminal."""
+    """Count towards *expected*, which may be unknown. Printed to stderr if that is a terminal."""
 
     def __init__(self, what: str, expected: int | None = None, *, now: Callable[[], float] = time.monotonic) -> None:
         self._what = what
@@ -72,7 +72,7 @@ class Progress:
             self._print("")
 
     def _print(self, text: str) -> None:
-        # To the beginning of the line, and without what stood there before.
+        # Return to the start of the line, and erase it.
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
@@ -90,7 +90,7 @@ NOT_MOVED = "not moved: logins in progress, rate limit counters, the list of rep
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What was done: both stores before, how many sessions and objects were written, and both stores after."""
+    """The result of a migration: both stores before and after it, and how many sessions and objects were written."""
 
     before: Comparison
     after: Comparison
@@ -143,7 +143,7 @@ async def _move(source: ConfiguredStore, target: ConfiguredStore, arguments: arg
     async with closing(source, target):
         ours, theirs = source.movable(), target.movable()
         if not arguments.dry_run:
-            # The source first: asking the target makes its file.
+            # The source first: checking the target creates its file.
             if not arguments.running:
                 await _check_unused(source, ahead=True)
             await _check_unused(target)
@@ -154,7 +154,7 @@ async def _move(source: ConfiguredStore, target: ConfiguredStore, arguments: arg
         check_objects(objects_before, their_objects, replacing=arguments.replace)
         if arguments.dry_run:
             return Moved(before, before, objects_before, objects_before)
-        # Last, because a store that is nobody's yet is claimed by this.
+        # Last, because this claims a store without an owner.
         await source.check_owner()
         await target.check_owner()
         progress = Progress("copying", before.sessions)
@@ -178,7 +178,7 @@ async def _compare(what: str, ours: MovableStore, theirs: MovableStore, *, expec
 
 
 async def _check_unused(store: ConfiguredStore, *, ahead: bool = False) -> None:
-    """*ahead* tells that it could be copied all the same."""
+    """Raise if a gateway uses *store*. *ahead*: mention that it can be copied nevertheless."""
     others = await store.others_using()
     hint = "stop the gateways first; one that crashed is listed for a minute"
     if ahead:
@@ -268,7 +268,7 @@ def _differences_json(comparison: Comparison, objects: ObjectComparison) -> dict
     }
 
 
-# ``ostiary-gateway store after-restore``: nothing that a backup brought back is accepted.
+# ``ostiary-gateway store after-restore``: invalidate every session that a backup restored.
 
 
 def after_restore(arguments: argparse.Namespace) -> int:
@@ -279,7 +279,7 @@ def after_restore(arguments: argparse.Namespace) -> int:
         return OK
     print(f"{count_text(ended, 'session')} ended: everybody signs in again")
     if objects:
-        # Nobody can tell which of them were deleted since, and without them the accounts would all be gone.
+        # It is unknown which of them were deleted after the backup, and without them all accounts would be gone.
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in objects.items())
         print_note(f"the backup has brought back {kinds}: delete again what was deleted after it was made")
     return OK

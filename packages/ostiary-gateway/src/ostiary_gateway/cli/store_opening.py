@@ -1,4 +1,4 @@
-"""The token store of a configuration, opened for a command; shared by the commands of ``ostiary-gateway store``."""
+"""The token store of a configuration, for the commands of ``ostiary-gateway store``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConfiguredStore:
 
     @property
     def file(self) -> str | None:
-        """The file that it lies in, for a store that lies in one."""
+        """The path of its file, for a store in a file."""
         in_file = ability(self.store, KeptInFile)
         return None if in_file is None else in_file.path
 
@@ -46,7 +46,7 @@ class ConfiguredStore:
 
     @property
     def name(self) -> str:
-        """What a person recognises it by."""
+        """The name of the store in messages."""
         return self.type if self.file is None else f"{self.type} {self.file}"
 
     def movable(self) -> MovableStore:
@@ -60,7 +60,10 @@ class ConfiguredStore:
         return cast(MovableStore, self.store)
 
     async def others_using(self) -> tuple[str, ...]:
-        """Who else has it open, as the store says, and the replicas that have written into it lately."""
+        """Return which other processes use the store.
+
+        Those that the store reports, and the replicas that have written to it recently.
+        """
         examining, notes = ability(self.store, ExaminesStore), ability(self.store, NoteStore)
         others = () if examining is None else await examining.others_using()
         replicas = [] if notes is None else await read_replicas(notes)
@@ -68,23 +71,23 @@ class ConfiguredStore:
         return (*names, *others)
 
     async def owner(self, *, take_over: bool = False) -> str | None:
-        """Which gateway it belongs to: this one's from now on, if it is nobody's yet, or with *take_over*.
+        """Return the owner. Claim the store for this gateway if it has none yet, or with *take_over*.
 
-        None if the store knows no owner, or the configuration has no external URL.
+        None if the store records no owner, or the configuration has no external URL.
         """
         owned = ability(self.store, OwnedStore)
         ours = self.config.owner
         return await owned.claim(ours, anew=take_over) if owned is not None and ours else None
 
     async def check_owner(self) -> None:
-        """Raise if it belongs to another gateway: two that share one would accept each other's tokens."""
+        """Raise if the store belongs to another gateway: two that share one would accept each other's tokens."""
         owner = await self.owner()
         if owner not in (None, self.config.owner):
             raise owned_by_another(owner or "", self.config.owner)
 
 
 def configured_store(path: str, *, may_be_new: bool = False) -> ConfiguredStore:
-    """The store of the configuration at *path*. One that lies in a file must exist, unless it *may_be_new*."""
+    """Return the store of the configuration at *path*. A file must exist, unless it *may_be_new*."""
     configured = ConfiguredStore(path, config.load(path))
     if not has_trait(configured.store, SharedBetweenProcesses):
         raise ConfigurationError(
@@ -94,7 +97,7 @@ def configured_store(path: str, *, may_be_new: bool = False) -> ConfiguredStore:
             code="store-not-movable",
         )
     if not may_be_new and configured.file is not None and not os.path.exists(configured.file):
-        # Opening it would make an empty one.
+        # Opening it would create an empty file.
         raise ConfigurationError(
             "there is no token store yet",
             cause=f"{configured.file} does not exist",

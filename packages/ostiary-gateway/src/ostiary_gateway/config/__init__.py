@@ -1,4 +1,4 @@
-"""``gateway.yaml``, read and checked. `load` is where it begins; the result is `config.settings`."""
+"""Load and check ``gateway.yaml``. `load` is the entry point; `config.settings` has the resulting types."""
 
 from ostiary_gateway.config.checks import warnings
 from ostiary_gateway.config.gateway_file import API_VERSION, KIND

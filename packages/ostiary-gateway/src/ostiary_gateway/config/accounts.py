@@ -1,4 +1,4 @@
-"""The sections of ``gateway.yaml`` about programs: service accounts, and named API tokens."""
+"""Settings for workloads in ``gateway.yaml``: service accounts, and named API tokens."""
 
 from __future__ import annotations
 

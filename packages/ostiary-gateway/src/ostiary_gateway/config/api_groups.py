@@ -1,10 +1,8 @@
-"""The rules of the section ``apiPlugins``: which groups may be served, and that both sides prove themselves.
+"""Rules for API groups that plugins (``apiPlugins``) and providers serve.
 
-The groups that providers serve themselves keep to the same rules, and their state must be shared where several
-processes serve.
-
-Called by `gateway.config.loading` when the upstreams are read. What the upstream serves itself is not known yet: that
-is checked while the gateway runs (`upstream.api_plugins.watching`).
+A group must not be reserved, and gateway and plugin must authenticate each other. Groups served by providers follow the
+same naming rules, and several processes must share their state. Conflicts with groups of the upstream are detected at
+run time (`proxy.api_plugin_registry`).
 """
 
 from __future__ import annotations
@@ -40,12 +38,12 @@ def check_api_plugins(settings: ApiPluginSettings, upstreams: Sequence[UpstreamC
 
 
 def providers_with_resources(config: GatewayConfig) -> list[ServesResources]:
-    """Each once, though it may stand in several parts of the configuration."""
+    """Return each provider once, though several parts of the configuration may name it."""
     return [provider for _, _, provider in _providers_with_resources(config)]
 
 
 def _providers_with_resources(config: GatewayConfig) -> list[tuple[str, str, ServesResources]]:
-    """The same with the section of the configuration and the name there."""
+    """Like `providers_with_resources`, with the section and the name of each."""
     sections = (
         ("identity", config.identity),
         ("groups", config.groups),
@@ -83,7 +81,7 @@ def check_provider_groups(config: GatewayConfig, root: ConfigSection) -> None:
 
 
 def _other_processes(config: GatewayConfig) -> str:
-    """The processes of this gateway besides the first one; empty if there can be none."""
+    """Describe the processes of this gateway in addition to the first one; empty if there can be none."""
     if config.listen.workers > 1:
         return "several workers"
     for_replicas = (NoteStore, CountStore, OwnedStore)
@@ -93,7 +91,7 @@ def _other_processes(config: GatewayConfig) -> str:
 
 
 def upstream_mistake(upstream: UpstreamConfig | None) -> str:
-    """Why no plugin can stand beside *upstream*; empty if one can."""
+    """Return why *upstream* cannot have plugins; empty if it can."""
     if upstream is None:
         return "unknown upstream"
     if not upstream.is_kubernetes or not upstream.server:
@@ -104,7 +102,7 @@ def upstream_mistake(upstream: UpstreamConfig | None) -> str:
 
 
 def server_mistake(server: str) -> str:
-    """What is wrong with the URL of a plugin; empty if nothing is."""
+    """Return the error in a plugin's URL; empty if there is none."""
     try:
         url = parse_origin(server)
     except ValueError as mistake:

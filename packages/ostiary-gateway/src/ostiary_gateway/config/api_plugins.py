@@ -16,16 +16,14 @@ from ostiary_gateway.settings.kinds import FilePath, Holds, KeyPlace, PrivateKey
 from ostiary_gateway.settings.outgoing import bad_pair
 from ostiary_gateway.settings.sections import Section, Sections
 
-# Which API groups somebody other than the upstream may serve, and how their versions are called. Pure.
-#
-# Used by the settings of API plugins, by the API that registers them, and for the groups that providers serve.
+# --- names of API groups and versions ---
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
-# A domain name with a dot: the groups without one are Kubernetes' own (apps, batch, policy).
+# A domain name with a dot: groups without one belong to Kubernetes (apps, batch, policy).
 GROUP_PATTERN = rf"(?=.{{1,200}}$){_LABEL}(\.{_LABEL})+"
 VERSION_PATTERN = r"v[1-9][0-9]{0,3}((alpha|beta)[1-9][0-9]{0,3})?"
 MOST_VERSIONS = 8
-# Groups of Kubernetes and of the gateway, with all below them.
+# Groups of Kubernetes and of the gateway, including everything below them.
 RESERVED_GROUPS = ("k8s.io", "kubernetes.io", "ostiary.dev")
 
 NO_GROUP = "it is not the name of an API group with a domain of its own, as in builds.example.com"
@@ -33,7 +31,7 @@ NO_VERSION = "it is not a version such as v1 or v1beta1"
 
 
 def group_mistake(group: str) -> str:
-    """What is wrong with a group of one's own; empty if nothing is."""
+    """Return the error in a custom group's name; empty if there is none."""
     if not re.fullmatch(GROUP_PATTERN, group, re.ASCII):
         return NO_GROUP
     reserved = next((each for each in RESERVED_GROUPS if group == each or group.endswith(f".{each}")), None)
@@ -46,7 +44,7 @@ def version_mistake(version: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredApiPlugin:
-    """One plugin. It is called after the upstream and the group: ``cluster.builds.example.com``."""
+    """One plugin. Its name consists of the upstream and the group: ``cluster.builds.example.com``."""
 
     group: Annotated[
         str,

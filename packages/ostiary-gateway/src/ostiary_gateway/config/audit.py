@@ -24,7 +24,10 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`policy` None: every request at level Metadata. `stdout`, `log` and `webhook` stand for entries of `sinks`."""
+    """Audit settings.
+
+    `policy` None: every request at level Metadata. `stdout`, `log` and `webhook` are short for `sinks`.
+    """
 
     policy: Annotated[Path | None, FilePath("an `audit.k8s.io/v1` Policy", unset="every request at level Metadata")] = (
         None

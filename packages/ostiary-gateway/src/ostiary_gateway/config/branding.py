@@ -1,4 +1,4 @@
-"""The settings ``pages``: what the operator decides of the pages that people see. All of it may be left out."""
+"""The settings ``pages``: branding and languages of the pages. All of them are optional."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from ostiary.core.languages import LANGUAGES
 from ostiary.core.yaml import ConfigSection
 from ostiary_gateway.settings.kinds import FilePath, Parsed, Text, Texts
 
-# Colours of the operator's own, and whether people can read what is written in them. Pure.
-#
-# Called by the settings and by the page. The figures are those of WCAG 2.2: 4.5 to 1 for text (success criterion 1.4.3,
-# level AA). An accent is the colour of links on the page, and what the text of a button stands on.
+# Accent colours and their contrast, as defined by WCAG 2.2: at least 4.5 to 1 for text (success criterion 1.4.3, level
+# AA). The accent is the colour of links, and the background of button text.
 
 LEAST_CONTRAST = 4.5
 LIGHT_ACCENT, DARK_ACCENT = "#0b57a4", "#7ab8ff"
-# What an accent must be readable on: the least favourable of page and card, in assets/style.css.
+# Background with the least contrast to an accent: page or card, in assets/style.css.
 LIGHT_BACKGROUND, DARK_BACKGROUND = "#f4f5f7", "#1d232b"
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 _ON_ACCENT = ("#ffffff", "#0c1a29")
 
 
 def parse_colour(text: str) -> str:
-    """``#rrggbb`` in small letters; raises `ValueError`."""
+    """Parse ``#rrggbb`` and return it in lower case. Raises `ValueError`."""
     if not _HEX.fullmatch(text):
         raise ValueError("it is not a colour")
     return text.lower()
 
 
 def contrast(one: str, other: str) -> float:
-    """How well two colours can be told apart: 1 for the same, 21 for black and white."""
+    """Return the contrast ratio of two colours: 1 for equal colours, 21 for black and white."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
 
 def text_on(accent: str) -> str:
-    """The colour of the text on a button."""
+    """Return the text colour of a button."""
     return max(_ON_ACCENT, key=lambda text: contrast(text, accent))
 
 
@@ -49,7 +47,7 @@ def is_readable(accent: str, background: str) -> bool:
 
 
 def readable_shade(accent: str, background: str) -> str:
-    """The shade nearest to *accent* that can be read on *background*: what to write in its place."""
+    """Return the shade nearest to *accent* that is readable on *background*, as a suggestion."""
     target = 0 if _luminance(background) > 0.5 else 255
     for step in range(101):
         shade = "#" + "".join(f"{round(part + (target - part) * step / 100):02x}" for part in _parts(accent))
@@ -71,15 +69,13 @@ def _parts(colour: str) -> tuple[int, int, int]:
     return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
-# The look of the pages, ready to be put into them: what `PagesSettings` says, with the images read. Pure.
-
-# HAProxy gets a page in a frame of 16 KiB, of which the rest of a page takes less than 10.
+# HAProxy receives a page in a frame of 16 KiB, of which a page without images takes less than 10.
 MOST_CARRIED = 5 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Branding:
-    """Images are ``data:`` addresses; empty where there is none."""
+    """`PagesSettings` with the images loaded as ``data:`` URLs; empty if there is none."""
 
     name: str = "ostiary"
     logo: str = field(default="", repr=False)
@@ -91,12 +87,12 @@ class Branding:
     languages: tuple[str, ...] = LANGUAGES
 
     def for_other_proxies(self) -> Branding:
-        """The same for pages that a proxy carries whole in a buffer of its own, without images that do not fit."""
+        """Return the branding for pages that another proxy buffers as a whole, without images that do not fit."""
         return self if len(self.logo) + len(self.favicon) <= MOST_CARRIED else replace(self, logo="", favicon="")
 
     @property
     def colours(self) -> Mapping[str, str]:
-        """The values of the style sheet that the operator decides."""
+        """The configurable values of the style sheet."""
         return {
             "accent": self.accent,
             "on_accent": text_on(self.accent),
@@ -107,21 +103,19 @@ class Branding:
 
 DEFAULT_LOOK = Branding()
 
-# Images of the operator's own: small files, which become part of the page as a ``data:`` address.
+# Images are small files, embedded as ``data:`` URLs. The media type depends on the content, not on the file name. An
+# SVG is safe as an image: browsers run no scripts and load nothing in it, and the page's policy allows no other images.
 #
-# Called by the settings. What a file is says its content and not its name. An SVG is safe there: in an image browsers
-# run no scripts and load nothing, and the policy of the page allows images from nowhere else.
-
-# All pages together with the images must stay small: see MOST_ENCODED.
+# Limit of one file. All images of a page together are limited by MOST_ENCODED.
 LARGEST_FILE = 10 * 1024
-# Of the 30 kB that a page may have, what is left for all images on it.
+# Limit for all images of a page, which may have 30 kB.
 MOST_ENCODED = 16 * 1024
-# A document type with definitions of its own is not accepted: an entity can make a small file a huge image.
+# Reject a document type with its own definitions: an entity can turn a small file into a huge image.
 _SVG = re.compile(rb"\s*(<\?xml[^>]*\?>\s*)?(<!--.*?-->\s*|<!DOCTYPE[^\[>]*>\s*)*<svg[\s/>]", re.DOTALL)
 
 
 def read_image(path: Path) -> str:
-    """The file as a ``data:`` address; raises `ValueError` if it is no image that can be shown, or too large."""
+    """Return the file as a ``data:`` URL. Raises `ValueError` if it is too large or not a supported image."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST_FILE + 1)
@@ -133,7 +127,7 @@ def read_image(path: Path) -> str:
 
 
 def image_or_none(path: Path | None) -> str:
-    """The same for one that has been checked, and may be left out; empty if there is none."""
+    """Like `read_image`, but for an optional file that was already checked; empty if there is none."""
     try:
         return "" if path is None else read_image(path)
     except ValueError:
@@ -152,7 +146,7 @@ def _media_type(content: bytes) -> str:
 
 LONGEST_NAME = 60
 LONGEST_SUPPORT = 300
-# The bundled ones: login/pages/assets/icons.
+# The bundled icons in login/pages/assets/icons.
 ICONS = ("building", "certificate", "cloud", "code", "directory", "key", "people", "person")
 _IMAGE = f"PNG, SVG or WebP, at most {LARGEST_FILE // 1024} KiB"
 _COLOUR_HINT = "write it as in '#0b57a4', with quotes: a # begins a comment otherwise"

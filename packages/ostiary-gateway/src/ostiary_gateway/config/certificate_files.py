@@ -1,7 +1,6 @@
-"""What can be told of the certificates that a configuration names before anybody connects.
+"""Properties of configured certificates, read before any client connects.
 
-Called by `gateway.config`: by the loader for the authority that kubeconfigs of the sign-in page need, and by the
-checks. Files that cannot be read have been told of by then, and say nothing here.
+A file that cannot be read was already reported, and counts as empty here.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-# cryptography takes 50 ms to import, and a gateway without TLS does without it.
+# cryptography takes 50 ms to import, which a gateway without TLS does not need.
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 
 def certificates(path: Path) -> list[Certificate]:
-    """Those of a PEM file, the leaf first; none if it cannot be read."""
+    """Return the certificates of a PEM file, leaf first; an empty list if it cannot be read."""
     from cryptography import x509
 
     try:
@@ -27,7 +26,7 @@ def certificates(path: Path) -> list[Certificate]:
 
 
 def own_authorities(path: Path) -> str | None:
-    """The self-signed certificates of a listener's chain: whoever trusts one of them trusts the listener."""
+    """Return the self-signed certificates of a listener's chain: clients that trust one trust the listener."""
     roots = [certificate for certificate in certificates(path) if certificate.issuer == certificate.subject]
     return "".join(map(certificate_pem, roots)) or None
 
@@ -45,7 +44,7 @@ def certificate_der(certificate: Certificate) -> bytes:
 
 
 def is_from_a_known_authority(path: Path) -> bool:
-    """Whether an authority of this system has the name of the chain's issuer, and so clients need no other."""
+    """Report whether a CA of this system has the name of the chain's issuer, so that clients need no other CA."""
     issuers = {certificate.issuer.public_bytes() for certificate in certificates(path)}
     return any(_subject(der) in issuers for der in ssl.create_default_context().get_ca_certs(binary_form=True))
 
@@ -54,7 +53,7 @@ def _subject(der: bytes) -> bytes | None:
     from cryptography import x509
 
     with warnings.catch_warnings():
-        # Some of the oldest authorities have serial numbers that today's rules forbid.
+        # Serial numbers of some old CAs violate current rules.
         warnings.simplefilter("ignore")
         try:
             return x509.load_der_x509_certificate(der).subject.public_bytes()

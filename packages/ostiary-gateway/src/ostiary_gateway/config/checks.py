@@ -1,4 +1,4 @@
-"""What several sections of the configuration must agree on; called by `gateway.config` when all of them are read."""
+"""Rules across sections of the configuration, checked after all of them are read."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ SYSTEM = "system:"
 
 
 def check(config: GatewayConfig, root: ConfigSection, *, insecure_allow_all: bool) -> None:
-    """Note in *root* what does not go together."""
+    """Report conflicts in *root*."""
     problem = root.problem
-    # A proxy in front lets in whom it likes, wherever the gateway itself listens.
+    # A trusted proxy may admit any client, wherever the gateway itself listens.
     reachable = not config.listen.address.is_loopback or config.listen.trusted_proxies
     if is_open_to_all(config) and reachable and not insecure_allow_all:
         hint = "configure identity and authorization, or set insecureAllowAll: true"
@@ -111,7 +111,7 @@ def _check_redirects(config: GatewayConfig, root: ConfigSection) -> None:
             if root.is_right("issuer"):
                 root.problem(f"{who} carry a signed proof, and nothing is signed", "issuer")
         elif upstream.redirect.to in config.issuer.audiences:
-            # A cluster does not look at the type of a JWT: the proof of one download would be a credential there.
+            # Clusters do not check the type of a JWT: the proof of one download would be a credential there.
             message = f"{who} go to an origin that is an audience which clusters accept"
             root.problem(message, "upstreams", "change issuer.audiences: it must not have the origin itself")
         if config.owner and upstream.redirect.to == origin_text(urlsplit(config.external_url)):
@@ -119,7 +119,7 @@ def _check_redirects(config: GatewayConfig, root: ConfigSection) -> None:
 
 
 def is_open_to_all(config: GatewayConfig) -> bool:
-    """Whether whoever can connect may do everything: one user without a proof, and nothing that says no."""
+    """Report whether any client may do everything: an unauthenticated user, and a policy that allows everything."""
     without_proof = any(has_trait(identity.instance, Unauthenticated) for identity in config.identity)
     return without_proof and bool(_links_that_allow_everything(config))
 
@@ -129,7 +129,7 @@ def _links_that_allow_everything(config: GatewayConfig) -> list[Authorization]:
 
 
 def warnings(config: GatewayConfig) -> list[str]:
-    """What is allowed and should not be overlooked; told loudly at every start."""
+    """Return what is valid but deserves the operator's attention. Logged as warnings at every start."""
     messages = []
     if is_open_to_all(config):
         messages.append("everybody who can connect may do everything: one user, and all actions allowed")
@@ -184,7 +184,7 @@ def _asks_nobody(identity: Identity, config: GatewayConfig) -> bool:
 
 
 def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
-    """Whoever is disabled at the identity system should not be in for longer than the operator knows."""
+    """Tell the operator how long a user disabled at the IdP can stay signed in."""
     shorter, session = short_duration(config.tokens.unchecked_session), short_duration(config.tokens.session)
     match renewal_check(identity, config.groups):
         case RenewalCheck.ACCEPTED:
@@ -205,7 +205,7 @@ def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
 
 
 def _warnings_of_applications(config: GatewayConfig) -> list[str]:
-    """Pages of one host can do everything that other pages of it can."""
+    """Warn about shared hosts: a page can do everything that other pages of its host can."""
     gateway_host = urlsplit(config.external_url).hostname or ""
     applications = [upstream for upstream in config.upstreams if upstream.is_application]
     messages = [
@@ -232,7 +232,7 @@ def _warnings_of_upstreams(upstreams: tuple[UpstreamConfig, ...]) -> list[str]:
 
 
 def _warnings_of_policies(config: GatewayConfig) -> list[str]:
-    """A right on one cluster should be one on another only where somebody said so."""
+    """Warn about a policy that applies to several upstreams implicitly: permissions must not spread silently."""
     names = ", ".join(f'"{upstream.name}"' for upstream in config.upstreams)
     return [
         f'the policy of "{link.name}" holds for every upstream alike ({names}): '
@@ -263,15 +263,15 @@ def _check_prefixes(identities: tuple[Identity, ...], root: ConfigSection) -> No
 
 
 def _begins(prefix: str, other: str) -> bool:
-    """Whether *prefix* is the beginning of *other*: the user "bc" behind "a" would be the user "c" behind "ab".
+    """Report whether *prefix* begins *other*: user "bc" with prefix "a" would equal user "c" with prefix "ab".
 
-    Behind an empty prefix such users are refused when they sign in, so it is the beginning of none.
+    False for an empty prefix: such users are denied when they sign in.
     """
     return prefix != "" and other.startswith(prefix)
 
 
 def _check_clusters(config: GatewayConfig, root: ConfigSection) -> None:
-    """Service accounts keep their names only where nobody can take those of one cluster for those of another."""
+    """Service accounts keep their names only if those of one cluster cannot be mistaken for those of another."""
     cluster_identities = [(each, cluster) for each in config.identity if (cluster := bound_cluster(each))]
     names = [upstream.name for upstream in config.upstreams]
     for identity, cluster in cluster_identities:
@@ -289,7 +289,7 @@ def _check_clusters(config: GatewayConfig, root: ConfigSection) -> None:
 
 
 def bound_cluster(identity: Identity) -> str:
-    """The upstream whose service accounts the users of *identity* may be; empty for none."""
+    """Return the upstream whose service accounts the users of *identity* may be; empty for none."""
     binding = ability(identity.instance, BoundToCluster)
     return "" if binding is None else binding.bound_cluster
 
@@ -304,7 +304,7 @@ def _check_policies(config: GatewayConfig, root: ConfigSection) -> None:
 
 
 def _check_followed(config: GatewayConfig, root: ConfigSection) -> None:
-    """A policy that an upstream holds needs an upstream that can be asked."""
+    """A policy that follows an upstream needs an upstream that the gateway can query."""
     upstreams = {upstream.name: upstream for upstream in config.upstreams}
     for link in config.authorization.chain:
         following = ability(link.instance, FollowsUpstream)

@@ -1,4 +1,4 @@
-"""The settings of a door: a proxy that carries requests itself, and asks the gateway about each of them."""
+"""Settings of external authorization: a proxy that forwards requests itself, and authorizes each at the gateway."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import Duration, FilePath, Holds, Integer, Names, OneOf, Text, Texts
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
-# Who may ask the gateway on behalf of others: the clusters at its webhooks, the proxies at its doors.
+# Callers on behalf of users: clusters that call webhooks, and proxies that use external authorization.
 
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Who may ask: client certificates with these names, or whoever has the token in the file."""
+    """Accepted callers: client certificates with these names, or the token in the file."""
 
     names: Annotated[
         tuple[str, ...],
@@ -31,12 +31,12 @@ class Callers:
     ] = None
 
 
-# What every proxy can carry as a part of a header's name, and nginx as a part of a variable's.
+# Characters that every proxy supports in a header name, and nginx in a variable name.
 EXTRA_KEY = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
 class ProxyKind(Enum):
-    """The proxies that can ask. Each has its own way to tell what it was asked for: see `doors.forward.dialects`."""
+    """Supported proxies. Each describes the original request in its own way: see `extauth.dialects`."""
 
     NGINX = "nginx"
     TRAEFIK = "traefik"
@@ -48,27 +48,27 @@ class ProxyKind(Enum):
 
     @property
     def asks_by_grpc(self) -> bool:
-        """Whether it asks at `listen.grpc`, and not below ``/doors``."""
+        """Whether it calls `listen.grpc` instead of a path below ``/doors``."""
         return self is ProxyKind.ENVOY_GRPC
 
     @property
     def leads_browsers(self) -> bool:
-        """Whether it can carry web applications: browsers come back from sign-in through it, by HTTP."""
+        """Whether it supports web applications: browsers return from sign-in through it, over HTTP."""
         return self not in (ProxyKind.ENVOY_GRPC, ProxyKind.HAPROXY)
 
     @property
     def takes_lines(self) -> bool:
-        """Whether what it is told about a user is lines of a header, so that a JWT and cookies can be among them."""
+        """Whether it adds header lines from the response, which may include a JWT and cookies."""
         return self is not ProxyKind.HAPROXY
 
 
-# What has no other meaning to HAProxy's runtime socket.
+# Characters without a special meaning on HAProxy's runtime socket.
 MAP_FILE = r"(/[A-Za-z0-9_.-]+)+"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Where HAProxy asks."""
+    """Listener for HAProxy (SPOE)."""
 
     address: Annotated[
         Address,
@@ -81,7 +81,7 @@ class AgentSettings:
 
 @dataclass(frozen=True, slots=True)
 class CarriedDecisions:
-    """The decisions that HAProxy uses again."""
+    """Decisions that HAProxy caches."""
 
     socket: Annotated[
         Path,
@@ -111,7 +111,7 @@ class CarriedDecisions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorSettings:
-    """One door. It is asked at ``/doors/<name>/<upstream>``."""
+    """External authorization for one proxy, at ``/doors/<name>/<upstream>``."""
 
     name: Annotated[
         str,

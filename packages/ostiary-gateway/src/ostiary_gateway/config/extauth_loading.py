@@ -1,4 +1,4 @@
-"""What the ``doors`` of ``gateway.yaml`` must agree on with the rest; called by `gateway.config.loading`."""
+"""Rules between external authorization (``doors`` of ``gateway.yaml``) and the rest of the configuration."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LARGEST_PORT = 65535
 
 
 def headers_dropped(config: GatewayConfig) -> tuple[str, ...]:
-    """What a proxy must take out of requests besides the usual claims; a name with a star at its end is a prefix.
+    """Return the headers that a proxy must drop in addition to the default identity headers.
 
-    The operator's names, and those by which our own proxy tells upstreams of the user: a door tells the user in the
-    usual headers, and an upstream may believe its own, too.
+    They are the names of the operator, and the identity headers of the built-in proxy for each upstream: external
+    authorization uses the default names, and an upstream may trust its own names too. A trailing star means a prefix.
     """
     usual = {name.lower() for name in _names(HeaderNames())}
     own = {name for upstream in config.upstreams for name in _names(upstream.headers) if name.lower() not in usual}
@@ -35,7 +35,7 @@ def _names(headers: HeaderNames) -> tuple[str, ...]:
 def check_doors(
     file: GatewayFile, upstreams: Sequence[UpstreamConfig], admission: Sequence[Provider[AdmissionProvider]]
 ) -> None:
-    """Note what does not go together, each at its place."""
+    """Report conflicts, each at its position."""
     check_unique(file.doors)
     for door in file.doors:
         _check_upstreams(door, [entry.name for entry in file.upstreams])
@@ -51,7 +51,7 @@ def check_doors(
 
 
 def upstreams_of(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> list[UpstreamConfig]:
-    """The upstreams that the proxy of *door* carries requests to."""
+    """Return the upstreams that the proxy of *door* forwards requests to."""
     return [upstream for upstream in upstreams if not door.upstreams or upstream.name in door.upstreams]
 
 
@@ -65,7 +65,7 @@ def _check_upstreams(door: DoorSettings, names: Sequence[str]) -> None:
 
 
 def speaks_tls(door: DoorSettings) -> bool:
-    """Whether the HAProxy of *door* asks over TLS: it must where others could listen, or it shows a certificate."""
+    """Report whether HAProxy connects over TLS: required beyond the loopback, and for its client certificate."""
     return door.agent is not None and (not door.agent.address.is_loopback or bool(door.callers.names))
 
 
@@ -88,7 +88,7 @@ def _check_agent(door: DoorSettings, file: GatewayFile) -> None:
 def _check_object_counts(
     door: DoorSettings, upstreams: Sequence[UpstreamConfig], admission: Sequence[Provider[AdmissionProvider]]
 ) -> None:
-    """Objects are counted by reading the body and the upstream's answer, and neither passes through a door."""
+    """Objects are counted from request and response bodies, which external authorization does not see."""
     counting = next((each for each in admission if ability(each.instance, CountsObjects) is not None), None)
     kubernetes = next((each for each in upstreams_of(door, upstreams) if each.is_kubernetes), None)
     if counting is not None and kubernetes is not None:
@@ -97,7 +97,7 @@ def _check_object_counts(
 
 
 def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConfig], gateway_host: str) -> None:
-    """Browsers come back from sign-in to a host of the application's own, at the port of the proxy."""
+    """After sign-in browsers return to the application's own host, at the port of the proxy."""
     applications = [upstream for upstream in upstreams_of(door, upstreams) if upstream.is_application]
     if door.port is not None and not applications and door.fields.is_right("upstreams"):
         door.fields.problem("it is without effect: the proxy carries no web application", "port", "remove it")
@@ -111,13 +111,14 @@ def _check_web_applications(door: DoorSettings, upstreams: Sequence[UpstreamConf
             message = f'"{upstream.name}" has passAuthorization, which needs the built-in proxy'
             door.fields.problem(message, "upstreams", "name the upstreams that this proxy carries, without that one")
         if not upstream.hosts or gateway_host in upstream.hosts:
-            # Everything below /auth is the gateway's there, and the proxy sends only the way back to the gateway.
+            # On the gateway's host everything below /auth is the gateway's; the proxy forwards only the return path to
+            # it.
             message = f'the web application "{upstream.name}" needs a host of its own behind another proxy'
             door.fields.problem(message, "upstreams", "set hosts of the upstream to a name that externalURL has not")
 
 
 def _refuse_browsers(door: DoorSettings, upstreams: Sequence[UpstreamConfig]) -> None:
-    """A proxy that asks in another protocol than HTTP has no way back from sign-in, and some cannot clean cookies."""
+    """Without HTTP a proxy has no way to return browsers from sign-in, and some cannot remove cookies."""
     carried = upstreams_of(door, upstreams)
     hint = "name the upstreams that this proxy carries, without that one"
     for upstream in carried:

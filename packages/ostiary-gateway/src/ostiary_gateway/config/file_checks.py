@@ -1,11 +1,10 @@
-"""What is wrong with the files and directories that a configuration names, though it can be loaded.
+"""Checks of the files and directories that a valid configuration names.
 
     document -> each setting that names a certificate, a secret or a file to be written -> problems, notes
 
-Called by ``ostiary-gateway serve --check`` and at the start; `replicas.configuration` asks for the files alone. A
-certificate that has expired, a key that anybody may change, a directory that does not exist: each is reported with its
-place. What a file holds, the declaration of its setting says (`Holds`); for a provider that declares no settings, their
-names do.
+An expired certificate, a key that other users may change, a missing directory: each is reported with its position. The
+declaration of a setting says what its file contains (`Holds`); for a provider without declared settings their names do.
+`replicas.registry` uses the list of files only.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from ostiary_gateway.settings.declare import settings_of
 from ostiary_gateway.settings.kinds import FilePath, FilePaths, Holds, PrivateKey, PrivateKeys
 from ostiary_gateway.settings.sections import ProviderSettings, Section, Sections, declared_settings
 
-# What the settings of a provider hold that declares none, by their names.
+# File contents by setting name, for providers without declared settings.
 HELD_BY_NAME = {
     **dict.fromkeys(("certificate", "ca", "clientCA"), Holds.CERTIFICATES),
     **dict.fromkeys(("key", "keyFile", "bindPasswordFile", "clientSecretFile", "tokenFile"), Holds.SECRET),
     **dict.fromkeys(("path", "paths"), Holds.POLICY),
 }
-# Where sessions are kept if nothing else is said.
+# File of the default token store.
 DEFAULT_STORE_FILE = "ostiary.db"
-# An operator who learns of it later than this has to hurry.
+# Warn about certificates that expire within this time.
 SOON = timedelta(days=14)
 
 
 @dataclass(slots=True)
 class FileChecks:
-    """`problems` keep the gateway from working, now or later; `notes` should be known."""
+    """Result of the checks. `problems` keep the gateway from working, now or later; `notes` are worth knowing."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
@@ -49,7 +48,7 @@ class FileChecks:
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that a setting names, as it is written there."""
+    """A file that a setting names, as written there."""
 
     text: str
     holds: Holds
@@ -75,12 +74,12 @@ def check_files(document: Document, directory: Path, *, now: datetime) -> FileCh
 
 
 def named_files(document: Document) -> Iterator[NamedFile]:
-    """Every file that a setting of the configuration names."""
+    """Yield every file that a setting of the configuration names."""
     return _files_in(document.root, GatewayFile, Place(document.file))
 
 
 def _files_in(node: Node, declaration: type, place: Place) -> Iterator[NamedFile]:
-    """The files that the settings of *declaration* name in *node*."""
+    """Yield the files that the settings of *declaration* name in *node*."""
     if not isinstance(node.value, dict):
         return
     for setting in settings_of(declaration):
@@ -127,7 +126,7 @@ def _files_by_name(node: Node, place: Place, holds: Holds | None = None) -> Iter
 
 
 def _items(node: Node, place: Place) -> Iterator[tuple[Node, Place]]:
-    """The items of a list; what is no list is its own item."""
+    """Yield the items of a list, or the node itself if it is not a list."""
     if not isinstance(node.value, list):
         yield node, place
         return
@@ -157,7 +156,7 @@ def _check_secret(file: Path, place: Place, checks: FileChecks) -> None:
     try:
         status = file.stat()
     except OSError:
-        return  # The loader has reported it, or it is no file.
+        return  # The loader has reported it, or it is not a file.
     if not stat.S_ISREG(status.st_mode):
         return
     if status.st_size == 0:
@@ -171,7 +170,7 @@ def _check_secret(file: Path, place: Place, checks: FileChecks) -> None:
 
 
 def _check_policy(file: Path, place: Place, checks: FileChecks) -> None:
-    """Of a directory, the files in it: a mounted ConfigMap is a directory that looks open to everybody, and is not."""
+    """Check a policy file, or the files in a directory: the mode of a mounted ConfigMap directory is misleading."""
     try:
         files = sorted(file.iterdir()) if file.is_dir() else [file]
         writable = [path for path in files if path.is_file() and path.stat().st_mode & stat.S_IWOTH]

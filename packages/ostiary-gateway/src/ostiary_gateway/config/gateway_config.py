@@ -1,7 +1,6 @@
-"""The whole configuration, and the sections of it that are not in modules of their own.
+"""The complete configuration, and those of its sections that have no module of their own.
 
-Built by `config.loading`; everything else in the gateway is made from it. Providers stand here ready built, and nothing
-is open yet.
+`config.loading` builds it, and the rest of the gateway is built from it. Providers are constructed but not opened.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ostiary_gateway.observability.logging import FORMATS, LEVELS
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Holds, Integer, Names, Word
 from ostiary_gateway.settings.sections import Section
 
-# The store of a configuration that does not name any.
+# Store type of a configuration without ``store``.
 DEFAULT_STORE_TYPE = "sqlite"
 LEAST_MAX_STALE = timedelta(seconds=1)
 
@@ -86,7 +85,7 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionSettings:
-    """How the authorization chain is asked."""
+    """How the authorization chain is evaluated."""
 
     cache_ttl: Annotated[
         timedelta,
@@ -184,23 +183,23 @@ class GatewayConfig:
     service_accounts: ServiceAccountSettings = field(default=ServiceAccountSettings())
     api_tokens: ApiTokenSettings = field(default=ApiTokenSettings())
     step_up: StepUpSettings = field(default=StepUpSettings())
-    # None: nothing is traced.
+    # None: tracing is off.
     tracing: Tracing | None = None
     # None: no JWTs are signed.
     issuer: JwtIssuerSettings | None = None
     pages: PagesSettings = field(default=PagesSettings())
-    # What `pages` says, with the images read.
+    # The value of `pages` with the images loaded.
     look: Branding = field(default=Branding())
-    # The authority of what people see at `external_url`, in PEM, for the kubeconfigs that they are given.
+    # The CA of `external_url` in PEM, for the kubeconfigs of users.
     authorities_pem: str | None = None
     directory: Path = field(default_factory=Path)
-    # Whose the token store is: the external URL, if it is configured and not only derived from the address.
+    # Owner of the token store: the external URL if it is configured; empty if it is only derived from the address.
     owner: str = ""
     document: Document | None = field(default=None, repr=False, compare=False)
 
     @property
     def issuer_url(self) -> str:
-        """The claim ``iss`` of the JWTs that are signed; empty if none are."""
+        """The claim ``iss`` of signed JWTs; empty if none are signed."""
         if self.issuer is None:
             return ""
         return self.external_url if self.issuer.url is None else self.issuer.url.geturl()

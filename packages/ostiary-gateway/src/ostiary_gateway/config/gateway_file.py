@@ -1,7 +1,7 @@
-"""The fields of ``gateway.yaml``: the declarations of all sections, put together.
+"""The fields of ``gateway.yaml``: the declarations of all sections.
 
-Read by `config.loading`; the JSON Schema (`config.schema`) and the reference are made from it. An entry that becomes a
-provider keeps its `fields`, from which the provider reads what is its own.
+`config.loading` reads it, and `config.schema` and the reference derive from it. An entry that becomes a provider has
+its `fields`, from which the provider reads its own settings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TYPE_OR_PROVIDER: Mapping[str, object] = {"oneOf": [{"required": ["type"]}, {"r
 _NAME = "small letters, digits and dashes; unique in its list"
 _TYPE = "a bundled type, or one of an installed package (entry point `ostiary.{}`)"
 
-# The mapper of an upstream that does not name any.
+# Attributes mapper of an upstream without one.
 DEFAULT_ATTRIBUTES = "kubernetes"
 
 

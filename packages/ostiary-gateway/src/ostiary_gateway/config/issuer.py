@@ -1,4 +1,4 @@
-"""The settings ``issuer``: the gateway signs JWTs that clusters and other programs verify themselves."""
+"""The settings ``issuer``: JWTs signed by the gateway, which clusters and other services verify themselves."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ostiary_gateway.settings.outgoing import opens_keys
 from ostiary_gateway.settings.sections import Section
 
 SHORTEST_LIFETIME = timedelta(seconds=30)
-# Where the gateway itself answers, or where the API of a cluster is.
+# First path segments of built-in endpoints and of Kubernetes APIs.
 TAKEN_PATHS = frozenset(("auth", "webhooks", "api", "apis"))
 
 
 def parse_issuer_url(text: str) -> SplitResult:
-    """``https://host:port/path``, as the claim ``iss`` has it; raises `ValueError` with what is wrong."""
+    """Parse ``https://host:port/path``, the claim ``iss``. Raises `ValueError` with the error message."""
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
         raise ValueError("it contains characters that are not allowed in a URL")
     try:
@@ -43,7 +43,7 @@ def parse_issuer_url(text: str) -> SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class IssuerKeys:
-    """One of `secret_file` and `files`."""
+    """Signing keys: either `secret_file` or `files`."""
 
     secret_file: Annotated[
         Path | None,
@@ -94,7 +94,7 @@ class IssuerKeys:
             _note(fields, "secretFile", lambda: read_sealing_secrets(str(self.secret_file)))
         for place in self.files:
             if isinstance(place, Path):
-                # Imported here: only those need it who have an issuer.
+                # Imported here: needed only with an issuer.
                 from ostiary_gateway.issuer.key_files import read_key_file
 
                 _note(fields, "files", lambda path=place: read_key_file(str(path)))
@@ -108,7 +108,7 @@ def _check_device_key(address: KeyAddress) -> None:
 
         read_device_key(address)
         return
-    # Imported here: only those need it whose key is kept elsewhere.
+    # Imported here: needed only for external keys (PKCS#11, TPM).
     from ostiary.keys.opening import check_address
 
     check_address(address)

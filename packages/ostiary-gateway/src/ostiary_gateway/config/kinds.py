@@ -1,6 +1,6 @@
-"""The kinds of settings that only the gateway has: addresses, networks, pins, and entries that become providers.
+"""Kinds of settings that only the gateway has: addresses, networks, pins, and entries that become providers.
 
-Used by the declarations of `gateway.config`; the general kinds are in `core.settings.kinds`.
+The general kinds are in `settings.kinds`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ostiary_gateway.settings.outgoing import is_host, is_ip, parse_origin
 from ostiary_gateway.settings.sections import OptionalSection, Sections
 
 S = TypeVar("S")
-# In place of a list of upstreams: a policy that is meant for all of them.
+# Instead of a list of upstreams: a policy for all of them.
 ALL_UPSTREAMS = "all"
-# Where other proxies ask about the requests that they carry.
+# Path prefix of external authorization.
 DOORS_PREFIX = "/doors"
-# Where the gateway answers itself.
+# Path prefixes of built-in endpoints.
 RESERVED_PREFIXES = ("/auth", "/webhooks", DOORS_PREFIX, "/apis/ostiary.dev")
 PLAIN_PATH = r"/|(/(?!\.\.?(/|$))[A-Za-z0-9._~-]+)+"
 NAME = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
@@ -32,7 +32,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def parse_pin(text: str) -> str | None:
-    """The SHA-256 of a certificate in small hex digits; None if it is none. openssl prints capitals and colons."""
+    """Normalize the SHA-256 of a certificate to lower-case hex. None if invalid. openssl prints capitals and colons."""
     pin = text.lower().removeprefix("sha256:").replace(":", "")
     return pin if _SHA256.fullmatch(pin) else None
 
@@ -50,7 +50,7 @@ def listen_address(doc: str) -> Parsed[Address]:
 
 @dataclass(frozen=True)
 class Networks(SettingKind[tuple[Network, ...]]):
-    """A list of addresses and networks, which together must not be all there are."""
+    """List of addresses and networks, which together must not cover every address."""
 
     @property
     def label(self) -> str:
@@ -64,7 +64,7 @@ class Networks(SettingKind[tuple[Network, ...]]):
             except ValueError:
                 hint = "write it as in 10.0.0.7 or 10.1.0.0/16"
                 fields.problem("an entry is neither an address nor a network", key, hint)
-        # Together they may be everything where none of them is alone: 0.0.0.0/1 and 128.0.0.0/1.
+        # Networks can cover everything together but not alone: 0.0.0.0/1 and 128.0.0.0/1.
         if any(network.prefixlen == 0 for network in collapse(networks)):
             hint = "list only your proxies: a trusted proxy sets the client address"
             fields.problem("every address would be trusted", key, hint)
@@ -82,7 +82,7 @@ class Networks(SettingKind[tuple[Network, ...]]):
 
 @dataclass(frozen=True)
 class Hosts(Names):
-    """Names or addresses of hosts, without a port; in any case, which is then a small one."""
+    """Host names or addresses without a port, converted to lower case."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         hosts = tuple(host.lower().rstrip(".") for host in super().read(fields, key, directory) or ())
@@ -94,7 +94,7 @@ class Hosts(Names):
 
 @dataclass(frozen=True)
 class Pins(SettingKind[frozenset[str]]):
-    """The SHA-256 of certificates, in hex."""
+    """SHA-256 digests of certificates, in hex."""
 
     @property
     def label(self) -> str:
@@ -124,7 +124,7 @@ class Pins(SettingKind[frozenset[str]]):
 
 @dataclass(frozen=True)
 class Prefix(Text):
-    """The beginning of a path, without a slash at its end."""
+    """Path prefix without a trailing slash."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = super().read(fields, key, directory) or "/"
@@ -142,7 +142,7 @@ class Prefix(Text):
 
 @dataclass(frozen=True)
 class PathsAndBelow(Names):
-    """Paths; one that ends with a slash stands for everything below it."""
+    """List of paths; one with a trailing slash includes everything below it."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> tuple[str, ...] | None:
         paths = super().read(fields, key, directory)
@@ -162,7 +162,7 @@ class PublicPaths(PathsAndBelow):
 
 @dataclass(frozen=True)
 class PublicOrigin(Text):
-    """An origin, as browsers write it, where clients bring what proves who they are."""
+    """Origin in the form that browsers send. Clients present credentials there."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         text = super().read(fields, key, directory)
@@ -183,7 +183,7 @@ class PublicOrigin(Text):
 
 @dataclass(frozen=True)
 class EntryName(Text):
-    """What an entry of a list is called. A mistaken name is kept: others refer to it, and that is no second mistake."""
+    """Name of an entry. An invalid name is still returned: references to it must not cause a second error."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         name = fields.optional_string(key)
@@ -197,7 +197,7 @@ class EntryName(Text):
 
 @dataclass(frozen=True)
 class TypeName(Text):
-    """The type of a provider. It is read, and missed, by what builds the provider (`config.providers`)."""
+    """Type of a provider. `config.providers` reads and requires it when it builds the provider."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         return ""
@@ -205,7 +205,7 @@ class TypeName(Text):
 
 @dataclass(frozen=True)
 class ProviderEntries(Sections[S]):
-    """A list of providers. What else stands in an entry, its type knows."""
+    """List of providers. The other fields of an entry depend on its type."""
 
     plugin_type: str = ""
 
@@ -216,7 +216,7 @@ class ProviderEntries(Sections[S]):
 
 @dataclass(frozen=True)
 class ProviderEntry(OptionalSection[S]):
-    """A single provider. What else stands in it, its type knows."""
+    """One provider. Its other fields depend on its type."""
 
     plugin_type: str = ""
 
@@ -226,7 +226,7 @@ class ProviderEntry(OptionalSection[S]):
 
 @dataclass(frozen=True)
 class TypeOrEntry(SettingKind["str | ConfigSection"]):
-    """The type of a provider, or a mapping with the type and its settings."""
+    """Type of a provider, or an object with the type and its settings."""
 
     plugin_type: str
 
@@ -248,7 +248,7 @@ class TypeOrEntry(SettingKind["str | ConfigSection"]):
 
 @dataclass(frozen=True)
 class PolicyUpstreams(SettingKind["frozenset[str] | str"]):
-    """The upstreams that a policy is for: a list of names, or the keyword for all."""
+    """Upstreams that a policy applies to: a list of names, or the keyword for all."""
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""The settings ``listen``, ``health`` and ``tls``: where the gateway listens, and how TLS is spoken."""
+"""The settings ``listen``, ``health`` and ``tls``: addresses, TLS and limits of the listeners."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientTls(OutgoingTls):
-    """The same for an upstream, whose certificate can be pinned. `pins`: SHA-256 in hex."""
+    """Like `OutgoingTls`, but for an upstream, whose certificate can be pinned. `pins`: SHA-256 in hex."""
 
     pins: Annotated[
         frozenset[str],
@@ -77,7 +77,7 @@ def _check_pair(certificate: Path, key: KeyPlace, fields: ConfigSection) -> None
 
 @dataclass(frozen=True, slots=True)
 class GrpcListen:
-    """Where doors are asked by gRPC."""
+    """Listener for external authorization over gRPC."""
 
     address: Annotated[
         Address,
@@ -151,7 +151,7 @@ class Listen:
 
     @property
     def longest_stop(self) -> timedelta:
-        """From SIGTERM until the last request has ended."""
+        """The maximum time from SIGTERM until the last request has ended."""
         return self.shutdown_delay + self.drain
 
     def check(self, fields: ConfigSection) -> None:

@@ -1,9 +1,9 @@
-"""Reads ``gateway.yaml``: every mistake is reported with its place, and before anything listens.
+"""Load ``gateway.yaml``. Every error is reported with its position, before the gateway listens.
 
-    load              path -> Reading -> GatewayFile (as declared) -> providers -> rules -> GatewayConfig
-    default_config    no file at all: one user, who may do everything, on this machine only
+    load              path -> ConfigReader -> GatewayFile (as declared) -> providers -> rules -> GatewayConfig
+    default_config    no file: one user, who may do everything, from this machine only
 
-Providers are built on the way, through the catalog. They open nothing yet; the server does that.
+Providers are built through the catalog. The server opens them later.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ def load(
     built: list[object] | None = None,
     counts: ImmediateCounts | None = None,
 ) -> GatewayConfig:
-    """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes.
+    """Load the configuration file at *path*. Raises `ConfigurationError` with all its errors.
 
-    *text* is what the file said when it was read before, and is taken in its place. The providers are added to *built*
-    in any case, so that those of a configuration that is not used can be closed. What they count, they count in
-    *counts*.
+    *text* is the content of the file from an earlier read, and used instead of reading it. The providers are added to
+    *built* even on failure, so that the caller can close them. They share the counters in *counts*.
     """
     document = read(path) if text is None else parse(text.encode("utf-8", "surrogateescape"), file=os.fspath(path))
-    # Where the file is named, not where a link leads: the files of a mounted ConfigMap are links into a folder that is
-    # replaced with every change.
+    # The directory of the given path, not of a link's target: files of a mounted ConfigMap are links into a directory
+    # that every change replaces.
     return _config(document, Path(path).absolute().parent, clock, built, counts)
 
 
@@ -62,12 +61,12 @@ def loads(
     directory: str | os.PathLike[str] = ".",
     clock: Clock = SYSTEM_CLOCK,
 ) -> GatewayConfig:
-    """A configuration that is not a file. *name* stands in errors, relative paths are meant from *directory*."""
+    """Load a configuration that is not a file. *name* is used in errors; relative paths are relative to *directory*."""
     return _config(parse(source, file=name), Path(directory).absolute(), clock)
 
 
 def default_config(*, clock: Clock = SYSTEM_CLOCK) -> GatewayConfig:
-    """What holds when nothing is configured: the user of this process may do everything, from this machine."""
+    """Return the configuration without a file: the user of this process may do everything, from this machine."""
     return loads(_DEFAULT, name="the built-in configuration", clock=clock)
 
 
@@ -83,7 +82,7 @@ def _config(
     if document.more:
         reading.root.problem("the file has a second YAML document", None, "remove it: only the first document is read")
     reading.finish("the gateway cannot be started with this configuration", strict=True)
-    # Without a store there was a problem, and `finish` has raised.
+    # Without a store there was an error, and `finish` has raised.
     assert config is not None
     return config
 
@@ -95,7 +94,7 @@ def read_sections(
     built: list[object] | None = None,
     counts: ImmediateCounts | None = None,
 ) -> GatewayConfig | None:
-    """One pass over the document; None if there is no store to go on with. The mistakes are in *reading*."""
+    """Read the document once. The errors are in *reading*. None if the store could not be built."""
     root = reading.root
     file = read_settings(GatewayFile, root, directory)
     external_url = sections.external_url(file, root)

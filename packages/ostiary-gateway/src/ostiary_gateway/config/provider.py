@@ -1,4 +1,4 @@
-"""Providers under their names in the configuration, ready built and not open yet."""
+"""Providers with their names in the configuration: built, but not opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Provider(Generic[T_co]):
-    """A provider under its name in the configuration. `fields` is what stands there, to compare two loads."""
+    """A provider with its name. `fields` are its settings in the file, to compare two loads."""
 
     name: str
     type: str
@@ -28,10 +28,10 @@ class Provider(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Identity(Provider[IdentityProvider]):
-    """`prefix` goes before each of its usernames, so that those of two providers are never the same.
+    """An identity provider. `prefix` goes before its usernames, so that no two providers have the same one.
 
-    `display_name` is what people read on buttons and pages in place of the name. `icon` is a bundled icon, `image` one
-    of the operator's own, as a ``data:`` address.
+    `display_name` replaces the name on buttons and pages. `icon` is a bundled icon, `image` a custom one as a ``data:``
+    URL.
     """
 
     prefix: str = ""
@@ -46,9 +46,9 @@ class Identity(Provider[IdentityProvider]):
 
 @dataclass(frozen=True, slots=True)
 class Groups(Provider[GroupProvider]):
-    """`prefix` goes before each of its groups. `identities` are those whose users it is asked about; none: all.
+    """A group provider. `prefix` goes before its groups. It serves the users of `identities`; if empty, all users.
 
-    `own` tells that it is the object of its one identity provider: it sees usernames as that one gave them.
+    `own`: it is the object of its only identity provider, and sees usernames without the prefix.
     """
 
     prefix: str = ""
@@ -57,7 +57,7 @@ class Groups(Provider[GroupProvider]):
 
 
 class OnError(Enum):
-    """What a provider's failure means to the chain."""
+    """Meaning of a provider's failure for the chain."""
 
     DENY = "Deny"
     NO_OPINION = "NoOpinion"
@@ -65,7 +65,7 @@ class OnError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Authorization(Provider[AuthorizationProvider]):
-    """`upstreams` are those that its policy is for; None for all. `shared` tells that "all" is what somebody wrote."""
+    """A link of the chain, for *upstreams* or, if None, for all. `shared`: the file sets ``upstreams`` explicitly."""
 
     on_error: OnError = OnError.DENY
     upstreams: frozenset[str] | None = None

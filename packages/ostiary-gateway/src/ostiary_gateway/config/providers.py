@@ -1,7 +1,7 @@
-"""Builds the providers that a configuration names, through the catalog; called by `gateway.config.sections`.
+"""Build the providers of a configuration through the catalog.
 
-Whatever goes wrong on the way is a mistake in the file, with its place: an unknown type, a package that is not
-installed, a setting, a class that does not keep the contract.
+Every failure is reported as an error at its position in the file: an unknown type, a missing package, an invalid
+setting, a class that violates its contract.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from ostiary_gateway.interfaces.shared_counts import ImmediateCounts
 
 
 class Builder:
-    """What it builds is added to *built*, whatever becomes of the configuration, for somebody to close."""
+    """Build providers.
+
+    They are added to *built* even if the configuration is rejected, so that the caller can close them.
+    """
 
     def __init__(
         self,
@@ -41,7 +44,7 @@ class Builder:
         self._built = [] if built is None else built
 
     def build(self, plugin_type: str, fields: ConfigSection, *, name: str) -> Provider[Any] | None:
-        """The provider whose ``type`` and settings stand in *fields*; None if there is a mistake in them."""
+        """Build the provider with the ``type`` and settings in *fields*. None if they have an error."""
         type_name = fields.string("type")
         if type_name == "":
             _report_missing_type(plugin_type, fields)
@@ -50,7 +53,7 @@ class Builder:
         return self._build(plugin_type, type_name, fields, name=name)
 
     def build_for_key(self, plugin_type: str, key: str, fields: ConfigSection) -> Provider[Any] | None:
-        """The provider whose settings stand under a key that says its type; it has the key for a name."""
+        """Build the provider under a key that implies its type. The key is its name."""
         type_name = catalog.type_for_key(plugin_type, key)
         if type_name is None:
             fields.problem("no installed package, or more than one, says which provider this key stands for", None)
@@ -65,7 +68,7 @@ class Builder:
         except ConfigurationError as error:
             _report(error, fields)
         except Exception as error:
-            # Neither its text nor its traceback: a foreign plugin may put a password into either.
+            # Report neither message nor traceback: a third-party plugin may put a password into either.
             fields.problem(f"the provider cannot read its settings ({type(error).__name__})", "type")
         else:
             self._built.append(instance)
@@ -78,7 +81,7 @@ class Builder:
     def build_without_settings(
         self, plugin_type: str, type_name: str, fields: ConfigSection, key: str, *, name: str
     ) -> Provider[Any] | None:
-        """The same for a type that stands alone, as a text under *key*."""
+        """Like `build`, but for a type given as plain text under *key*."""
         empty = ConfigReader(Document(Node({"type": Node(type_name)})))
         provider = self.build(plugin_type, empty.root, name=name)
         for problem in empty.problems:
@@ -87,7 +90,7 @@ class Builder:
 
 
 async def close_all(instances: Iterable[object]) -> None:
-    """Close those that can be closed, each once. One that fails at it keeps nobody from going on."""
+    """Close each closable instance once. A failure does not prevent the others from being closed."""
     for instance in {id(instance): instance for instance in instances}.values():
         closing = ability(instance, Closes)
         if closing is not None:
@@ -96,7 +99,7 @@ async def close_all(instances: Iterable[object]) -> None:
 
 
 def _report_missing_type(plugin_type: str, fields: ConfigSection) -> None:
-    # What is no text has been reported as such.
+    # A value that is not text was already reported.
     if fields.plain("type") in (None, ""):
         names = ", ".join(sorted({entry.name for entry in list_entries(plugin_type)}))
         fields.problem("the type is missing", "type", f"known types: {names}")

@@ -1,7 +1,4 @@
-"""Who is asked about a user when a session of an identity provider is renewed. Pure.
-
-Called by the checks of the configuration, and by `gateway.login` for the length of sessions.
-"""
+"""How a user is checked when a session of an identity provider is refreshed. No side effects."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ostiary_gateway.interfaces.identity import RenewalCheck, Revalidates, Tells
 
 
 def renewal_check(identity: Identity, groups: Iterable[Groups] = ()) -> RenewalCheck:
-    """Who is asked: the identity provider as it says, or a group provider that checks its users, too."""
+    """Return the identity provider's check, or ASKED if a group provider also checks its users."""
     check = _own_check(identity.instance)
     if check is RenewalCheck.SIGN_IN or not any(_checks_users_of(each, identity.name) for each in groups):
         return check
@@ -22,7 +19,7 @@ def renewal_check(identity: Identity, groups: Iterable[Groups] = ()) -> RenewalC
 
 
 def serves(provider: Groups, identity: str) -> bool:
-    """Whether a group provider is asked about the users of an identity provider."""
+    """Report whether a group provider serves the users of an identity provider."""
     return not provider.identities or identity in provider.identities
 
 
@@ -31,7 +28,7 @@ def _checks_users_of(provider: Groups, identity: str) -> bool:
 
 
 def _own_check(instance: object) -> RenewalCheck:
-    """What the provider says, or what follows from what it can do."""
+    """Return the check that the provider declares, or the one that its capabilities imply."""
     telling = ability(instance, TellsRenewalCheck)
     if telling is not None and isinstance(telling.renewal_check, RenewalCheck):
         return telling.renewal_check

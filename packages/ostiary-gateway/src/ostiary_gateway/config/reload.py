@@ -1,6 +1,6 @@
-"""Which changed settings a reload cannot take up, by their declarations. Pure; called by `gateway.process.worker`.
+"""Detect changed settings that a reload cannot apply, from their declarations. No side effects.
 
-`store_key` is also asked by ``ostiary-gateway store migrate``, whether two configurations mean the same store.
+``ostiary-gateway store migrate`` uses `store_key` to tell whether two configurations name the same store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostiary_gateway.settings.sections import Section, declared_settings
 
 
 def changes_that_need_a_restart(old: GatewayConfig, new: GatewayConfig) -> Iterator[str]:
-    """The changed settings that are declared with ``reload=False``; a whole section if that is declared so."""
+    """Yield the changed settings declared with ``reload=False``; a section's name if the section is declared so."""
     for setting in settings_of(GatewayFile):
         kind = setting.kind
         if not isinstance(kind, Section):
@@ -44,10 +44,9 @@ def _section(config: GatewayConfig, attribute: str) -> object:
 
 
 def store_key(store: Provider[TokenStore], directory: Path) -> tuple[str, object]:
-    """What tells one store from another: each load builds a new object.
+    """Return what identifies a store: its type and all of its settings as read, because each load builds a new object.
 
-    That is its type and all of its settings, each as it was read: what is written out in one file and left out in the
-    other, because it is the default, is the same.
+    A setting that one file contains and the other omits, because it is the default, is equal.
     """
     if store.fields is None:
         return store.type, None
@@ -60,7 +59,7 @@ def store_key(store: Provider[TokenStore], directory: Path) -> tuple[str, object
 
 
 def check_reloadable(old: GatewayConfig, new: GatewayConfig) -> None:
-    """Raise `ConfigurationError` for a change that needs a restart: addresses, workers, store, tokens, limits."""
+    """Raise `ConfigurationError` for a change that requires a restart: addresses, workers, store, tokens, limits."""
     changed = list(changes_that_need_a_restart(old, new))
     if changed:
         raise ConfigurationError(

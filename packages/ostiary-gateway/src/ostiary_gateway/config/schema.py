@@ -1,7 +1,6 @@
-"""The JSON Schema of ``gateway.yaml``, made from the declarations; printed by ``ostiary-gateway serve --schema``.
+"""The JSON Schema of ``gateway.yaml``, derived from the declarations; printed by ``ostiary-gateway serve --schema``.
 
-What the types of providers add to their entries comes from the settings that they declare. A type that declares none
-may have any settings, as far as the schema knows.
+Provider types add the settings that they declare. A type without a declaration accepts any settings.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ostiary_gateway.config.gateway_file import (
 )
 from ostiary_gateway.settings.sections import declared_settings, object_schema
 
-# What all entries of a type of provider have, whatever else theirs are.
+# Fields that all entries of a plugin type have.
 ENTRIES: dict[str, type] = {
     "identity": IdentityEntry,
     "group": GroupEntry,

@@ -1,7 +1,7 @@
-"""From the fields of ``gateway.yaml`` to the parts of `GatewayConfig`: providers are built, references followed.
+"""Build the parts of `GatewayConfig` from the fields of ``gateway.yaml``: create providers and resolve references.
 
-Called by `gateway.config.loading` once the whole file is read (`config.settings.gateway_file`); it then applies the
-rules that concern several sections (`gateway.config.rules`). Every mistake is noted where it stands.
+`config.loading` calls it after reading the whole file, and then `config.checks` for rules across sections. Every error
+is reported at its position.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ T = TypeVar("T")
 NamedEntry = (
     IdentityEntry | GroupEntry | AuthorizationEntry | AdmissionEntry | AuditEntry | UpstreamEntry | DoorSettings
 )
-# The identity providers by name; None stands for one that could not be built, which has been noted.
+# Identity providers by name. None: it could not be built, which was already reported.
 IdentitiesByName = Mapping[str, Identity | None]
-# /auth/<name> is where a provider's users go; these are other places below /auth, now or soon.
+# A provider's users sign in at /auth/<name>; these names have another meaning below /auth, now or soon.
 RESERVED_NAMES = frozenset(
     (
         *(
@@ -68,11 +68,11 @@ NO_CLIENT_CERTIFICATES = "no client certificate is checked without listen.tls.cl
 DEFAULT_STORE = {"type": Node(DEFAULT_STORE_TYPE), "path": Node(DEFAULT_STORE_FILE)}
 
 
-# --- what browsers and programs see ---
+# --- external URL and pages ---
 
 
 def external_url(file: GatewayFile, root: ConfigSection) -> str:
-    """What browsers and programs call the gateway; worked out from the address where that is possible."""
+    """Return the URL that clients use for the gateway, derived from the listen address if it is not configured."""
     if file.external_url is not None:
         return file.external_url.geturl()
     address = file.listen.address
@@ -82,7 +82,7 @@ def external_url(file: GatewayFile, root: ConfigSection) -> str:
 
 
 def authorities_pem(file: GatewayFile) -> str | None:
-    """The authority for those who connect to the external URL; that of a self-signed chain needs no setting."""
+    """Return the CA of the external URL in PEM. The CA of a self-signed chain needs no setting."""
     if file.external_ca is not None:
         authorities = [certificate_pem(each) for each in certificates(file.external_ca)]
         return "".join(authorities) or None
@@ -90,7 +90,7 @@ def authorities_pem(file: GatewayFile) -> str | None:
 
 
 def look(file: GatewayFile, root: ConfigSection, known: IdentitiesByName) -> Branding:
-    """How the pages look. All images on a page count, because each is part of it."""
+    """Return the branding, and check the total size of images, which are part of every page."""
     look = file.pages.look()
     images = [look.logo, look.favicon, *(provider.image for provider in known.values() if provider is not None)]
     if sum(map(len, images)) > MOST_ENCODED:
@@ -136,8 +136,8 @@ def identities(file: GatewayFile, builder: Builder) -> IdentitiesByName:
 
 def _username_prefix(entry: IdentityEntry, *, alone: bool) -> str:
     if entry.prefix is None and not alone and entry.fields.is_right("prefix"):
-        # No default is safe: that of a single provider would let users of two have the same name, and any other one
-        # would rename those of the first when a second one is added.
+        # No default is safe: that of a single provider would let users of two providers share a name, and any other one
+        # would rename the users of the first provider when a second one is added.
         message = "required with several identity providers: it says what the usernames of this one begin with"
         hint = f'prefix: "{entry.name}:", or prefix: "" for the provider whose usernames are to stay as they were'
         entry.fields.problem(message, "prefix", hint)
@@ -199,7 +199,7 @@ def admission(file: GatewayFile, builder: Builder) -> tuple[Provider[AdmissionPr
 
 
 def audit(configured: Audit, builder: Builder, root: ConfigSection) -> tuple[Provider[AuditProvider], ...]:
-    """The providers of audit: of ``log``, ``stdout`` and ``webhook``, and then the others."""
+    """Build the audit providers: those of ``log``, ``stdout`` and ``webhook`` first, and then the others."""
     check_unique(configured.sinks)
     providers = [
         *_audit_by_key(configured, builder, root),
@@ -209,7 +209,7 @@ def audit(configured: Audit, builder: Builder, root: ConfigSection) -> tuple[Pro
 
 
 def _audit_by_key(configured: Audit, builder: Builder, root: ConfigSection) -> Iterator[Provider[AuditProvider] | None]:
-    """Those that have a key of their own in the section."""
+    """Build the providers that have their own key in the section."""
     for setting in settings_of(Audit):
         kind: object = setting.kind
         value = getattr(configured, setting.attribute)
@@ -225,7 +225,7 @@ def _audit_by_key(configured: Audit, builder: Builder, root: ConfigSection) -> I
 def identity_as(
     fields: ConfigSection, plugin_type: str, name: str, identity_name: str, known: IdentitiesByName
 ) -> Provider[Any] | None:
-    """The object of an identity provider in a second part: one object may be several kinds of provider."""
+    """Return an identity provider's object as another type of provider: one object may implement several types."""
     if fields.string("type"):
         fields.problem("either type or provider is set, not both", "provider")
     if identity_name not in known:
@@ -233,7 +233,7 @@ def identity_as(
         return None
     identity = known[identity_name]
     if identity is None:
-        return None  # it has been noted
+        return None  # already reported
     if mistakes := flaws(plugin_type, identity.instance):
         for flaw in mistakes:
             message = f'"{identity_name}" is not a valid {plugin_type} provider: {flaw.message}'
@@ -255,5 +255,5 @@ def _parts(provider: Provider[T]) -> tuple[str, str, T, Place]:
 
 
 def lacks_client_certificates(listen: Listen, fields: ConfigSection) -> bool:
-    """Whether the listener checks no client certificates, and not because of a mistake in its settings."""
+    """Report whether the listener is configured, without error, not to verify client certificates."""
     return (listen.tls is None or listen.tls.client_ca is None) and fields.is_right_at("listen.tls")

@@ -1,7 +1,7 @@
-"""The gateway's configuration as values: what `gateway.config` reads, and everything else in the gateway is built from.
+"""The configuration as values. `config.loading` builds them, and the rest of the gateway uses them.
 
-Each setting is declared here or next to what it configures (`admit.limits`, `http1.listen_limits`); `gateway_file` puts
-the sections together.
+Each setting is declared here or next to what it configures (`limits.settings`, `http1.listen_limits`). `gateway_file`
+combines the sections.
 """
 
 from ostiary_gateway.config.audit import Audit

@@ -1,6 +1,6 @@
-"""The section ``stepUp`` of ``gateway.yaml``: for which requests a person must have signed in how, and how recently.
+"""The section ``stepUp`` of ``gateway.yaml``: which requests require stronger or more recent authentication.
 
-Read by `gateway.authorize.step_up`, which says which rules a request falls under.
+`authorization.step_up` matches requests against the rules.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ostiary_gateway.interfaces.identity import RequiredAuthentication
 from ostiary_gateway.settings.kinds import Duration, Integer, Names, Text, Texts
 from ostiary_gateway.settings.sections import Sections
 
-# What an acr or amr value may be: it is sent in a URL and in a header, where a space would make two of one.
+# Valid acr and amr values: they are sent in a URL and a header, where a space separates values.
 _VALUE = r"[!#-\[\]-~]+"
 _NO_VALUE = "it is one word of ASCII, without quotes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepUpRuleSettings:
-    """One rule. A request falls under it if all that is written matches; what is left out matches everything."""
+    """One rule. A request matches if every field that is set matches."""
 
     name: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The settings ``tracing``: which requests are traced, and where the spans go. Left out: nothing is traced."""
+"""The settings ``tracing``: which requests are traced, and where spans are sent. Absent: no tracing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ostiary_gateway.settings.sections import Section
 
 
 class Parents(Enum):
-    """Whose trace a request continues."""
+    """Clients whose ``traceparent`` is continued."""
 
     TRUSTED_PROXIES = "TrustedProxies"
     ALWAYS = "Always"
@@ -27,7 +27,7 @@ class Parents(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """The defaults are those of OpenTelemetry, where it has any."""
+    """Tracing with OpenTelemetry, using its defaults where it defines any."""
 
     endpoint: Annotated[
         str,
@@ -90,7 +90,7 @@ class Tracing:
     def _check_headers(self, fields: ConfigSection) -> None:
         if self.headers_file is None or not fields.is_right("headersFile"):
             return
-        # Only here: nothing of tracing is loaded where it is not configured.
+        # Imported here: tracing modules are loaded only if tracing is configured.
         from ostiary_gateway.observability.otlp_headers import read_headers
 
         try:

@@ -1,4 +1,4 @@
-"""The settings of an upstream: where requests go, and how they get there."""
+"""Settings of an upstream: where requests are sent, and how."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ostiary_gateway.interfaces.attributes import AttributesMapper, ReadsKuberne
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Holds, Integer, OneOf, Ratio, Text
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
-# A revocation must still be on the list when the last proof from before it ends (`issuer.deny_list`).
+# A revocation must stay on the deny list until the last earlier proof has expired (`issuer.deny_list`).
 SHORTEST_ACTION, LONGEST_ACTION = timedelta(seconds=5), timedelta(minutes=5)
 
 
 class IdentityMode(Enum):
-    """How an upstream learns who asks."""
+    """How the gateway passes the user to an upstream."""
 
     IMPERSONATION = "impersonation"
     REQUEST_HEADER = "requestHeader"
@@ -33,14 +33,14 @@ class IdentityMode(Enum):
 
 
 class UpstreamAuth(Enum):
-    """How those who send requests to an upstream show who they are."""
+    """How clients of an upstream authenticate."""
 
     TOKEN = "token"  # noqa: S105
     BROWSER = "browser"
 
 
 class Offered(Enum):
-    """To whom a cluster is offered on the pages, and by ``ostiary kubeconfig --all``."""
+    """To which users a cluster is offered on the pages, and by ``ostiary kubeconfig --all``."""
 
     BY_POLICY = "byPolicy"
     EVERYBODY = "everybody"
@@ -58,7 +58,7 @@ class UpstreamTimeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedirectSettings:
-    """Downloads that do not pass through the gateway: it answers with a redirect that proves what it has allowed."""
+    """Downloads that bypass the gateway: it responds with a redirect that proves what it has allowed."""
 
     to: Annotated[
         str,
@@ -84,13 +84,13 @@ class RedirectSettings:
             fields.problem("it must be from 5 seconds to 5 minutes", "lifetime")
 
 
-# One request in a billion. Less than that is most likely a mistake.
+# One request in a billion. A smaller share is most likely an error.
 _LEAST_SHARE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShadowSettings:
-    """Decisions that are compared with those of the cluster, by SubjectAccessReview."""
+    """Comparison of decisions with those of the cluster, by SubjectAccessReview."""
 
     share: Annotated[float, Ratio("how many of the requests: `0.01` is one in a hundred; at least one in a billion")]
     per_second: Annotated[
@@ -104,7 +104,7 @@ class ShadowSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamSettings:
-    """The settings of an upstream that need no working out. `hosts` empty: any."""
+    """Settings of an upstream that are used as written. Empty `hosts`: any."""
 
     display_name: Annotated[
         str, Text("what people read where clusters are listed: `Production, Frankfurt`", unset="the name")
@@ -210,18 +210,18 @@ class UpstreamSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamConfig(UpstreamSettings):
-    """Where requests go. The longest `prefix` wins, and an upstream with the host over one without.
+    """An upstream. The longest `prefix` wins, and an upstream with the host over one without hosts.
 
-    `server` is scheme and authority without a path; `socket` is set in its place for a Unix socket. Without a server
-    it is reached through other proxies only, which ask at a door.
+    `server` is scheme and authority without a path; for a Unix socket `socket` is set instead. Without a server it is
+    reached only through other proxies, which use external authorization.
     """
 
     name: str
     server: str
     attributes: Provider[AttributesMapper]
     socket: Path | None = None
-    # For an API plugin (`upstream.api_plugins`): the authority that it was registered with, in PEM, and whether it is
-    # trusted less than an upstream. Clients follow a redirect with their token.
+    # For an API plugin (`proxy.api_plugin`): its registered CA in PEM, and whether its redirects are rejected. It is
+    # trusted less than an upstream, and clients follow a redirect with their token.
     authorities_pem: str | None = None
     refuses_redirects: bool = False
     place: Place = field(default=Place(), compare=False)
@@ -237,5 +237,5 @@ class UpstreamConfig(UpstreamSettings):
 
     @property
     def is_kubernetes(self) -> bool:
-        """Whether it speaks the Kubernetes API, with its verbs, resources and reviews."""
+        """Whether it serves the Kubernetes API, with its verbs, resources and reviews."""
         return has_trait(self.attributes.instance, ReadsKubernetesPaths)

@@ -1,4 +1,4 @@
-"""The ``upstreams`` of ``gateway.yaml``, with their mappers candidates; called by `gateway.config.loading`."""
+"""Build the ``upstreams`` of ``gateway.yaml`` with their attributes mappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ostiary_gateway.config.sections import check_unique
 from ostiary_gateway.config.upstream import IdentityMode, UpstreamConfig, UpstreamSettings
 from ostiary_gateway.settings.outgoing import parse_origin
 
-# The settings of an upstream that are about our own requests to it.
+# Settings that concern the gateway's own connections to an upstream.
 FOR_SERVERS = (
     "identity",
     "headers",
@@ -66,11 +66,11 @@ def _attributes(entry: UpstreamEntry, builder: Builder) -> Provider[Any] | None:
 
 
 def _server(entry: UpstreamEntry, directory: Path) -> tuple[str, Path | None]:
-    """Scheme and authority; for ``unix:/path`` the path too. What listens there may start later."""
+    """Return scheme and authority, and the path of ``unix:/path``. The socket may be created later."""
     if entry.server.startswith("unix:"):
         return "http://localhost", directory / entry.server.removeprefix("unix:")
     if not entry.server:
-        return "", None  # it has been noted
+        return "", None  # the missing server was already reported
     try:
         url = parse_origin(entry.server)
     except ValueError as mistake:
@@ -81,16 +81,16 @@ def _server(entry: UpstreamEntry, directory: Path) -> tuple[str, Path | None]:
 
 
 def _check_without_server(entry: UpstreamEntry) -> None:
-    """Another proxy carries the requests: what is about our own connections there would be without effect."""
+    """Report settings of the gateway's own connections: they have no effect if another proxy forwards the requests."""
     for key in FOR_SERVERS:
-        # A JWT goes to the proxy with the answer, and from there to the upstream.
+        # The proxy forwards the JWT from the authorization response to the upstream.
         is_assertion = key == "identity" and entry.identity is IdentityMode.ASSERTION
         if key in entry.fields and not is_assertion:
             entry.fields.problem("it is without effect: the upstream has no server", key, "set server, or remove it")
 
 
 def _check_trust(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
-    """The upstream must be able to tell us from others, and we it: it believes us who asks."""
+    """Check mutual trust: the upstream accepts the user from the gateway, so each must authenticate the other."""
     problem = entry.fields.problem
     if not upstream.server:
         return
@@ -117,7 +117,7 @@ def _check_application(entry: UpstreamEntry, upstream: UpstreamConfig) -> None:
     if upstream.is_application and upstream.is_kubernetes:
         problem("browsers do not speak to the Kubernetes API", "auth", "use attributes: http for a web application")
     if upstream.public and (upstream.is_kubernetes or upstream.identity is IdentityMode.IMPERSONATION):
-        # Without a user the upstream would see the gateway itself, which may do everything there.
+        # Without a user the upstream would see the gateway's own credential, which has full access there.
         problem("a request without a user would have the gateway's own rights", "public")
     outside = [path for path in upstream.public if not _is_below(path, upstream.prefix)]
     if outside and entry.fields.is_right("prefix"):

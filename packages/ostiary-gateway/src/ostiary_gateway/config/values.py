@@ -1,7 +1,4 @@
-"""Single values of the gateway's configuration: addresses, networks, and an origin as one text.
-
-Called by `gateway.config` for its settings, and for the rules that several of them must keep. Pure.
-"""
+"""Values of the configuration: addresses, networks and origins. No side effects."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen: an IP address or ``localhost``, and a port (0: any free one)."""
+    """Listen address: an IP address or ``localhost``, and a port (0: any free one)."""
 
     host: str
     port: int
@@ -36,11 +33,11 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """``host:port``, the host an IP address or ``localhost``; raises `ValueError` with what is wrong."""
+    """Parse ``host:port``; the host is an IP address or ``localhost``. Raises `ValueError` with the error message."""
     host, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch(r"[0-9]+", port):
         raise ValueError("it does not end in a colon and a port")
-    # Five digits first: Python refuses to make a number of thousands of them.
+    # Check the length first: int() raises an error for thousands of digits.
     if len(port) > 5 or int(port) > 65535:
         raise ValueError(BAD_PORT)
     if host == "localhost":
@@ -56,7 +53,7 @@ def parse_address(text: str) -> Address:
 
 
 def origin_text(url: SplitResult) -> str:
-    """The same text for the same origin: in small letters, and without the port that its scheme has anyway."""
+    """Return the canonical form of an origin: lower case, without the default port of its scheme."""
     default = {"http": 80, "https": 443}[url.scheme]
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
     return f"{url.scheme}://{host}" + (f":{url.port}" if url.port not in (None, default) else "")
@@ -69,5 +66,5 @@ def collapse(networks: Sequence[Network]) -> list[Network]:
 
 
 def is_listed(path: str, entries: Sequence[str]) -> bool:
-    """Whether *path* is one of *entries*, or below one that ends with a slash."""
+    """Report whether *path* is one of *entries*, or below one with a trailing slash."""
     return any(path == entry or (entry.endswith("/") and path.startswith(entry)) for entry in entries)

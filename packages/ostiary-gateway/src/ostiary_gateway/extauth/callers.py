@@ -1,6 +1,6 @@
-"""Whether a question comes from the proxy of the door: by the secret in its header, or by its client certificate.
+"""Authentication of the proxies that use external authorization, and the log of invalid requests.
 
-Called by the handler for every question. Without this check the door would tell anybody what anybody may do.
+Without it an endpoint would disclose to anyone what any user may do.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ostiary_gateway.sessions import digest
 
 
 class DoorCallers:
-    """The proxies of one door."""
+    """The proxies of one endpoint, authenticated by a shared secret or a client certificate."""
 
     def __init__(self, configured: Callers, clock: Clock) -> None:
         self._names = CertificateNames(configured.names)
         self._secret = None if configured.token_file is None else CallerToken(configured.token_file, clock)
 
     def include(self, certificate: bytes | None, presented: bytes, at: float | None = None) -> bool:
-        """Whether the sender is one of them; raises `OSError` if the file of the secret cannot be read.
+        """Report whether the sender is one of them. Raises `OSError` if the file of the secret cannot be read.
 
-        *certificate* is the peer's, in DER, and *presented* what `presented_secret` says of the question.
-        *at* is the time by the monotonic clock, if the caller knows it.
+        *certificate* is the peer's, in DER, and *presented* the result of `presented_secret`. *at* is the time of the
+        monotonic clock, if the caller has it.
         """
         if certificate is not None and self._names.include(certificate):
             return True
@@ -37,27 +37,29 @@ class DoorCallers:
 
 
 def presented_secret(headers: Headers) -> bytes:
-    """The digest of the secret that a question presents; of no secret if it presents none, or two."""
+    """Return the digest of the secret in *headers*; `NO_DIGEST` if there is none or more than one."""
     secrets = [value.strip(b" \t") for name, value in headers if name.lower() == SECRET_HEADER]
     return digest(secrets[0]) if len(secrets) == 1 and secrets[0] else NO_DIGEST
 
-
-# Questions at doors that say nothing about a request: each is counted, and logged once in a while.
-#
-# Used by the handlers of all kinds of doors. What was asked is not logged: it may be anything.
 
 log = logging.getLogger("ostiary.gateway")
 
 
 class InvalidRequestLog:
-    """Those of one handler."""
+    """Count invalid requests at external authorization endpoints, and log them with a rate limit.
+
+    The content of a request is not logged: it may be anything.
+    """
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._log = RepeatedLog(log, clock)
 
     def record(self, door: str, result: str, cause: str, address: str) -> None:
-        """*result* is the label of the metric, and *cause* for the operator; *address* is who asks."""
+        """Record a request.
+
+        *result* is the label of the metric, *cause* is for the operator, *address* is the sender's.
+        """
         self._metrics.door_questions.inc(door, result)
         fields = {"door": door, "cause": cause, "address": address}
         self._log.write(logging.WARNING, "a door was asked in vain", fields)

@@ -1,9 +1,9 @@
-"""Headers by which a client could claim to be somebody, and which of them a proxy takes out. Pure.
+"""Identity headers that a client could forge, and which of them another proxy removes. Pure.
 
-Our own proxy drops such headers by their normalised names. Another one forwards what its configuration does not name:
-``ostiary-gateway door`` prints a configuration that clears `CLEARED`. With a proxy that cannot clear by a pattern
-(nginx), or that may miss a spelling (Caddy), a request with any other claim is refused, because that would reach the
-upstream.
+The gateway's own proxy drops such headers by their normalised names. Another proxy forwards what its configuration does
+not name: ``ostiary-gateway door`` prints a configuration that clears `CLEARED`. For a proxy that cannot clear by a
+pattern (nginx), or may miss a spelling (Caddy), a request with any other identity header is rejected, because the
+header would reach the upstream.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ostiary_gateway.http1.headers import (
     websocket_token,
 )
 
-# Of the names that are protected by their beginning (`IDENTITY_PREFIXES`), those that are in use.
+# Names in common use among those protected by their prefix (`IDENTITY_PREFIXES`).
 _IN_USE = (
     *("impersonate-user", "impersonate-group", "impersonate-uid", "remote-user", "remote-groups", "remote-email"),
     *("remote-name", "x-webauth-user", "x-webauth-name", "x-webauth-email", "x-webauth-groups"),
@@ -41,32 +41,36 @@ _IN_USE = (
     *("x-authentik-uid", "x-authentik-jwt", "x-authentik-entitlements"),
     *("tailscale-user-login", "tailscale-user-name", "tailscale-user-profile-pic"),
 )
-# Set by the proxy itself, to what it knows.
+# Set by the proxy itself, to values that it knows.
 OVERWRITTEN = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip")
 # Cleared by every printed configuration.
 CLEARED = tuple(sorted({name.decode() for name in (*IDENTITY, *OVERRIDES)} | set(_IN_USE) - set(OVERWRITTEN)))
 
 
 def cleared(drop: Sequence[str] = ()) -> list[str]:
-    """What a printed configuration clears by name; *drop* are the operator's own names (``listen.dropHeaders``)."""
+    """Return the names that a printed configuration clears.
+
+    *drop* are the operator's names (``listen.dropHeaders``).
+    """
     return sorted({*CLEARED, *(name.lower() for name in drop if not name.endswith("*"))})
 
 
 class CarriedHeaders(HeaderFilter):
-    """Reads the headers of a carried request. A token that the proxy cannot take out of them is refused."""
+    """Filter the headers of a forwarded request. Reject a token that the proxy cannot remove."""
 
     def scan(self, headers: Headers) -> FilteredHeaders:
-        # Among the WebSocket protocols: a proxy sets or removes whole headers, and this one has others in it.
+        # The token is one of the WebSocket protocols: a proxy sets or removes whole headers, and this one has other
+        # values too.
         if websocket_token(headers) is not None:
             raise BadHeader("a token in Sec-WebSocket-Protocol cannot pass another proxy: send it in Authorization")
         return super().scan(headers)
 
 
 class ClaimsRefused(CarriedHeaders):
-    """Also refuses claims that the proxy would let pass to the upstream.
+    """Like `CarriedHeaders`, but also reject identity headers that the proxy would forward to the upstream.
 
-    *told* are the names of the answer's headers, which the proxy puts in the place of the client's, and *drop* more
-    names that never pass.
+    *told* are the names of the response headers with which the proxy replaces the client's, and *drop* further names
+    that are never forwarded.
     """
 
     def __init__(self, told: Sequence[str], *, drop: Sequence[str] = ()) -> None:

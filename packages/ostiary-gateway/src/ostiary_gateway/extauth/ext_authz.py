@@ -1,15 +1,7 @@
-"""Envoy's ``ext_authz`` over gRPC: another proxy carries the requests, and asks about each by ``Authorization/Check``.
+"""Envoy's ``ext_authz`` over gRPC: the handler of ``Authorization/Check``.
 
-    connection  HTTP/2 and gRPC, as far as one method needs them
-    framing     messages and statuses of gRPC
-    kept_bytes  how much the other side may make us keep
-    http2       the library for HTTP/2, with our bounds
-    call        one call: its message, and its answer
-    question    the request that Envoy will forward, read from what Envoy guarantees and nothing else
-    carried     that request as the engine sees it; the engine's answer as Envoy gets it
-    handler     checks who asks, and hands the request to the engine behind the door
-
-What a door is, who may ask, and what an upstream is told, is the same as in `doors.forward`.
+It authenticates Envoy and passes the request to the engine of the upstream. Endpoints, callers and identity headers are
+those of `forward_auth`.
 """
 
 from __future__ import annotations
@@ -51,22 +43,20 @@ from ostiary_gateway.wire.envoy_check import (
 )
 from ostiary_gateway.wire.protobuf import ProtobufError
 
-# The request that Envoy will forward, read from its call. Pure.
-#
-# Called by the handler for a call whose sender has proved to be the proxy. Method, target, host and the client's
-# headers are those of the raw header map (``encode_raw_headers``), in which nothing is joined or replaced; the address
-# is that of the client's connection. What is missing there, or there twice, is a mistake in the proxy's configuration.
+# The request that Envoy will forward, parsed from its call. Pure. Method, target, host and the client's headers are
+# those of the raw header map (``encode_raw_headers``), in which nothing is joined or replaced; the address is that of
+# the client's connection. A missing or duplicate header there is an error in the proxy's configuration.
 
-# The extensions of a route that say which door is asked, and to which upstream the route leads.
+# The context extensions of a route that name the endpoint and the upstream.
 DOOR_EXTENSION, UPSTREAM_EXTENSION = b"ostiary-door", b"ostiary-upstream"
 METHOD, TARGET, HOST = b":method", b":path", b":authority"
 LENGTH = b"content-length"
-# About the connection between the client and Envoy, and not about the request that is forwarded.
+# Headers of the connection between the client and Envoy, not of the forwarded request.
 _NOT_FORWARDED = frozenset((b"host", b"connection", b"transfer-encoding", b"upgrade", b"expect"))
 
 
 def client_address(text: bytes) -> str:
-    """The client's address in its usual form; raises `BadQuestion`."""
+    """Return the client's address in canonical form. Raises `BadQuestion`."""
     try:
         return str(ip_address(text.decode("ascii", "replace")))
     except ValueError:
@@ -74,7 +64,7 @@ def client_address(text: bytes) -> str:
 
 
 def carried_request(headers: Headers, address: str, limits: ListenLimits) -> CarriedRequest:
-    """The request with these *headers*; raises `BadQuestion`, and `RequestRefused` as our own listener does."""
+    """Return the request with these *headers*. Raises `BadQuestion`, and `RequestRefused` like our own listener."""
     sources: dict[bytes, bytes] = {}
     head = RequestHead()
     for name, value in headers:
@@ -90,7 +80,7 @@ def carried_request(headers: Headers, address: str, limits: ListenLimits) -> Car
     head.method, head.target, head.host = sources[METHOD], sources[TARGET], sources.get(HOST, b"")
     head.upgrade = sources.get(ORIGINAL_UPGRADE, b"").lower()
     length = sources.get(LENGTH)
-    # Where nobody says how long the body is, it may have any length, as if it came in chunks.
+    # Without a length the body may have any length, like a chunked one.
     head.chunked = length is None
     head.content_length = int(length) if length is not None and length.isdigit() and len(length) < 19 else None
     if len(head.headers) > limits.headers or head.size > limits.header_bytes:
@@ -109,19 +99,15 @@ def _shown(name: bytes) -> str:
     return name.decode("ascii", "replace")
 
 
-# A request that Envoy carries, as the engine sees it; and the engine's answer, as a ``CheckResponse``.
-#
-# Made by the handler for each call.
-
-# For the gateway only. The printed configuration takes out all that begin with ``impersonate``.
+# For the gateway only. The printed configuration removes all headers with the prefix ``impersonate``.
 REMOVED = (b"authorization", b"impersonate-user", b"impersonate-group", b"impersonate-uid")
-# What the names of headers with cookies and JWTs begin with.
+# The prefix of header names with cookies and JWTs.
 _OWN_HEADERS = b"X-Ostiary-"
 _LONGEST_KEPT = 4096
 
 
 class CheckExchange(CarriedExchange):
-    """The request that a call is about, and the answer to it."""
+    """The request that a call is about. The engine's response is sent as a ``CheckResponse``."""
 
     __slots__ = ("_call",)
 
@@ -150,27 +136,19 @@ class CheckExchange(CarriedExchange):
 
 
 def allowing_message(identity: bytes) -> bytes:
-    """The answer that lets a request pass with these header lines."""
+    """Return the message that allows a request, with these header lines."""
     headers = [line.partition(b": ") for line in identity.split(b"\r\n")[:-1]]
     return allowing_response([(name.lower(), value) for name, _, value in headers], REMOVED)
 
 
 def may_be_kept(identity: bytes) -> bool:
-    """Whether the message may stay in memory: cookies and JWTs are for one request alone."""
+    """Whether the message may be cached: cookies and JWTs are for a single request."""
     return _OWN_HEADERS not in identity and len(identity) <= _LONGEST_KEPT
 
 
-# Most users ask again soon.
+# Most users send further requests soon.
 _remembered_message = lru_cache(maxsize=1024)(allowing_message)
 
-# Receives the calls of ``Authorization/Check``: checks who asks, and hands the request to the engine behind the door.
-#
-# Called by the connections of the gRPC listener. As at the other doors (`doors.forward.handler`), whoever is not the
-# proxy, or does not say what it must say, gets one and the same answer: the call fails, and Envoy makes 503 of that.
-# The operator finds the reason in the log and in the metrics.
-#
-# No two calls have the same bytes: each has an id, the time and the port of the client. So a call is recognised by what
-# is read from it: the headers, the address, the door and the upstream.
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -180,7 +158,14 @@ NO_REQUEST = RequestHead()
 
 
 class CheckHandler:
-    """All doors of one configuration that are asked by gRPC."""
+    """Handle the calls for all gRPC endpoints of one configuration.
+
+    As for forward auth, a caller that is not the proxy, or omits required data, gets a uniform response: the call
+    fails, and Envoy turns that into a 503. The operator finds the reason in the log and in the metrics.
+
+    No two calls have the same bytes: each contains an id, the time and the port of the client. So parsed calls are
+    cached by the data that matters: the headers, the address, the endpoint and the upstream.
+    """
 
     def __init__(self, doors: Mapping[bytes, Door], limits: ListenLimits, metrics: Metrics, clock: Clock) -> None:
         self._doors = doors
@@ -190,7 +175,7 @@ class CheckHandler:
         self._known: BoundedByOwner[bytes, CarriedRequest] = BoundedByOwner(KNOWN_BYTES, KNOWN_BYTES_PER_OWNER)
 
     def handle(self, call: Call) -> None:
-        """Answer a call, now or later. It never raises."""
+        """Respond to a call, now or later. Never raises."""
         try:
             self._receive(call)
         except Exception as error:
@@ -203,7 +188,7 @@ class CheckHandler:
         except ProtobufError as error:
             self._reject(call, "", BAD_QUESTION, f"the message cannot be read: {error}")
             return
-        # All that is wanted of it has been read.
+        # Free the message: everything needed has been parsed.
         call.message = b""
         door = self._doors.get(question.context.get(DOOR_EXTENSION, b""))
         if door is None:
@@ -232,24 +217,24 @@ class CheckHandler:
         engine.handle(CheckExchange(call, request.head, request.address))
         head = request.head
         if head.known is not None and len(question.headers) <= LONGEST_KNOWN and key not in self._known:
-            # Once the engine remembers it. What is kept holds no token: its digest says as much to us.
+            # Cache the parsed call once the engine has cached its request. It contains only the digest of the token.
             size = _FIXED_BYTES + head.size + head.known_size
             self._known.keep(key, request, owner=head.known_owner, size=size)
 
     def _is_proxy(self, door: Door, call: Call) -> bool:
-        """Whether the proxy of *door* asks. If it does not, it is answered."""
+        """Report whether the proxy of *door* is the caller. If not, fail the call."""
         cause = door.objection_to(call.connection.peer_certificate, call.secret)
         if cause:
             self._reject(call, door.name, UNKNOWN_CALLER, cause)
         return not cause
 
     def _reject(self, call: Call, door: str, result: str, cause: str) -> None:
-        """Fail a call that says nothing about a request."""
+        """Fail a call that describes no valid request."""
         self._vain.record(door, result, cause, call.connection.remote_address)
         call.fail(PERMISSION_DENIED, NO_DOOR)
 
     def _refuse(self, door: Door, engine: Engine, call: Call, refusal: RequestRefused) -> None:
-        """The client sent to Envoy what our own listener would not have read either."""
+        """Reject a client request that our own listener would not have parsed either."""
         self._metrics.door_questions.inc(door.name, REFUSED)
         carried = CheckExchange(call, NO_REQUEST, "")
         line = engine.record_unreadable(carried.connection, None, refusal)
@@ -259,7 +244,7 @@ class CheckHandler:
 
 
 def _key(question: CheckRequest) -> bytes:
-    """What tells a question from another; no part can run into the next."""
+    """Return the cache key of a call. Length prefixes keep its parts apart."""
     context = question.context
     parts = (context[DOOR_EXTENSION], context[UPSTREAM_EXTENSION], question.address, question.headers)
     return sha256(b"".join([b"%d:%s" % (len(part), part) for part in parts])).digest()

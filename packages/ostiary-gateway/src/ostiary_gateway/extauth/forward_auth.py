@@ -1,11 +1,10 @@
-"""Receives the questions of other proxies, below ``/doors``: checks who asks, and hands the request to the engine.
+"""Forward auth below ``/doors``: authenticates the other proxy, and passes the request to the engine of its upstream.
 
-Called by the listener's connections, before the engine. Behind each door and upstream is an engine of the same kind,
-with the same tokens, policy, limits and records; it only answers where the other forwards. A proxy asks about equal
-requests again and again: what was read from a question lies with its remembered head.
+Each endpoint and upstream has an engine with the same tokens, policy, limits and records as the listener's; it responds
+instead of forwarding. A proxy repeats identical queries, so parsed queries are cached with their request head.
 
-Whoever is not the proxy, asks about an unknown door, or leaves out what a proxy of the kind must say, gets one and the
-same answer: 503, because nothing could be asked. The operator finds the reason in the log and in the metrics.
+A caller that is not the proxy, names an unknown endpoint, or omits required headers gets a uniform 503. The operator
+finds the reason in the log and in the metrics.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ Handle = Callable[[Exchange], None]
 ASKED, REFUSED, UNKNOWN_CALLER, BAD_QUESTION = "asked", "refused", "unknown_caller", "bad_question"
 _BELOW_DOORS = DOORS_PREFIX.encode() + b"/"
 _DOOR_PATH = re.compile(_BELOW_DOORS + rb"([^/?]*)/([^/?]*)")
-# What is before and after the identity, as `Exchange.respond_lines` writes it.
+# The bytes before and after the identity, as `Exchange.respond_lines` writes them.
 _ALLOWED_LINE, _NO_BODY = STATUS_LINES[ALLOWED], b"Content-Length: 0\r\n\r\n"
 NO_DOOR = status.failure(503, "ServiceUnavailable", "the permission cannot be asked for here")
 
 
 class Door:
-    """One kind of proxy, with its secret. `engines` are those of its upstreams, by name.
+    """One endpoint for one proxy, with its secret. `engines` are those of its upstreams, by name.
 
-    `applications` are the names of the web applications among them.
+    `applications` are the names of the web applications among the upstreams.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Door:
         self.callers = DoorCallers(settings.callers, clock)
 
     def objection_to(self, certificate: bytes | None, presented: bytes) -> str:
-        """Why whoever presents these is not the proxy of this door, for the operator; empty if they are."""
+        """Return why the sender is not this endpoint's proxy, for the operator; empty if it is."""
         try:
             is_proxy = self.callers.include(certificate, presented)
         except OSError as error:
@@ -76,7 +75,7 @@ class Door:
 
 
 class _RememberedQuestion:
-    """What was read from a head, for the next time that the same bytes come. It is good for `made_by` alone."""
+    """A parsed query, cached with its request head. Valid only for the handler `made_by`."""
 
     __slots__ = ("address", "door", "engine", "made_by", "request", "secret")
 
@@ -88,7 +87,7 @@ class _RememberedQuestion:
 
 
 class DoorHandler:
-    """All doors of one configuration; whatever is not for them goes to *otherwise*."""
+    """Serve all forward-auth endpoints of one configuration. Other requests go to *otherwise*."""
 
     def __init__(
         self, doors: Mapping[bytes, Door], otherwise: Handle, pass_on: PassOn | None, metrics: Metrics, clock: Clock
@@ -101,7 +100,7 @@ class DoorHandler:
         self._vain = InvalidRequestLog(metrics, clock)
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a request, now or later. It never raises, as an engine does not."""
+        """Respond to a request, now or later. Like an engine, it never raises."""
         request = exchange.request
         question = request.known
         if type(question) is _RememberedQuestion and question.made_by is self:
@@ -117,9 +116,9 @@ class DoorHandler:
             self._otherwise(exchange)
 
     def answer_known(self, connection: ClientConnection, request: RequestHead) -> bytes:
-        """The whole answer to a question that came before, if that is a simple yes; else empty, and `handle` answers.
+        """Return the whole response to a cached query if it is a plain allow; otherwise empty, and `handle` responds.
 
-        It never raises. Whatever is unusual here is left to `handle`, which tells the operator.
+        Never raises. Anything unusual is left to `handle`, which reports it to the operator.
         """
         question = request.known
         if type(question) is not _RememberedQuestion or question.made_by is not self:
@@ -140,7 +139,7 @@ class DoorHandler:
         return _ALLOWED_LINE + identity + _NO_BODY
 
     def pass_on(self, connection: PassingConnection, request: RequestHead, own_lines: bytes) -> ActiveExchange | None:
-        """As the engine does; what is for a door is left to `handle`."""
+        """Like `Engine.pass_on`, but leaves forward-auth requests to `handle`."""
         if request.known is None and path_of(request.target, request.host).startswith(_BELOW_DOORS):
             return None
         return None if self._pass_on is None else self._pass_on(connection, request, own_lines)
@@ -167,7 +166,7 @@ class DoorHandler:
             self._refuse(door, engine, exchange, refusal)
         else:
             if upstream in door.applications and is_sign_in_path(path_of(carried.head.target, carried.head.host)):
-                # The upstream would get the code that is in it, and browsers would be led around in circles.
+                # Otherwise the upstream would get the code in it, and browsers would be redirected in a loop.
                 cause = "the proxy asks about the way back from sign-in, which it must send to the gateway"
                 self._reject(exchange, door.name, BAD_QUESTION, cause)
                 return
@@ -181,20 +180,20 @@ class DoorHandler:
         question.engine.handle(ForwardAuthExchange(exchange, question.request, question.address, door.dialect))
 
     def _is_proxy(self, door: Door, exchange: Exchange, secret: bytes) -> bool:
-        """Whether the proxy of *door* asks. If it does not, it is answered."""
+        """Report whether the proxy of *door* is the sender. If not, send a response."""
         cause = door.objection_to(exchange.connection.peer_certificate, secret)
         if cause:
             self._reject(exchange, door.name, UNKNOWN_CALLER, cause)
         return not cause
 
     def _reject(self, exchange: Exchange, door: str, result: str, cause: str) -> None:
-        """Answer a question that says nothing about a request."""
+        """Respond to a query that describes no valid request."""
         self._vain.record(door, result, cause, exchange.connection.remote_address)
         code, body = NO_DOOR
         exchange.respond(code, [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")], body)
 
     def _refuse(self, door: Door, engine: Engine, exchange: Exchange, refusal: RequestRefused) -> None:
-        """The client sent to the proxy what our own listener would not have read either."""
+        """Reject a client request that our own listener would not have parsed either."""
         self._metrics.door_questions.inc(door.name, REFUSED)
         line = engine.record_unreadable(exchange.connection, None, refusal)
         code, body = status.failure(refusal.status, "", refusal.message)
@@ -204,16 +203,16 @@ class DoorHandler:
 
 
 def _remember(question: _RememberedQuestion, request: RequestHead) -> None:
-    """Once the engine behind the door remembers the carried request, the question is remembered with its own head."""
+    """Cache the parsed query with its request head, once the engine has cached the forwarded request."""
     carried = question.request
     if carried.known is not None:
         request.known = question
         request.known_owner, request.known_size = carried.known_owner, carried.known_size + carried.size
-        # What is kept holds neither the token nor the secret: their digests say as much to us.
+        # The cached head contains neither the token nor the secret: their digests are sufficient.
         request.headers = []
 
 
 def _parts(target: bytes) -> tuple[bytes, bytes, bytes]:
-    """``/doors/NAME/UPSTREAM/behind?query`` in parts; what is behind keeps its slash, and its query."""
+    """Split ``/doors/NAME/UPSTREAM/rest?query``. The rest keeps its slash and its query."""
     path = _DOOR_PATH.match(target)
     return (b"", b"", b"") if path is None else (path[1], path[2], target[path.end() :])

@@ -1,7 +1,7 @@
-"""A request that another proxy carries, as the engine sees it; and the engine's answer, as the proxy gets it.
+"""A request that another proxy forwards, as an exchange for the engine, whose response goes to the proxy.
 
-Made by the handler for each question. To the engine it is an exchange like any other: its request is the one that the
-proxy will forward, its connection comes from the proxy's client, and its answer goes to the proxy.
+For the engine it is like any other exchange: its request is the one that the proxy will forward, and its connection is
+that of the proxy's client.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.upstreams import Upstream
 
 STATUS_HEADER, BODY_HEADER = b"X-Ostiary-Status", b"X-Ostiary-Body"
-# The upstream's own answer is not known here: this is what the proxy was told.
+# The upstream's own response is unknown here: this status was sent to the proxy.
 ALLOWED = 200
 
 
 class ProxyConnection(Protocol):
-    """The connection that a proxy asks on."""
+    """The connection on which a proxy sends its query."""
 
     transport: OutgoingTransport
     loop: asyncio.AbstractEventLoop
@@ -36,11 +36,11 @@ class ProxyConnection(Protocol):
 
 
 class CarriedConnection:
-    """The connection of a proxy's client, as far as the gateway can know it. Nothing can be done to it from here."""
+    """The connection of a proxy's client, as far as the gateway knows it. It cannot be controlled from here."""
 
     __slots__ = ("account", "loop", "remote_address", "transport")
 
-    # Of all of them; a certificate that the proxy presents says nothing about its clients.
+    # Shared by all. A certificate that the proxy presents does not authenticate its clients.
     forwarded_lines: bytes = b""
     peer_certificate: bytes | None = None
     draining: bool = False
@@ -57,7 +57,7 @@ class CarriedConnection:
         return False
 
     def charge(self, account: Account) -> None:
-        """Many users share the connections of a proxy, and those of its clients are its own to count."""
+        """Do nothing: many users share the connections of a proxy, and it limits those of its clients itself."""
 
     def finish(self, exchange: Exchange) -> None: ...
 
@@ -75,22 +75,22 @@ class CarriedConnection:
 
 
 class CarriedExchange(Exchange):
-    """The request that a proxy asks about, and the answer to its question; `allow` and `respond` tell the proxy."""
+    """The request that a query is about. `allow` and `respond` send the response to the proxy."""
 
     __slots__ = ()
 
     def __init__(self, proxy: ProxyConnection, request: RequestHead, address: str) -> None:
         super().__init__(CarriedConnection(proxy, address), request)
-        # No body comes here, whatever the client sends to the proxy.
+        # The body stays with the proxy.
         self.body_complete = True
 
     @abstractmethod
     def allow(self, identity: bytes) -> None:
-        """Tell the proxy to forward the request with these header lines, and nothing else."""
+        """Let the proxy forward the request with these header lines, and no others."""
 
 
 class ForwardAuthExchange(CarriedExchange):
-    """The same where the question is a request of HTTP, which is answered with the status and the headers."""
+    """A `CarriedExchange` over HTTP: the response consists of a status and headers."""
 
     __slots__ = ("_dialect", "_question")
 
@@ -106,8 +106,8 @@ class ForwardAuthExchange(CarriedExchange):
         if not self._dialect.refuses_by_403:
             self._send(status, _lines(headers), body)
             return
-        # nginx hands on neither the body nor another status, so both are headers, from which its configuration takes
-        # them. JSON is on one line; to the pages that we send here, an end of a line is a space like any other.
+        # nginx passes on neither the body nor another status, so both are sent as headers, which its configuration
+        # uses. JSON is on one line; in the HTML pages that we send here, a line end is a space like any other.
         one_line = b" ".join(body.split(b"\n")).strip()
         all_headers = [*headers, (STATUS_HEADER, b"%d" % status), (BODY_HEADER, one_line)]
         self._send(401 if status == 401 else 403, _lines(all_headers), b"")
@@ -123,9 +123,9 @@ class ForwardAuthExchange(CarriedExchange):
 
 
 class AllowedAnswers:
-    """Answers allowed requests to one upstream of a door, in the place of forwarding them.
+    """Respond to allowed requests to one upstream of an endpoint, instead of forwarding them.
 
-    *cleans_cookies*: there are cookies of ours in the requests of browsers, which the upstream must not get.
+    *cleans_cookies*: requests of browsers contain our cookies, which the upstream must not get.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class AllowedAnswers:
 
     @property
     def is_identity(self) -> bool:
-        """Whether an answer is `RequestPlan.identity` and nothing else, so that it can be given again."""
+        """Whether a response is exactly `RequestPlan.identity`, so that it can be cached."""
         return self._upstream.assertions is None and not self._cleans_cookies
 
     def answer(self, records: RequestLog, answers: Responses, ctx: RequestContext) -> None:

@@ -1,7 +1,4 @@
-"""One call of ``Authorization/Check``: its message, and its one answer.
-
-Made by `check.connection`, and answered by `check.handler` or by the exchange that it makes of it.
-"""
+"""Calls of ``Authorization/Check``, and the gRPC framing and status codes that they need."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from ostiary_gateway.http1.write_coalescer import OutgoingTransport
 
 
 class CallConnection(Protocol):
-    """The connection that a call came on."""
+    """The connection that a call arrived on."""
 
     transport: OutgoingTransport
     loop: asyncio.AbstractEventLoop
@@ -26,7 +23,10 @@ class CallConnection(Protocol):
 
 
 class Call:
-    """`secret` is the digest of the secret in its metadata. `ended`: it is answered, or nobody waits for that."""
+    """One call, with exactly one response.
+
+    `secret` is the digest of the secret in its metadata. `ended` is True once it has a response or was cancelled.
+    """
 
     __slots__ = ("connection", "ended", "message", "secret", "stream")
 
@@ -38,34 +38,34 @@ class Call:
         self.ended = False
 
     def answer(self, message: bytes) -> None:
-        """The call went well, and *message* is its result."""
+        """Complete the call with *message*."""
         if not self.ended:
             self.ended = True
             self.connection.answer(self, message)
 
     def fail(self, code: int, text: bytes) -> None:
-        """The call failed: a status of gRPC, and a text for whoever reads the logs of the caller."""
+        """Fail the call with a gRPC status code, and a text for the log of the caller."""
         if not self.ended:
             self.ended = True
             self.connection.fail(self, code, text)
 
     def give_up(self) -> None:
-        """The caller does not wait any more. What is under way for it sees that when it would answer."""
+        """Mark the call as cancelled. Its handler notices when it would respond."""
         self.ended = True
 
 
 Handle = Callable[[Call], None]
 
-# How gRPC puts a message into HTTP/2, and the statuses of a call. Pure.
+# Framing of messages in HTTP/2, and gRPC status codes. Pure functions.
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 3, 4, 7, 8
 UNIMPLEMENTED, INTERNAL = 12, 13
-# Before each message: whether it is compressed, and its length.
+# Before each message: a compression flag and the length.
 _PREFIX = 5
 
 
 class BadCall(Exception):
-    """What came is no call that is served; `code` is a status of gRPC."""
+    """The received data is not a valid call. `code` is a gRPC status code."""
 
     def __init__(self, code: int, text: bytes) -> None:
         super().__init__(text)
@@ -78,7 +78,7 @@ def framed(message: bytes) -> bytes:
 
 
 def message_in(data: bytes) -> bytes:
-    """The one message of a call; raises `BadCall`."""
+    """Return the single message of a call. Raises `BadCall`."""
     if len(data) < _PREFIX or int.from_bytes(data[1:_PREFIX], "big") != len(data) - _PREFIX:
         raise BadCall(INVALID_ARGUMENT, b"a call has exactly one message")
     if data[0]:

@@ -1,9 +1,8 @@
-"""The connection of an Envoy: HTTP/2 by the library ``h2``, and as much of gRPC as one method needs.
+"""Server connections for ``ext_authz``: HTTP/2 by the library ``h2``, and the part of gRPC that one method needs.
 
-Called by the event loop; calls `handle(call)` when the message of a call is complete. Everything that the other side
-can make us keep is bounded, before it has shown the secret and after: calls at a time, the message of each and of all,
-answers that it does not read, calls that it begins and takes back, and control frames. A few frames are handled in each
-turn of a connection (`core.net.fair_queue`).
+Everything that the peer can make us buffer is bounded, both before and after it has presented the secret: concurrent
+calls, the message of each and of all, unread responses, calls that are cancelled, and control frames. Each turn of a
+connection handles a few frames (`FairQueue`).
 """
 
 from __future__ import annotations
@@ -49,24 +48,25 @@ from ostiary_gateway.http1.write_coalescer import LINGER_SECONDS, Outbox, Outgoi
 from ostiary_gateway.networks import network
 from ostiary_gateway.wire.envoy_check import METHOD
 
-# The library's HTTP/2 connection with our bounds, and what the library itself cannot say.
-#
-# Used by `check.connection`.
+# h2's connection with our limits.
 
 MOST_CALLS = 256
-# Of the metadata of one call; Envoy sends less than one kilobyte.
+# Limit of the metadata of one call. Envoy sends less than one kilobyte.
 MOST_METADATA_BYTES = 16 * 1024
-# What we send is made of constants, and need not be checked each time.
+# Response headers are constants, so they need no validation.
 _CONFIGURATION = H2Configuration(
     client_side=False, header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
 )
 
 
 class BoundedHttp2(H2Connection):
-    """The side of the server. The bounds hold from the first byte on, and not only once they are confirmed."""
+    """The server side of an HTTP/2 connection.
+
+    Limits apply from the first byte on, not only after the peer confirms them.
+    """
 
     DEFAULT_MAX_HEADER_LIST_SIZE = MOST_METADATA_BYTES
-    # How many ended calls it knows, to tell a late frame from a wrong one.
+    # Number of ended calls that are tracked, to distinguish a late frame from an invalid one.
     MAX_CLOSED_STREAMS = 1024
 
     def __init__(self) -> None:
@@ -78,13 +78,12 @@ class BoundedHttp2(H2Connection):
         self.local_settings = Settings(client=False, initial_values=settings)
 
     def goodbye(self) -> bytes:
-        """A GOAWAY after which what was begun goes on: after one of the library's own it would answer nothing."""
+        """Return a GOAWAY frame that lets calls in progress end. After h2's own, no response could be sent."""
         return GoAwayFrame(stream_id=0, last_stream_id=self.highest_inbound_stream_id).serialize()
 
 
-# Cuts what an HTTP/2 connection receives into frames (RFC 9113, section 4.1), and counts those that only cost time.
-#
-# Used by `check.connection`. The library parses all that it is given at once, so it is given a few frames at a time.
+# Splits received data into frames (RFC 9113, section 4.1). h2 parses everything it is given synchronously, so it is
+# given a few frames at a time.
 
 _PREFACE_BYTES, _HEAD_BYTES = 24, 9
 _DATA, _HEADERS, _CONTINUATION = 0x0, 0x1, 0x9
@@ -92,17 +91,17 @@ _END_STREAM, _PADDED = 0x1, 0x8
 
 
 class Frames:
-    """What one connection has received and not handled.
+    """The received and unhandled data of one connection.
 
-    `control` counts frames that carry nothing of a call: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, RST_STREAM, unknown
-    ones, and DATA that is empty and not the end of a call (CVE-2019-9512, 9513, 9514, 9515, 9518).
+    `control` counts frames that carry no call data: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, RST_STREAM, unknown types,
+    and empty DATA that does not end a call (CVE-2019-9512, 9513, 9514, 9515, 9518).
     """
 
     __slots__ = ("_data", "_left", "control")
 
     def __init__(self) -> None:
         self._data = bytearray()
-        # How much of the frame that was taken in part is still to come; at first, of the client's preface.
+        # The bytes still missing of the frame that was taken in part; initially of the client's preface.
         self._left = _PREFACE_BYTES
         self.control = 0
 
@@ -119,7 +118,7 @@ class Frames:
         self._data += data
 
     def take(self, most: int) -> bytes:
-        """The next *most* frames; of the last one as much as has come, once its head is complete."""
+        """Return up to *most* frames, the last one possibly in part, once its head is complete."""
         data, at, size = self._data, 0, len(self._data)
         for _ in range(most):
             if not self._left:
@@ -140,29 +139,27 @@ class Frames:
     def _count(self, head: bytes | bytearray) -> None:
         length, kind, flags = int.from_bytes(head[:3], "big"), head[3], head[4]
         if kind == _DATA:
-            # Padding carries nothing, and no client of gRPC sends any.
+            # Padding is useless, and no gRPC client sends any.
             self.control += (length == 0 or bool(flags & _PADDED)) and not flags & _END_STREAM
         else:
             self.control += kind not in (_HEADERS, _CONTINUATION)
 
 
-# How much is kept for a connection, and for all of them together: calls that are not complete, answers not yet read.
-#
-# Used by `check.connection`, which ends a connection that makes us keep too much.
+# Memory limits per connection and in total: incomplete calls and unread responses.
 
-# Of one connection, and of all of them.
+# Limit per connection, and for all connections together.
 MOST_KEPT = 2 * 1024 * 1024
 MOST_KEPT_IN_ALL = 64 * 1024 * 1024
-# Who keeps no more than this goes on, whatever the others do.
+# A connection below this is never closed for the total.
 MODEST = 64 * 1024
-# So much may come without being anything whole: the largest metadata with its frames, several times.
+# Limit of data that completes no frame: several times the largest metadata with its frames.
 MOST_UNREADABLE = 64 * 1024
-# About what a call takes of memory before anything of its message has come.
+# Approximate memory of a call before any of its message has arrived.
 CALL_BYTES = 4096
 
 
 class KeptInAll:
-    """What all connections keep."""
+    """The buffered bytes of all connections."""
 
     __slots__ = ("size",)
 
@@ -171,14 +168,14 @@ class KeptInAll:
 
 
 class KeptBytes:
-    """What one connection keeps."""
+    """The buffered bytes of one connection."""
 
     __slots__ = ("_in_all", "_size", "_unreadable")
 
     def __init__(self, in_all: KeptInAll) -> None:
         self._in_all = in_all
         self._size = 0
-        # What has come of something that is not whole yet: the library keeps headers that are in many frames.
+        # Bytes of an incomplete item: h2 buffers headers that span many frames.
         self._unreadable = 0
 
     @property
@@ -188,35 +185,35 @@ class KeptBytes:
         return self._size > MOST_KEPT or self._unreadable > MOST_UNREADABLE or self._in_all.size > MOST_KEPT_IN_ALL
 
     def add(self, size: int) -> None:
-        """So many bytes more are kept; or less, if it is negative."""
+        """Add *size* buffered bytes; negative if they were released."""
         self._size += size
         self._in_all.size += size
 
     def note_received(self, size: int, *, is_whole: bool) -> None:
-        """Bytes have come; *is_whole*: they completed something, which is counted by whoever keeps it."""
+        """Record received bytes. If *is_whole*, they completed an item, which is counted where it is buffered."""
         change = -self._unreadable if is_whole else size
         if change:
             self._unreadable += change
             self.add(change)
 
     def release(self) -> None:
-        """The connection has ended."""
+        """Release all bytes: the connection has ended."""
         self._in_all.size -= self._size
         self._size = self._unreadable = 0
 
 
 log = logging.getLogger("ostiary.gateway")
 
-# So many more calls may be taken back than were answered. An Envoy takes a call back when its client leaves.
+# Limit of cancelled calls beyond the number of responses. Envoy cancels a call when its client disconnects.
 MOST_TAKEN_BACK = 256
-# So many frames are handled in one turn of a connection; the rest waits for the next one.
+# Number of frames handled in one turn of a connection.
 FRAMES_PER_TURN = 8
-# So many control frames, so many more for each call that was answered, and one more for each second: an Envoy measures
-# the round trip with a PING for some messages, gives back room for each answer, and keeps an idle connection alive.
+# Limit of control frames, plus an allowance for each response and one per second: Envoy measures the round trip with a
+# PING for some messages, sends window updates for each response, and keeps idle connections alive.
 MOST_CONTROL_FRAMES, CONTROL_FRAMES_PER_CALL = 1024, 16
-# Reading pauses above this: one read may bring a quarter of a megabyte.
+# Reading pauses above this: one read may return a quarter of a megabyte.
 UNREAD_HIGH_WATER = 16 * 1024
-# A message holds the path twice, and the addresses of both sides.
+# A message contains the path twice, and the addresses of both sides.
 _BESIDE_HEAD = 16 * 1024
 _NEVER = float("inf")
 _CONTENT_TYPE = (b"content-type", b"application/grpc")
@@ -228,7 +225,7 @@ def largest_message(limits: ServerLimits) -> int:
 
 @dataclass(slots=True)
 class _Incoming:
-    """A call whose message is not complete. `data` has the five bytes before the message, too."""
+    """A call whose message is incomplete. `data` includes the five bytes before the message."""
 
     secret: bytes
     began: float
@@ -236,7 +233,7 @@ class _Incoming:
 
 
 class CheckConnection(asyncio.Protocol):
-    """One connection. `deadline` is when the server's ticker ends it, by the loop's clock."""
+    """One connection. `deadline` is when the server's ticker closes it, by the loop's clock."""
 
     __slots__ = (
         "_answered",
@@ -266,17 +263,17 @@ class CheckConnection(asyncio.Protocol):
         self._server = server
         self._limits = server.limits
         self.loop = server.loop
-        # Set by the event loop before anything else happens.
+        # Set by the event loop in `connection_made`.
         self.transport: OutgoingTransport
         self.remote_address = ""
         self.peer_certificate: bytes | None = None
         self.draining = False
         self.deadline = _NEVER
         self._http = BoundedHttp2()
-        # In the order of their beginnings.
+        # In the order of arrival.
         self._incoming: dict[int, _Incoming] = {}
         self._calls: dict[int, Call] = {}
-        # What is left of answers for which the other side has no room yet.
+        # The rest of responses for which the peer's flow-control window has no room yet.
         self._blocked: dict[int, bytes] = {}
         self._kept = KeptBytes(server.kept)
         self._answered = self._taken_back = 0
@@ -285,7 +282,7 @@ class CheckConnection(asyncio.Protocol):
         self._began = self.loop.time()
         self._queued = self._read_paused = self._write_paused = False
 
-    # --- the event loop calls these ---
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._server.outbox)
@@ -314,7 +311,7 @@ class CheckConnection(asyncio.Protocol):
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _handle_frames(self) -> bool:
-        """Handle some frames; whether there are more."""
+        """Handle some frames. Return whether there are more."""
         data = self._frames.take(FRAMES_PER_TURN)
         self._kept.add(-len(data))
         self._receive(data)
@@ -329,7 +326,7 @@ class CheckConnection(asyncio.Protocol):
                 if self.transport.is_closing():
                     return
         except ProtocolError:
-            # The library has written why.
+            # h2 has queued the frame with the error.
             self._flush()
             self.close_soon()
             return
@@ -348,7 +345,7 @@ class CheckConnection(asyncio.Protocol):
         return MOST_CONTROL_FRAMES + CONTROL_FRAMES_PER_CALL * self._answered + seconds
 
     def pause_writing(self) -> None:
-        # Whoever does not read its answers gets no further ones.
+        # A peer that does not read its responses gets no further ones.
         self._write_paused = True
         self._pause_or_resume()
 
@@ -358,7 +355,7 @@ class CheckConnection(asyncio.Protocol):
             self._wait_for_turn(has_backlog=True)
         self._pause_or_resume()
 
-    # --- the queue calls these ---
+    # --- called by the queue ---
 
     def run_turn(self) -> bool:
         self._queued = False
@@ -386,7 +383,7 @@ class CheckConnection(asyncio.Protocol):
         else:
             self.transport.resume_reading()
 
-    # --- the event loop calls these, too ---
+    # --- called by the event loop, continued ---
 
     def eof_received(self) -> bool:
         self.transport.flush()
@@ -401,7 +398,7 @@ class CheckConnection(asyncio.Protocol):
         for call in calls.values():
             call.give_up()
 
-    # --- a call calls these ---
+    # --- called by a call ---
 
     def answer(self, call: Call, message: bytes) -> None:
         self._calls.pop(call.stream, None)
@@ -412,7 +409,7 @@ class CheckConnection(asyncio.Protocol):
             self._kept.add(len(data))
             self._send_blocked(call.stream)
         except ProtocolError:
-            # It was taken back, or the other side has ended the connection.
+            # The call was cancelled, or the peer has closed the connection.
             self._forget_blocked(call.stream)
         self._finish_answer()
 
@@ -421,14 +418,14 @@ class CheckConnection(asyncio.Protocol):
         self._send_failure(call.stream, code, text)
         self._finish_answer()
 
-    # --- the worker calls these ---
+    # --- called by the worker ---
 
     @property
     def busy(self) -> bool:
         return bool(self._calls or self._incoming or self._blocked)
 
     def drain(self) -> None:
-        """Finish what was begun and accept nothing more on this connection."""
+        """Finish the calls in progress and accept no more on this connection."""
         if not self.draining and not self.transport.is_closing():
             self.transport.write(self._http.goodbye())
         self.draining = True
@@ -436,7 +433,7 @@ class CheckConnection(asyncio.Protocol):
             self.close_soon()
 
     def time_out(self) -> None:
-        """The ticker found that `deadline` has passed."""
+        """Handle an expired `deadline`."""
         self.deadline = _NEVER
         began_before = self.loop.time() - self._limits.head_timeout
         late = [stream for stream, incoming in self._incoming.items() if incoming.began <= began_before]
@@ -451,11 +448,11 @@ class CheckConnection(asyncio.Protocol):
             self._end(ErrorCodes.NO_ERROR)
 
     def close_soon(self) -> None:
-        """End the connection when what was written has been read, or when that takes too long."""
+        """Close the connection when the peer has read what was written, or after a timeout."""
         self.deadline = self.loop.time() + LINGER_SECONDS
         self.transport.close()
 
-    # --- inside ---
+    # --- internals ---
 
     def _take(self, event: Event) -> None:
         match event:
@@ -471,10 +468,10 @@ class CheckConnection(asyncio.Protocol):
                 for stream in [event.stream_id] if event.stream_id else list(self._blocked):
                     self._send_blocked(stream)
             case TrailersReceived():
-                # No caller of this method has anything to say after its message.
+                # This method has no trailers.
                 self._refuse(event.stream_id, INVALID_ARGUMENT, b"a call has no trailers")
             case ConnectionTerminated():
-                # Nothing can be answered any more: those who wait are told by the end of the connection.
+                # No more responses can be sent. Pending calls end with the connection.
                 self.close_soon()
 
     def _begin(self, event: RequestReceived) -> None:
@@ -482,7 +479,7 @@ class CheckConnection(asyncio.Protocol):
         values = dict(headers)
         stream = event.stream_id
         if self.draining:
-            # It was told so, and knows that nothing has happened to this call.
+            # The peer was notified, and REFUSED_STREAM guarantees that the call was not processed.
             self._http.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
             return
         self._incoming[stream] = _Incoming(presented_secret(headers), self.loop.time(), bytearray())
@@ -493,7 +490,7 @@ class CheckConnection(asyncio.Protocol):
             self._refuse(stream, INVALID_ARGUMENT, b"this is no call of gRPC")
 
     def _collect(self, event: DataReceived) -> None:
-        # What is kept is bounded here, and not by the window of HTTP/2: half a message must not hold up another.
+        # Memory is bounded here instead of by the HTTP/2 window: half a message must not block another.
         self._http.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         incoming = self._incoming.get(event.stream_id)
         if incoming is None:
@@ -513,11 +510,11 @@ class CheckConnection(asyncio.Protocol):
             self._send_failure(stream, error.code, error.text)
             return
         call = self._calls[stream] = Call(self, stream, incoming.secret, message)
-        # Looked up for every call: a connection may live longer than a configuration.
+        # Looked up for every call: a connection may outlive a configuration.
         self._server.handle(call)
 
     def _forget(self, stream: int) -> None:
-        """The other side has taken a call back."""
+        """Handle the cancellation of a call."""
         self._drop_incoming(stream)
         self._forget_blocked(stream)
         call = self._calls.pop(stream, None)
@@ -528,11 +525,11 @@ class CheckConnection(asyncio.Protocol):
             self._end(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _refuse(self, stream: int, code: int, text: bytes) -> None:
-        """Answer a call before all of it has come."""
+        """Fail a call before all of it has arrived."""
         if self._drop_incoming(stream) is not None:
             self._send_failure(stream, code, text)
             with suppress(ProtocolError):
-                # What follows is not looked at. Where nothing follows, the call is over already.
+                # What follows is ignored. If nothing follows, the call has ended already.
                 self._http.reset_stream(stream, ErrorCodes.NO_ERROR)
 
     def _drop_incoming(self, stream: int) -> _Incoming | None:
@@ -541,17 +538,17 @@ class CheckConnection(asyncio.Protocol):
             self._kept.add(-CALL_BYTES - len(incoming.data))
         return incoming
 
-    # --- answers ---
+    # --- responses ---
 
     def _send_failure(self, stream: int, code: int, text: bytes) -> None:
         headers = [(b":status", b"200"), _CONTENT_TYPE, (b"grpc-status", b"%d" % code), (b"grpc-message", text)]
         self._answered += 1
-        # It may have been taken back.
+        # The call may have been cancelled.
         with suppress(ProtocolError):
             self._http.send_headers(stream, headers, end_stream=True)
 
     def _send_blocked(self, stream: int) -> None:
-        """Send as much of an answer as the other side has room for, and its end after the last part."""
+        """Send as much of a response as the peer's window permits, and the trailers after the last part."""
         data = self._blocked.get(stream)
         if data is None:
             return
@@ -579,7 +576,7 @@ class CheckConnection(asyncio.Protocol):
             self._set_deadline()
 
     def _end(self, error: ErrorCodes) -> None:
-        """Say that the connection ends, and why; calls that are open are cut off."""
+        """Close the connection with *error*. Open calls are aborted."""
         if not self.transport.is_closing():
             self._http.close_connection(error)
             self._flush()
@@ -598,14 +595,17 @@ class CheckConnection(asyncio.Protocol):
         elif self._blocked:
             self.deadline = min(self.deadline, self.loop.time() + self._limits.body_timeout)
         elif self._calls:
-            # Decisions have a time limit of their own.
+            # Decisions have their own timeout.
             self.deadline = _NEVER
         else:
             self.deadline = self.loop.time() + self._limits.idle_timeout
 
 
 class CheckServer:
-    """What the connections of the gRPC listener share. A reload changes `handle`, and `limits` for new connections."""
+    """State shared by the connections of the gRPC listener.
+
+    A reload changes `handle`, and `limits` for new connections.
+    """
 
     __slots__ = ("connections", "handle", "kept", "limits", "loop", "outbox", "queue")
 
@@ -622,9 +622,9 @@ class CheckServer:
         self.connections: set[CheckConnection] = set()
         self.kept = KeptInAll()
         self.outbox = Outbox(loop)
-        # What the listeners of a worker share.
+        # Shared by the listeners of a worker.
         self.queue = queue or FairQueue(loop)
 
     def connection(self) -> CheckConnection:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return CheckConnection(self)

@@ -1,11 +1,11 @@
-"""The headers of an allowing answer: who the user is, for the upstream. Pure.
+"""Response headers that identify the user to the upstream. Pure.
 
-Called by `carried` once for each plan, and for the cookies once for each answer. Every header about the user is always
-there, empty if there is nothing to say: proxies copy what they find, and a header that is missing would leave the
-client's in its place. An answer holds nothing else: some proxies copy everything.
+Every identity header is always present, empty if it has no value: proxies copy the headers they find, and a missing one
+would leave the client's. A response contains no other headers, because some proxies copy everything.
 
-Groups, and the values of an extra field, go as one line each where the proxy keeps several lines; else they are joined
-by commas into one, in which ``%``, ``,``, spaces and everything that is not visible ASCII are percent-encoded as UTF-8.
+Groups, and the values of an extra field, have one line each if the proxy preserves repeated lines. Otherwise they are
+joined by commas into one line, in which ``%``, ``,``, spaces and all characters except visible ASCII are
+percent-encoded as UTF-8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NO_ASSERTION = ASSERTION + b": \r\n"
 
 
 def identity_answer(user: UserInfo, dialect: ProxyDialect, extra_keys: Sequence[str]) -> bytes:
-    """The lines that say who *user* is, or `NOBODY`; raises `BadHeader` for a name that a header cannot carry."""
+    """Return the header lines for *user*, or `NOBODY`. Raises `BadHeader` for a name that a header cannot contain."""
     extra = dict(user.extra)
     lines = [_line_or_empty(NAMES.user, user.username), _line_or_empty(NAMES.uid, user.uid)]
     lines += _lines(NAMES.group, user.groups, dialect)
@@ -40,31 +40,32 @@ def identity_answer(user: UserInfo, dialect: ProxyDialect, extra_keys: Sequence[
 
 
 def answer_names(extra_keys: Sequence[str], *, assertion: bool = False) -> list[str]:
-    """The names of the headers that tell the user, in the order of the answer."""
+    """Return the names of the identity headers, in the order of the response."""
     names = [NAMES.user, NAMES.uid, NAMES.group, *(NAMES.extra_prefix + key for key in extra_keys)]
     return [*names, ASSERTION.decode()] if assertion else names
 
 
 def cookies_answer(cookies: bytes, dialect: ProxyDialect) -> bytes:
-    """The line with the *cookies* that the upstream gets.
+    """Return the line with the *cookies* for the upstream.
 
-    Where there are none, most proxies need no line: theirs is taken out in any case, and the upstream gets none.
+    Without cookies most proxies need no line: they remove the client's in any case, and the upstream gets none.
     """
     return dialect.cookies + b": " + cookies + b"\r\n" if cookies or dialect.keeps_absent else b""
 
 
 def join_values(values: Sequence[str]) -> str:
-    """Several values as one header; `split_values` is its inverse."""
+    """Join several values into one header. The inverse of `split_values`."""
     return ",".join(quote(value, safe=_PLAIN) for value in values)
 
 
 def split_values(header: str) -> tuple[str, ...]:
-    """The values of a header that `join_values` has made."""
+    """Split a header that `join_values` has made."""
     return tuple(unquote(part, errors="strict") for part in header.split(",")) if header else ()
 
 
 def _lines(name: str, values: Sequence[str], dialect: ProxyDialect) -> list[bytes]:
-    # Also where they are joined: what our own proxy cannot tell, no door tells.
+    # Validate every value even if they are joined: a value that the built-in proxy would reject must be rejected here
+    # too.
     lines = [header_line(name, value) for value in values]
     if dialect.repeats_lines and lines:
         return lines

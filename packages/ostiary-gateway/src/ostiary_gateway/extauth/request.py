@@ -1,8 +1,7 @@
-"""The request that a proxy will forward, read from its question. Pure.
+"""The request that a proxy will forward, parsed from its forward-auth query. Pure.
 
-Called by the handler for a question whose sender has proved to be the proxy. Each kind of proxy has its fixed sources
-(`dialects`); what else the client may have sent about its request is not looked at. A source that is missing, or there
-twice, is a mistake in the proxy's configuration. A value that no request of ours could have is the client's mistake.
+Each kind of proxy has fixed sources (`dialects`); other headers of the client are ignored. A missing or duplicate
+source is an error in the proxy's configuration. A value that our own listener would reject is an error of the client.
 """
 
 from __future__ import annotations
@@ -14,34 +13,34 @@ from ostiary_gateway.extauth.dialects import FORWARDED_FOR, ProxyDialect
 from ostiary_gateway.http1.headers import Headers
 from ostiary_gateway.http1.request_head import NOT_SERVED, UPGRADES, RequestHead, RequestRefused
 
-# The methods that our own listener reads, which are those of httptools.
+# The methods that our own listener accepts, which are those of httptools.
 METHODS = frozenset(
     b"DELETE GET HEAD POST PUT CONNECT OPTIONS TRACE COPY LOCK MKCOL MOVE PROPFIND PROPPATCH SEARCH UNLOCK BIND REBIND"
     b" UNBIND ACL REPORT MKACTIVITY CHECKOUT MERGE M-SEARCH NOTIFY SUBSCRIBE UNSUBSCRIBE PATCH PURGE MKCALENDAR LINK"
     b" UNLINK SOURCE QUERY".split()
 )
-# What the printed configuration says of a body without an announced length.
+# Sent by the printed configuration for a body without an announced length.
 UNKNOWN_LENGTH = b"unknown"
-# About the question's own connection, and not about the request that it is about.
+# Headers of the query's own connection, not of the request that it describes.
 _OWN = frozenset((b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"expect"))
 
 
 class BadQuestion(Exception):
-    """The proxy does not say what its kind must say. The message is for the operator, and quotes nothing."""
+    """The proxy omitted required data. The message is for the operator, and quotes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedRequest:
-    """What the proxy was asked for. `address` is who is connected to it; empty if it does not tell."""
+    """The request of the proxy's client. `address` is the client's; empty if the proxy does not send it."""
 
     head: RequestHead
     address: str
 
 
 def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: bytes) -> CarriedRequest:
-    """The request that *question* is about; *behind_door* is its target from the end of the door's own path on.
+    """Return the request that *question* describes. *behind_door* is the target after the endpoint's own path.
 
-    Raises `BadQuestion`, and `RequestRefused` for what would be refused by our own listener, too.
+    Raises `BadQuestion`, and `RequestRefused` for what our own listener would reject too.
     """
     values, others = _split(dialect, question.headers)
     head = RequestHead()
@@ -51,7 +50,7 @@ def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: b
     head.host = values.get(dialect.host, b"") if dialect.host else question.host
     head.upgrade = values.get(dialect.upgrade, b"").lower()
     length = values.get(dialect.length, b"")
-    # Where nobody says how long the body is, it may have any length, as if it came in chunks.
+    # Without a length the body may have any length, like a chunked one.
     head.chunked = not dialect.length or length == UNKNOWN_LENGTH
     head.content_length = int(length) if length.isdigit() and len(length) < 19 else None
     address, claimed = _addresses(values[dialect.address], dialect.address) if dialect.address else ("", b"")
@@ -64,7 +63,7 @@ def carried_request(dialect: ProxyDialect, question: RequestHead, behind_door: b
 
 
 def _split(dialect: ProxyDialect, headers: Headers) -> tuple[dict[bytes, bytes], Headers]:
-    """What the proxy says, by name, and the client's own headers."""
+    """Return the values that the proxy set, by name, and the client's own headers."""
     sources = dialect.sources
     values: dict[bytes, bytes] = {}
     others: Headers = []
@@ -83,7 +82,7 @@ def _split(dialect: ProxyDialect, headers: Headers) -> tuple[dict[bytes, bytes],
 
 
 def _addresses(value: bytes, name: bytes) -> tuple[str, bytes]:
-    """Who is connected to the proxy, which it writes last; and what stands before that, which others have said."""
+    """Return the address of the proxy's client, which is the last entry, and the unverified entries before it."""
     before, _, last = value.rpartition(b",")
     try:
         return str(ip_address(last.strip(b" \t").decode("latin-1"))), before.strip(b" \t")
@@ -92,7 +91,10 @@ def _addresses(value: bytes, name: bytes) -> tuple[str, bytes]:
 
 
 def check_carried(head: RequestHead, length: bytes) -> None:
-    """Raise `RequestRefused` for what our own listener would refuse; *length* is that of the body, as it was said."""
+    """Raise `RequestRefused` for what our own listener would reject.
+
+    *length* is the body's content length as it was sent.
+    """
     is_no_length = bool(length) and not head.chunked and head.content_length is None
     if head.method not in METHODS or not head.host or is_no_length:
         raise RequestRefused(400, "the request cannot be understood")
@@ -103,6 +105,6 @@ def check_carried(head: RequestHead, length: bytes) -> None:
 
 
 def _refuse_joined(headers: Headers) -> None:
-    """Two users to be would be one with a comma in the name, and two groups one: nobody may decide on those."""
+    """Reject joined Impersonate headers: two users would become one with a comma in the name, and two groups one."""
     if any(name.lower().startswith(b"impersonate") and b"," in value for name, value in headers):
         raise RequestRefused(400, "through this proxy an Impersonate header comes once, and without a comma")

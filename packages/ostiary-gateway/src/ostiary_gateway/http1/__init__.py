@@ -1,1 +1,1 @@
-"""The connection code: HTTP/1.1 from the client, and to the upstream."""
+"""HTTP/1.1: connections from clients and to upstreams."""

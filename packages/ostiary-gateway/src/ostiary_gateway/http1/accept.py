@@ -1,7 +1,4 @@
-"""Whether a request comes from a browser, by its ``Accept`` header. Pure.
-
-Called wherever an answer is a page for a person or a ``Status`` for a program.
-"""
+"""Code shared by connections and pages: detection of browsers by ``Accept``, and TLS handshakes that are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ _QUALITY = re.compile(r"\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*")
 
 
 def prefers_html(accept: str) -> bool:
-    """Only browsers name ``text/html``, and prefer it."""
+    """Whether the client prefers HTML. Only browsers accept ``text/html`` and prefer it."""
     qualities = dict(_parse_accept(accept))
     html = qualities.get("text/html", 0.0)
     return html > 0 and html >= qualities.get("application/json", 0.0)
@@ -28,30 +25,27 @@ def _parse_accept(header: str) -> list[tuple[str, float]]:
     return kinds
 
 
-# TLS as both kinds of connections speak it: handshakes are counted, and what follows them takes a shorter way.
-#
-# The event loop calls `do_handshake` until it is through, and after that `read`, `write` and `pending` for every
-# request.
+# TLS for both kinds of connections.
 
 FULL, RESUMED, FAILED = "full", "resumed", "failed"
 
 
-# Told how a handshake ended: full, resumed or failed.
+# Called with the result of a handshake: full, resumed or failed.
 OnHandshake = Callable[[str], None]
 
 
 def count_nothing(result: str) -> None:
-    """For connections that nobody counts."""
+    """Default of `on_handshake`: do nothing."""
 
 
 class CountingContext(ssl.SSLContext):
-    """A context whose connections tell `on_handshake` how their handshakes ended."""
+    """A TLS context whose connections report the result of their handshakes to `on_handshake`."""
 
     on_handshake: OnHandshake = staticmethod(count_nothing)
 
 
 class CountedHandshake(ssl.SSLObject):
-    """The TLS of one connection."""
+    """The TLS of one connection. The event loop calls `do_handshake` until it succeeds."""
 
     def do_handshake(self) -> None:
         context = self.context
@@ -72,9 +66,9 @@ class CountedHandshake(ssl.SSLObject):
 
 
 def use_directly(tls: ssl.SSLObject) -> None:
-    """Let the event loop call the C functions of *tls*, without the Python functions of `ssl` around them.
+    """Let the event loop call the C functions of *tls* directly, without the Python wrappers of `ssl`.
 
-    It looks them up at the object once, and calls them for every request.
+    The event loop looks them up once per object, and calls them for every request.
     """
     inner = getattr(tls, "_sslobj", None)
     for name in ("read", "write", "pending"):

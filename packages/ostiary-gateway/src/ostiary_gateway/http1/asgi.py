@@ -1,8 +1,4 @@
-"""Lets an ASGI application answer an exchange.
-
-Called by `doors.admin_api`. Buffers the request and streams the answer. What ASGI cannot carry (upgrades, raw paths)
-never gets here.
-"""
+"""Serve an exchange with an ASGI application. The request is buffered, the response streamed."""
 
 from __future__ import annotations
 
@@ -29,9 +25,9 @@ async def serve(
     state: dict[str, object],
     headers: Headers,
 ) -> int:
-    """Let *application* answer; returns the status that was sent. *headers* are added to the answer.
+    """Call *application* and return the status that was sent. *headers* are added to the response.
 
-    *state* reaches the application as ``request.state``. Raises `BodyTooLarge` or `ClientGone` before it is called.
+    *state* is available to the application as ``request.state``. Raises `BodyTooLarge` or `ClientGone` before the call.
     """
     body = await read_body(exchange, limit)
     bridge = _Bridge(exchange, body, headers)

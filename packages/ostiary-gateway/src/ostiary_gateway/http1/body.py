@@ -1,7 +1,4 @@
-"""Reads a request's whole body.
-
-Called for the few requests that the gateway answers itself, or must look into.
-"""
+"""Request bodies: reading a complete body, and limits on how bodies arrive."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from ostiary_gateway.http1.request_head import RequestRefused, ServerLimits
 
 
 class BodyTooLarge(Exception):
-    """The body is larger than anything this address is sent."""
+    """The body exceeds the limit of this endpoint."""
 
 
 class ClientGone(Exception):
-    """The client has hung up."""
+    """The client disconnected."""
 
 
 async def read_body(exchange: Exchange, limit: int) -> bytes:
-    """The body; raises `BodyTooLarge` beyond *limit* bytes and `ClientGone` when the client hangs up."""
+    """Read the complete body; raises `BodyTooLarge` above *limit* bytes and `ClientGone` if the client disconnects."""
     if exchange.request.content_length is not None and exchange.request.content_length > limit:
         raise BodyTooLarge
     reader = BodyReader(limit, exchange.connection.loop)
@@ -33,7 +30,7 @@ async def read_body(exchange: Exchange, limit: int) -> bytes:
 
 
 class BodyReader:
-    """Collects a body. Afterwards it still notices a client that hangs up."""
+    """Collects a body. Still notices a disconnect afterwards."""
 
     __slots__ = ("_limit", "_parts", "_size", "body_read")
 
@@ -69,26 +66,22 @@ class BodyReader:
             self.body_read.set_exception(error)
 
 
-# Bounds on how a request's body arrives: how slowly, and in how many small chunks.
-#
-# Made by `http1.server` for each request that has a body. The pieces of one read are handed on together: a body of many
-# tiny chunks costs little more than one of few large ones, and both the number of chunks and what stands between them
-# are bounded. A body must come at a least rate, and be there after a time; while we do not read, no time passes.
-
-# So many chunks at any rate, one more for each so many bytes of data, and so many more a second: for a program that
-# sends what somebody types, a chunk a key.
+# Chunks allowed in any case, bytes of data per additional chunk, and additional chunks per second: an interactive
+# client may send one chunk per key press.
 FREE_CHUNKS = 4096
 CHUNK_BYTES = 16
 CHUNKS_PER_SECOND = 100
-# What stands between the data (sizes, extensions): so much at any rate, and so many bytes for each byte of data.
+# Chunk sizes and extensions: bytes allowed in any case, and bytes per byte of data.
 FREE_OVERHEAD = 64 * 1024
 OVERHEAD_RATIO = 16
 
 
 class IncomingBody:
-    """One request's body on its way; `received` bytes of data have come. Times are the event loop's.
+    """A request body being received: enforces a minimum rate, a total time and a limit on small chunks.
 
-    The methods that check raise `RequestRefused`.
+    `received` is the number of data bytes. The pieces of one read are delivered together, so that a body of many tiny
+    chunks costs little more than one of few large chunks. While reading is paused, no time passes. Times are those of
+    the event loop. The checks raise `RequestRefused`.
     """
 
     __slots__ = (
@@ -117,14 +110,14 @@ class IncomingBody:
         self._wire = 0
 
     def add(self, piece: bytes) -> None:
-        """The next piece of what is being read."""
+        """Add a piece of the current read."""
         self._pieces.append(piece)
         self.received += len(piece)
         if len(self._pieces) > self._allowed:
             self._check_chunks()
 
     def take(self) -> bytes:
-        """All pieces that came since the last time, as one."""
+        """Return the pieces since the last call, joined."""
         pieces, self._pieces = self._pieces, []
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._chunks += len(pieces)
@@ -133,7 +126,7 @@ class IncomingBody:
         return data
 
     def after_read(self, size: int, now: float) -> None:
-        """One read, of *size* bytes, is over."""
+        """Check the limits after a read of *size* bytes."""
         self._wire += size
         if self._chunked:
             if self._wire - self.received > FREE_OVERHEAD + OVERHEAD_RATIO * self.received:
@@ -142,11 +135,11 @@ class IncomingBody:
             self._allowed = self._allowed_chunks()
 
     def _allowed_chunks(self) -> int:
-        """How many more there may be, beside those that were taken."""
+        """Return the number of additional chunks that are allowed."""
         return FREE_CHUNKS + self.received // CHUNK_BYTES + self._by_time - self._chunks
 
     def _check_chunks(self) -> None:
-        # The data that came with this read counts as well.
+        # Includes the data of this read.
         self._allowed = self._allowed_chunks()
         if self._chunked and len(self._pieces) > self._allowed:
             raise RequestRefused(400, "the request's body has too many small chunks")
@@ -154,18 +147,18 @@ class IncomingBody:
     # --- time ---
 
     def deadline(self, now: float) -> float:
-        """When the client is too late: with the next piece, on average, or with the whole."""
+        """Return when the client is late: with the next piece, with the minimum rate, or in total."""
         limits = self._limits
         least = limits.body_timeout + (self.received / limits.body_rate if limits.body_rate else float("inf"))
         return min(now + limits.body_timeout, self._began + min(least, limits.body_total))
 
     def restart(self, now: float) -> None:
-        """Count the time from now on: only now has the request's turn come, or was the client told to continue."""
+        """Restart the time: the request's turn has come, or the client was sent a 100 Continue."""
         self._began = now
         self._paused_at = None
 
     def pause(self, now: float) -> None:
-        """We stop reading; until `resume`, no time passes for the client."""
+        """Suspend the time until `resume`, because reading is paused."""
         if self._paused_at is None:
             self._paused_at = now
 

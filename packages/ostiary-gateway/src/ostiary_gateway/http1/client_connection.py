@@ -1,7 +1,7 @@
-"""One connection to an upstream: sends one request at a time and reads its answer strictly.
+"""A connection to an upstream: sends one request at a time and parses the response strictly.
 
-Opened by `client.pool`. The connection goes back to the pool only after an answer that was complete and well formed;
-after anything else nobody can say whose bytes come next, so it is closed.
+It returns to the pool only after a complete, well-formed response. After anything else the boundaries of the next
+response are uncertain, so it is closed.
 """
 
 from __future__ import annotations
@@ -37,38 +37,32 @@ from ostiary_gateway.http1.response import (
 )
 from ostiary_gateway.http1.write_coalescer import Outbox, OutgoingTransport
 
-# Where an upstream listens, and how its certificate is checked.
-#
-# Made by `upstream.upstreams` from the configuration; a pool opens its connections there.
-
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAddress:
-    """Where an upstream listens: host and port, and TLS with the name to check, or the path of a Unix socket."""
+    """The address of an upstream: host and port, and TLS with the name to verify, or the path of a Unix socket."""
 
     host: str
     port: int
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
     unix_path: str | None = None
-    # SHA-256 of the certificates (DER, in hex) that this upstream may have; none: any that the authority signed.
+    # SHA-256 (hex) of the accepted DER certificates; empty: any certificate of the authority.
     pins: frozenset[str] = frozenset()
 
 
-# TLS with one upstream, which resumes the session of the connection before.
-#
-# Made by `upstream.upstreams`, one for each address: another certificate of ours, another authority or another upstream
-# has another context, and a session never gets from one to the other. The certificate of the upstream is checked in
-# full handshakes only, so a session is good for so long after one, and no longer than the certificate.
+# TLS session resumption, per address: another client certificate, CA or upstream has another context, and sessions are
+# never shared. Only full handshakes verify the upstream's certificate, so the resumption time is limited, also by the
+# expiry of the certificate.
 
-# How long after a full handshake its session, and those that follow from it, are resumed.
+# How long after a full handshake its session and the following ones may be resumed, in seconds.
 MOST_SECONDS = 3600.0
 
 
 class UpstreamTls(CountedHandshake):
-    """The TLS of one connection. `good_until` is up to when its session may be resumed, in Unix time."""
+    """The TLS of one connection. Its session may be resumed until `good_until`, in Unix time."""
 
-    # Until the handshake is through, that of the session which it would resume.
+    # During the handshake, that of the session to resume.
     good_until = 0.0
 
     def do_handshake(self) -> None:
@@ -78,13 +72,13 @@ class UpstreamTls(CountedHandshake):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError:
-            # Perhaps because of the session: the next handshake is a full one.
+            # Possibly caused by the session: make the next handshake a full one.
             context.forget_session()
             raise
         context.note_handshake(self)
 
     def keep_session(self) -> None:
-        """The connection ends: what its session is now can be resumed by the next one."""
+        """Store the final session of a closing connection, to be resumed by the next one."""
         self._context.keep_session(self)
 
     @property
@@ -95,14 +89,14 @@ class UpstreamTls(CountedHandshake):
 
 
 class UpstreamContext(SealedContext, CountingContext):
-    """The context of one upstream."""
+    """The TLS context of one upstream."""
 
     sslobject_class = UpstreamTls
     _clock: Clock | None = None
     _session: ssl.SSLSession | None = None
     _good_until = 0.0
-    # The connection that was opened last. Its session is asked for when it is wanted: with TLS 1.3 what can be resumed
-    # comes after the handshake, and may be replaced at any time.
+    # The latest connection. Its session is read when it is needed: TLS 1.3 sends tickets after the handshake and may
+    # replace them at any time.
     _latest: ReferenceType[UpstreamTls] | None = None
 
     def wrap_bio(
@@ -121,11 +115,11 @@ class UpstreamContext(SealedContext, CountingContext):
         return wrapped
 
     def resume_sessions(self, clock: Clock) -> None:
-        """From now on sessions are resumed, for as long as *clock* says."""
+        """Enable session resumption. *clock* measures the resumption time."""
         self._clock = clock
 
     def keep_session(self, tls: UpstreamTls) -> None:
-        """Keep the session of *tls*, if that is the latest one."""
+        """Store the session of *tls*, if it is the latest one."""
         if self._latest is not None and self._latest() is tls:
             self._keep_latest()
 
@@ -133,10 +127,10 @@ class UpstreamContext(SealedContext, CountingContext):
         self._session, self._latest = None, None
 
     def note_handshake(self, tls: UpstreamTls) -> None:
-        """*tls* is established."""
+        """Record an established connection."""
         if self._clock is None:
             return
-        # Of a resumed one nothing was checked again: its time goes on.
+        # A resumption verifies nothing, so it does not extend the time.
         if not tls.session_reused:
             tls.good_until = min(self._clock.now().timestamp() + MOST_SECONDS, _expiry(tls))
         self._keep_latest()
@@ -153,13 +147,13 @@ class UpstreamContext(SealedContext, CountingContext):
     def _keep_latest(self) -> None:
         tls = None if self._latest is None else self._latest()
         session = None if tls is None else tls.session
-        # Without an id it cannot be resumed: the ticket has not come yet.
+        # A session without an id is not resumable: its ticket has not arrived yet.
         if tls is not None and session is not None and session.id:
             self._session, self._good_until = session, tls.good_until
 
 
 def _expiry(tls: ssl.SSLObject) -> float:
-    """When the certificate of the other side expires, in Unix time; 0 if it was not checked."""
+    """Return the expiry of the peer's certificate in Unix time; 0 if it was not verified."""
     certificate = tls.getpeercert()
     return ssl.cert_time_to_seconds(str(certificate["notAfter"])) if certificate else 0.0
 
@@ -168,33 +162,33 @@ log = logging.getLogger("ostiary.gateway")
 
 MOST_HEADERS = 256
 MOST_INTERIM = 8
-# Of a head, or of trailers, as long as they are not complete.
+# Maximum size of an incomplete head, or of incomplete trailers.
 LARGEST_HEAD = 256 * 1024
 _VERSIONS = frozenset(("1.1", "1.0"))
 _NEVER = float("inf")
-# Beyond 100, 102 and 103 httptools looks for a body, so what follows another 1xx cannot be told from one.
+# For other 1xx codes httptools expects a body, so the next response could be read as a body.
 _INTERIM = frozenset((100, 101, 102, 103))
 
 
 class ConnectionOwner(Protocol):
-    """The pool, as one of its connections sees it."""
+    """The pool, as seen by its connections."""
 
     outbox: Outbox
     answer_headers: AnswerHeaders
     whole_answers: WholeAnswers
 
     def now(self) -> float:
-        """The event loop's time."""
+        """Return the time of the event loop."""
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """The answer is complete, and the connection can take another request."""
+        """Return a connection after a complete response: it can take another request."""
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """The connection is closed, or serves something else."""
+        """Remove a connection that was closed or detached."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to an upstream. `deadline` is when the pool's owner gives up waiting, by the loop's clock."""
+    """A connection to an upstream. The pool's tick fails the request at `deadline`, in the loop's time."""
 
     __slots__ = (
         "_answered",
@@ -235,17 +229,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._header_names = pool.answer_headers
         self._framing_of = pool.answer_headers.framing
         self._read_whole = pool.whole_answers.read
-        # What it was opened with: a pool that has moved on does not use it for another request.
+        # The address it was opened for. After the pool has moved on, it takes no more requests.
         self.address: UpstreamAddress | None = None
-        # Set by the event loop before anything else happens.
+        # Set by the event loop first.
         self.transport: OutgoingTransport
         self._tls: object = None
         self.receiver: ResponseHandler | None = None
         self.reused = False
         self.deadline = _NEVER
-        # How long to wait for more of an answer once it has begun.
+        # How long to wait for more data of a response after it has begun.
         self.patience = _NEVER
-        # Whether all of the request was written. Before that, what is written next would be taken for its body.
+        # Whether the request was written completely. Until then, the upstream would read anything written as its body.
         self.request_complete = True
         self.paused = False
         self._parser = httptools.HttpResponseParser(self)
@@ -270,10 +264,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._keep_alive = False
         self._until_close = False
 
-    # --- the sender of a request calls these ---
+    # --- called by the sender of a request ---
 
     def send(self, head: bytes, receiver: ResponseHandler, *, is_head: bool) -> None:
-        """Begin a request; its answer goes to *receiver*."""
+        """Begin a request; its response goes to *receiver*."""
         self.receiver = receiver
         self._is_head = is_head
         self.transport.write(head)
@@ -282,7 +276,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.write(data)
 
     def pause(self) -> None:
-        """Stop reading: the receiver does not keep up. The upstream is not blamed for the time that takes."""
+        """Stop reading, because the receiver does not keep up. The timeout is suspended."""
         self.paused = True
         self.deadline = _NEVER
         self.transport.pause_reading()
@@ -294,29 +288,29 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def abandon(self) -> None:
-        """Close at once: the answer is no longer wanted."""
+        """Close immediately: the response is no longer wanted."""
         self.receiver = None
         self.deadline = _NEVER
         self._pool.forget(self)
         self.transport.abort()
 
     def detach(self) -> None:
-        """Leave the pool: the connection serves a tunnel from here on."""
+        """Leave the pool: the connection is used for a tunnel."""
         self.receiver = None
         self.deadline = _NEVER
         self._pool.forget(self)
 
-    # --- the event loop calls these ---
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._pool.outbox)
-        # Held here: when the connection is lost, the transport may not know it any more.
+        # Stored here: when the connection is lost, the transport may no longer have it.
         self._tls = transport.get_extra_info("ssl_object")
 
     def data_received(self, data: bytes) -> None:
         receiver = self.receiver
         if receiver is None:
-            # Unsolicited bytes must not become the answer to the next request.
+            # Unsolicited data must not become the response to the next request.
             self.abandon()
             return
         if not self._answered:
@@ -324,7 +318,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self.request_complete and not self._is_head:
                 answer = self._read_whole(data)
                 if answer is not None:
-                    # The parser has seen nothing of it. The connection goes back first: see `_complete`.
+                    # The parser has not seen the response. Return the connection first: see `_complete`.
                     self.receiver = None
                     self._answered = False
                     if self.paused:
@@ -333,7 +327,7 @@ class UpstreamConnection(asyncio.Protocol):
                     self._pool.give_back(self)
                     receiver.response_whole(*answer)
                     return
-            # Asking the parser for the version costs more than looking, and nearly all begin like this.
+            # Querying the parser for the version costs more than this check, which nearly all responses pass.
             self._check_version = not data.startswith(b"HTTP/1.")
         self._fed_body = False
         self._last_part = b""
@@ -347,10 +341,10 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail_unreadable(error)
                 return
             self._poisoned = True
-        # Another one may have taken its place.
+        # A callback may have replaced the receiver.
         receiver = self.receiver
         if receiver is None:
-            # It was given up while these bytes were read.
+            # Abandoned while these bytes were parsed.
             return
         if self._ended:
             self._poisoned = self._poisoned or self._goes_on_after(data)
@@ -371,7 +365,7 @@ class UpstreamConnection(asyncio.Protocol):
         receiver, self.receiver = self.receiver, None
         self.deadline = _NEVER
         self._pool.forget(self)
-        # The two refer to each other: let go of, all that belongs to the connection is freed at once.
+        # Parser and connection reference each other. Break the cycle to free them without the garbage collector.
         del self._parser
         tls, self._tls = self._tls, None
         if isinstance(tls, UpstreamTls):
@@ -392,14 +386,14 @@ class UpstreamConnection(asyncio.Protocol):
             self.receiver.upstream_ready()
 
     def time_out(self) -> None:
-        """Fail because `deadline` has passed; called by the pool's tick."""
+        """Fail because `deadline` has passed. Called by the pool's tick."""
         self._fail("it did not answer in time", FailureKind.TIMEOUT)
 
-    # --- httptools calls these ---
+    # --- called by httptools ---
 
     def on_message_begin(self) -> None:
         if self._ended:
-            # More than the one answer: this one is given, and the connection is not used again.
+            # Unsolicited second response: deliver the first one, and do not reuse the connection.
             self._poisoned = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -436,8 +430,8 @@ class UpstreamConnection(asyncio.Protocol):
         assert receiver is not None
         if self._is_head or status in (204, 304):
             framing = NO_BODY
-            # It must have no body, and announces one. If the upstream sends it all the same, later, its bytes would be
-            # taken for the answer to the next request on this connection.
+            # A response that must have no body announces one. If the upstream sends it later, it would be read as the
+            # response to the next request on this connection.
             self._poisoned = self._poisoned or self._announces_body
         elif self._encoded:
             framing = CHUNKED
@@ -449,7 +443,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.deadline = _NEVER
         receiver.response_head(status, self._headers, framing)
         if self._is_head:
-            # httptools would wait for the body that a HEAD announces and never gets.
+            # httptools would wait for the announced body, which a response to HEAD does not have.
             self._keep_alive = self._parser.get_http_version() == "1.1" and not _announces_close(self._headers)
             self._ended = True
             self._parser = httptools.HttpResponseParser(self)
@@ -465,16 +459,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._ended:
-            # A HEAD's, which had ended for us already.
+            # A response to HEAD, which has already ended.
             return
         if self._status == 101:
-            # Its headers are wanted when the parser has stopped: see `switch_headers`.
+            # `switch_headers` needs the headers after the parser has stopped.
             return
         if self._status < 200:
             self._deliver_interim()
             return
-        # Read here: the parser forgets it once the message is over. HTTP/1.0 has no chunks, so an upstream that sends
-        # them there cannot be relied on for where they end.
+        # Read now: the parser resets it after the message. HTTP/1.0 has no chunks, so an upstream that sends them
+        # cannot be trusted with their end.
         self._keep_alive = self._parser.should_keep_alive() and not (
             self._encoded and self._parser.get_http_version() != "1.1"
         )
@@ -487,14 +481,14 @@ class UpstreamConnection(asyncio.Protocol):
         return self._encoded or bool(self._length)
 
     def _goes_on_after(self, data: bytes) -> bool:
-        """Whether *data*, with which the answer ended, has empty lines after it: the parser skips those in silence."""
+        """Whether *data*, the end of a response, is followed by empty lines, which the parser skips silently."""
         if self._last_part and not self._encoded:
             return not data.endswith(self._last_part)
-        # A head and the end of chunks end alike.
+        # A head and the last chunk end alike.
         return len(data) >= 4 and (not data.endswith(b"\r\n\r\n") or data.endswith(b"\r\n\r\n\r\n"))
 
     def _deliver_interim(self) -> None:
-        """Deliver an interim answer. What it says about its length must not be taken for the final answer's."""
+        """Deliver an interim response. Its length headers must not apply to the final response."""
         self._interim += 1
         if self._interim > MOST_INTERIM:
             raise UpstreamLost("it sent too many interim responses", answered=True)
@@ -506,7 +500,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.receiver.response_informational(self._status, headers)
 
     def _count_unfinished(self, size: int) -> None:
-        """Bytes of a head, or of trailers, whose lines are not complete yet: httptools keeps them all."""
+        """Count the bytes of incomplete lines of a head or of trailers: httptools buffers them without a limit."""
         self._unfinished_bytes += size
         if self._unfinished_bytes > LARGEST_HEAD:
             self._fail("its answer has a head that is too large")
@@ -518,7 +512,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._fail(str(cause) if isinstance(cause, UpstreamLost) else "its answer is not HTTP")
 
     def _complete(self, receiver: ResponseHandler) -> None:
-        """Deliver the end of the answer. The connection goes back first, so that the next request finds it."""
+        """Deliver the end of the response.
+
+        The connection returns to the pool first, so that the next request finds it.
+        """
         self.receiver = None
         self.deadline = _NEVER
         trailers = self._trailers
@@ -550,7 +547,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def switch_headers(self) -> Headers:
-        """The headers of the 101."""
+        """Return the headers of the 101."""
         return self._headers
 
 
@@ -558,15 +555,13 @@ def _announces_close(headers: Headers) -> bool:
     return any(name.lower() == b"connection" and b"close" in value.lower() for name, value in headers)
 
 
-# Opens one connection to an upstream, and says in plain words why that failed.
-#
-# Called by `client.pool`. Checks the pinned certificates of an address before anything is sent.
-
-
 async def dial(
     address: UpstreamAddress, loop: asyncio.AbstractEventLoop, make_connection: Callable[[], UpstreamConnection]
 ) -> UpstreamConnection:
-    """A new connection to *address*; raises what the event loop raises, and `OSError` for a foreign certificate."""
+    """Open a connection to *address* and verify its pins before anything is sent.
+
+    Raises the errors of the event loop, and `OSError` for a certificate that matches no pin.
+    """
     if address.unix_path is not None:
         _, connection = await loop.create_unix_connection(make_connection, address.unix_path)
         return connection
@@ -590,9 +585,9 @@ def _check_pin(connection: UpstreamConnection, pins: frozenset[str]) -> None:
 
 
 def failure_reason(error: Exception) -> str:
-    """Why a connection could not be opened, for the log."""
+    """Return why a connection could not be opened, for the log."""
     if isinstance(error, OstiaryError):
-        # Of our own key, which has to sign in the handshake.
+        # An error of the gateway's private key, which signs in the handshake.
         return ": ".join(filter(None, (error.summary, error.cause)))
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate cannot be verified: {error.verify_message}"

@@ -1,7 +1,4 @@
-"""Connections to one upstream: idle ones are kept, and requests wait when all are busy.
-
-Made by `upstream.upstreams`, one per upstream and worker; asked for a connection by whoever sends a request.
-"""
+"""Connection pool for one upstream and worker."""
 
 from __future__ import annotations
 
@@ -14,18 +11,18 @@ from ostiary_gateway.http1.fast_response_parser import NoWholeAnswers, WholeAnsw
 from ostiary_gateway.http1.response import AnswerHeaders, FailureKind, UpstreamLost
 from ostiary_gateway.http1.write_coalescer import Outbox
 
-# Gets the connection, or why there is none; answers whether it is still wanted.
+# Called with the connection, or with the reason why there is none. Returns whether the connection is still wanted.
 Ready = Callable[[UpstreamConnection | None, UpstreamLost | None], bool]
-# Opens a connection: `dial`, or what goes through a proxy.
+# Opens a connection: `dial`, or through a proxy.
 Dial = Callable[
     [UpstreamAddress, asyncio.AbstractEventLoop, Callable[[], UpstreamConnection]], Awaitable[UpstreamConnection]
 ]
 
 
 class Pool:
-    """Connections to one upstream: idle ones are used last in, first out; when all are busy, requests wait in order.
+    """Connections to one upstream. Idle ones are reused last in, first out. When all are busy, requests wait in order.
 
-    Without *shortcuts* every answer goes through the parser.
+    Without *shortcuts* every response goes through httptools.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class Pool:
         self.whole_answers = (WholeAnswers if shortcuts else NoWholeAnswers)(self.answer_headers)
 
     def idle(self) -> UpstreamConnection | None:
-        """An idle connection, at once, or None."""
+        """Return an idle connection, or None."""
         while self._idle:
             connection, _ = self._idle.pop()
             if not connection.transport.is_closing():
@@ -68,7 +65,7 @@ class Pool:
         return None
 
     def acquire(self, ready: Ready, *, fresh: bool = False) -> None:
-        """Call *ready* with a connection, or with why there is none. *fresh*: not one that may have died meanwhile."""
+        """Call *ready* with a connection or an error. *fresh*: not an idle connection, which may have died."""
         if not fresh and (connection := self.idle()) is not None:
             ready(connection, None)
             return
@@ -102,7 +99,7 @@ class Pool:
             self._serve_next()
 
     def tick(self, now: float) -> None:
-        """End what has waited too long; called about once a second."""
+        """Time out connections and waiting requests. Called about once per second."""
         for connection in [c for c in self.connections if c.deadline <= now]:
             connection.time_out()
         stale = [connection for connection, since in self._idle if since + self._idle_timeout <= now]
@@ -114,12 +111,12 @@ class Pool:
             ready(None, UpstreamLost("none of its connections became free in time", answered=False))
 
     def move(self, address: UpstreamAddress) -> None:
-        """Use *address* from the next connection on. What is under way ends on the connection that it has."""
+        """Use *address* for new connections. In-flight requests stay on their connections."""
         self.address = address
         self._close_idle()
 
     def close(self) -> None:
-        """Close the idle connections; busy ones end with their exchanges."""
+        """Close the idle connections. Busy ones are closed when their requests end."""
         self._closed = True
         self._close_idle()
         waiters, self._waiters = self._waiters, deque()
@@ -154,7 +151,7 @@ class Pool:
             connection = await asyncio.wait_for(dialing, self._connect_timeout)
             connection.address = address
             if connection.transport.is_closing():
-                # It was closed before it reached us.
+                # It was closed before this task continued.
                 raise ConnectionAbortedError(0, "it was closed at once")
         except Exception as error:
             kind = FailureKind.TIMEOUT if isinstance(error, TimeoutError) else FailureKind.LOST
@@ -163,7 +160,7 @@ class Pool:
             self._opening -= 1
         if connection is None or failure is not None:
             ready(None, failure)
-            # Its place is free again: a request that waits for one would wait for ever.
+            # A slot is free again: without this call, a waiting request would wait forever.
             self._serve_next()
             return
         self.connections.add(connection)

@@ -1,8 +1,4 @@
-"""One request and its answer.
-
-Made by `http1.server`, which knows when the request has come and whose turn it is; answered by a `Responder`. The
-Protocols here are the two sides of an exchange: the connection below it, and the responder above it.
-"""
+"""One request and its response, between a client connection and a `Responder`."""
 
 from __future__ import annotations
 
@@ -14,21 +10,21 @@ from typing import Protocol
 from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.http1.write_coalescer import OutgoingTransport
 
-# Reading pauses while more of a body than this waits to be consumed.
+# Reading pauses above this size of unconsumed body data.
 BODY_HIGH_WATER = 128 * 1024
 
 
 class Responder(Protocol):
-    """What answers an exchange, as its connection sees it."""
+    """Produces the response of an exchange. Called by the client's connection."""
 
     def body(self, data: bytes) -> None:
-        """A part of the request's body."""
+        """Receive a part of the request's body."""
 
     def body_end(self) -> None:
         """The request is complete."""
 
     def client_lost(self) -> None:
-        """The client went away: nothing can be answered any more."""
+        """The client disconnected: no response can be sent."""
 
     def client_full(self) -> None:
         """The client does not keep up: stop producing."""
@@ -38,7 +34,7 @@ class Responder(Protocol):
 
 
 class Tunnel(Protocol):
-    """A connection that has switched protocols: bytes both ways, until one side ends."""
+    """A connection that has switched protocols: relays raw bytes until one side closes."""
 
     def from_client(self, data: bytes) -> None: ...
 
@@ -50,26 +46,26 @@ class Tunnel(Protocol):
 
 
 class Account(Protocol):
-    """The user of a connection, as the connection sees them.
+    """The user of a connection, for limits.
 
-    The account of a connection changes only while nothing waits to be read: before that, no request is begun.
+    The account of a connection changes only while nothing waits to be read: no request begins before that.
     """
 
     connections: int
 
     def hold_unread(self, size: int) -> bool:
-        """So many bytes wait for the client to read them; False if they are too many."""
+        """Charge unread bytes to the user. Return False if they have too many."""
 
     def release_unread(self, size: int) -> None: ...
 
 
 class ClientConnection(Protocol):
-    """The connection that a request came on, as its exchange and its responder see it."""
+    """The connection of a request, as seen by its exchange and responder."""
 
     transport: OutgoingTransport
     loop: asyncio.AbstractEventLoop
     remote_address: str
-    # What the upstream is told about where its request came from.
+    # Tells the upstream where the request came from.
     forwarded_lines: bytes
     peer_certificate: bytes | None
     draining: bool
@@ -78,42 +74,42 @@ class ClientConnection(Protocol):
 
     @property
     def write_paused(self) -> bool:
-        """Whether the client does not keep up with what is written."""
+        """Whether the client does not keep up with the written data."""
 
     def charge(self, account: Account) -> None:
         """Charge the connection to *account*, its first user."""
 
     def finish(self, exchange: Exchange) -> None:
-        """The answer is written: go on with the next request, or end the connection."""
+        """The response was written: continue with the next request, or close the connection."""
 
     def expect_body(self, exchange: Exchange) -> None:
-        """The body of this request is the client's turn from now on."""
+        """Start the body timeout of this request."""
 
     def hold_reading(self) -> None: ...
 
     def read_on(self) -> None: ...
 
     def must_read_within(self, seconds: float) -> None:
-        """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
+        """The client does not keep up: close the connection unless it continues within *seconds* (may be infinite)."""
 
     def reset(self) -> None:
-        """End the connection with RST, so that the client sees that the answer is incomplete."""
+        """Close with RST, so that the client notices that the response is incomplete."""
 
     def close_soon(self) -> None:
-        """End the connection when what was written has been read, or when that takes too long."""
+        """Close when the data was delivered, or after a timeout."""
 
 
 class PassingConnection(ClientConnection, Protocol):
-    """A client's own connection, where something else may stand for an exchange."""
+    """A client connection that supports the fast path, where another object replaces the exchange."""
 
     def replace(self, short: ActiveExchange, exchange: Exchange) -> None:
-        """*exchange* is answered in the place of *short*, of which it was made."""
+        """Replace *short* by *exchange*, which was created from it."""
 
     def finish(self, exchange: ActiveExchange) -> None: ...
 
 
 class ActiveExchange(Protocol):
-    """What a connection is answering, as the connection sees it: an `Exchange`, or what becomes one when it must."""
+    """The active request of a connection: an `Exchange`, or a fast-path object that can become one."""
 
     request: RequestHead
     close_after: bool
@@ -131,15 +127,15 @@ class ActiveExchange(Protocol):
     def responder(self) -> Responder | None: ...
 
     def take_responder(self) -> Responder | None:
-        """The responder, which hears of nothing else from the exchange."""
+        """Detach and return the responder. It gets no more calls from this exchange."""
 
 
-# The connection of a request, its head, and the lines that are its own: what answers it, or None.
+# Connection, head and header lines of this request only -> what serves the request, or None.
 PassOn = Callable[[PassingConnection, RequestHead, bytes], ActiveExchange | None]
 
 
 class Exchange:
-    """One request and its answer. `request` is what was asked; the rest is how far it has come."""
+    """One request and its response."""
 
     __slots__ = (
         "_waiting",
@@ -165,28 +161,28 @@ class Exchange:
         self.body_complete = False
         self.close_after = False
         self.awaits_continue = False
-        # Sent to the client with any answer; empty until the request is handled.
+        # Sent to the client with every response; empty until the request is handled.
         self.audit_id = ""
         self.head_sent = False
-        # Header lines of this request alone, which go on to the upstream: its head is shared by others with the same.
+        # Header lines of this request only, forwarded to the upstream. The cached head is shared by similar requests.
         self.own_lines = b""
-        # Whether the answer is complete. The connection is for the next request then.
+        # Whether the response is complete. After that, the connection is used for the next request.
         self.ended = False
         self.received = 0
         self.discarded = 0
-        # Called about the client and the body; and whether the body goes to it, or waits here.
+        # The responder, and whether it receives the body or the body is buffered here.
         self.responder: Responder | None = None
         self.accepting = False
         self._waiting: list[bytes] | None = None
         self._waiting_size = 0
 
     def take_head(self) -> None:
-        """The request's head has been read: take over what it says about the connection."""
+        """Apply what the parsed head says about the connection."""
         self.close_after = not self.request.keep_alive
         self.awaits_continue = self.request.expects_continue
 
     def take_responder(self) -> Responder | None:
-        """The responder, which hears of nothing else from here."""
+        """Detach and return the responder. It gets no more calls from this exchange."""
         responder, self.responder = self.responder, None
         return responder
 
@@ -198,7 +194,7 @@ class Exchange:
     # --- the request's body ---
 
     def accept_body(self, responder: Responder) -> None:
-        """Deliver the body to *responder* from here on: what came already at once, the rest as it comes."""
+        """Deliver the body to *responder*: buffered parts immediately, the rest as it arrives."""
         self.responder = responder
         self.accepting = True
         waiting, self._waiting, self._waiting_size = self._waiting, None, 0
@@ -206,7 +202,7 @@ class Exchange:
             self.awaits_continue = False
             self.connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.connection.expect_body(self)
-        # Before the parts are delivered: they may be more than the responder can take, and it pauses again.
+        # First resume reading: the buffered parts may exceed what the responder accepts, and then it pauses again.
         self.connection.read_on()
         if waiting:
             for part in waiting:
@@ -215,7 +211,7 @@ class Exchange:
             responder.body_end()
 
     def whole_body(self) -> bytes | None:
-        """The body, if all of it is there already; else None, and `accept_body` gives it as it comes."""
+        """Return the body if it is complete, otherwise None; then use `accept_body`."""
         if not self.body_complete:
             return None
         waiting, self._waiting, self._waiting_size = self._waiting, None, 0
@@ -223,7 +219,7 @@ class Exchange:
         return b"".join(waiting) if waiting else b""
 
     def return_body(self, body: bytes) -> None:
-        """Put the whole *body* back for the next responder, after it was read to look into it."""
+        """Put the complete *body* back for the next responder, after it was inspected."""
         self.responder = None
         self.accepting = False
         self._waiting = [body] if body else None
@@ -248,42 +244,42 @@ class Exchange:
                 self.connection.hold_reading()
 
     def complete_body(self) -> None:
-        """Nothing more of the request comes."""
+        """The request is complete."""
         self.body_complete = True
         if self.accepting and self.responder is not None:
             self.responder.body_end()
 
-    # --- the answer ---
+    # --- the response ---
 
     def write(self, data: bytes) -> None:
-        """Send bytes of the answer, head included, exactly as given."""
+        """Send bytes of the response, including the head, unchanged."""
         self.head_sent = True
         self.connection.transport.write(data)
 
     def inform(self, data: bytes) -> None:
-        """Send an interim answer (1xx) ahead of the answer itself."""
+        """Send an interim response (1xx)."""
         self.connection.transport.write(data)
 
     def end(self) -> None:
-        """The answer is complete."""
+        """Complete the response."""
         self.ended = True
         self.responder = None
         self._waiting = None
         self.connection.finish(self)
 
     def abort(self) -> None:
-        """Cut the connection: the answer cannot be completed, and the client must notice."""
+        """Reset the connection: the response cannot be completed, and the client must notice."""
         self.responder = None
         self.connection.reset()
 
     def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """A whole answer of our own."""
+        """Send a complete response."""
         self.respond_lines(status, b"".join([b"%s: %s\r\n" % header for header in headers]), body)
 
     def respond_lines(self, status: int, lines: bytes, body: bytes) -> None:
-        """The same with headers that are lines already, each with its end."""
+        """Like `respond`, with headers as lines, each with its line end."""
         if self.awaits_continue:
-            # The client was not told to go on, so whether a body follows is unknown.
+            # The client got no 100 Continue, so it is unknown whether a body follows.
             self.close_after = True
         first = STATUS_LINES.get(status) or status_line(status)
         head = b"%s%sContent-Length: %d\r\n%s\r\n" % (first, lines, len(body), self.connection_header())
@@ -291,7 +287,7 @@ class Exchange:
         self.end()
 
     def connection_header(self) -> bytes:
-        """What must be said about the connection's fate; nothing where HTTP/1.1 keeps it open anyhow."""
+        """Return the ``Connection`` header, or nothing if HTTP/1.1 keeps the connection open by default."""
         if self.close_after or self.connection.draining:
             self.close_after = True
             return b"Connection: close\r\n"

@@ -1,13 +1,11 @@
 """Fair queuing of the work that connections bring to an event loop.
 
-Used by the connections of every listener of a worker. A read may hold thousands of requests. A connection starts one,
-and waits here with the rest for its next turn:
-
     one iteration of the loop:  reads -> FREE_STARTS and SLICE_SECONDS of new work, then connections defer theirs
                                 turns -> at most SLICE_SECONDS, round robin between addresses, then between connections
 
-Connections that wait for their first turn alternate with those that have a backlog, so that a single request does not
-queue behind pipelined ones. Nothing is rejected here.
+One read may contain thousands of requests. A connection starts one of them and waits here for its next turn with the
+rest. Connections that wait for their first turn alternate with those that have a backlog, so that a single request does
+not queue behind pipelined ones. Nothing is rejected here.
 """
 
 from __future__ import annotations
@@ -24,25 +22,24 @@ log = logging.getLogger("ostiary")
 # A request takes about five iterations of the loop, and an iteration has up to two slices, so another user's request
 # waits for about 20 ms. Long enough for some 30 ordinary requests, so that a busy worker rarely defers any.
 SLICE_SECONDS = 0.002
-# So many pieces of work start without a look at the clock, in one iteration or in several: a worker with little to do
-# pays for the queue once in a while only.
+# Starts before the clock is read, in one iteration or several: with little load the queue costs almost nothing.
 FREE_STARTS = 8
-# What connections have read and not parsed, in all of one queue. Beyond it they reject instead of waiting.
+# Maximum of unparsed bytes of all connections of a queue. Above it, connections reject instead of waiting.
 MOST_HELD_BYTES = 32 * 1024 * 1024
 
 
 class QueuedConnection(Protocol):
-    """A connection with work that was deferred."""
+    """A connection with deferred work."""
 
     def run_turn(self) -> bool:
-        """Start one piece of work; whether there is more that could be started at once."""
+        """Start one piece of work. Return whether another one could start now."""
 
     def abort(self) -> None:
-        """The turn raised an exception: end the connection."""
+        """Close the connection: its turn raised an exception."""
 
 
 class RoundRobin:
-    """Connections in the order of their turns: each address has one turn a round."""
+    """Connections in the order of their turns: each address has one turn per round."""
 
     __slots__ = ("_sources",)
 
@@ -60,7 +57,7 @@ class RoundRobin:
             waiting.append(connection)
 
     def take(self) -> tuple[QueuedConnection, str]:
-        """Whose turn it is, and the address."""
+        """Return the connection whose turn it is, and its address."""
         source, waiting = self._sources.popitem(last=False)
         connection = waiting.popleft()
         if waiting:
@@ -69,9 +66,9 @@ class RoundRobin:
 
 
 class FairQueue:
-    """Of one event loop. `held` is how many bytes its connections have read and not parsed: they keep count.
+    """The fair queue of one event loop. Connections maintain `held`, the number of bytes that are read but not parsed.
 
-    A connection starts work that has just arrived at once, counts it in `starts`, and calls `add` instead if there are
+    A connection counts work that has just arrived in `starts` and starts it immediately, or calls `add` if there are
     more than `FREE_STARTS` and `has_time` is false.
     """
 
@@ -81,19 +78,19 @@ class FairQueue:
         self._call_soon = loop.call_soon
         self._now = now
         self._new, self._backlog = RoundRobin(), RoundRobin()
-        # Whether this iteration of the loop is timed, which ends with `_run`; and when its time is used up.
+        # Whether this iteration is timed (until `_run`), and when its time is used up.
         self._is_scheduled = False
         self._until = 0.0
         self.held = 0
         self.starts = 0
 
     def may_start(self) -> bool:
-        """Count a piece of work that has just arrived; whether it may start. If not, the connection calls `add`."""
+        """Count work that has just arrived. Return whether it may start; if not, the connection calls `add`."""
         self.starts += 1
         return self.starts <= FREE_STARTS or self.has_time()
 
     def has_time(self) -> bool:
-        """Whether this iteration has time for more work that has just arrived."""
+        """Whether this iteration has time for more new work."""
         if self._is_scheduled:
             return self._now() < self._until
         self._until = self._now() + SLICE_SECONDS
@@ -101,7 +98,7 @@ class FairQueue:
         return True
 
     def add(self, connection: QueuedConnection, source: str, *, has_backlog: bool = False) -> None:
-        """Call `run_turn` of *connection*, which is not in the queue, when it is its turn. *source* is its address."""
+        """Schedule `run_turn` of *connection*, which must not be queued already. *source* is its address."""
         (self._backlog if has_backlog else self._new).add(connection, source)
         if not self._is_scheduled:
             self._schedule()
@@ -114,7 +111,7 @@ class FairQueue:
         self.starts = 0
         until = self._now() + SLICE_SECONDS
         while self._new or self._backlog:
-            # One of each at least, however long they take.
+            # At least one of each, however long they take.
             if self._new:
                 self._run_one(self._new)
             if self._backlog:

@@ -1,15 +1,15 @@
-"""Finds the request of a head that came whole in one read, without a parser where something of it came before.
+"""Parse heads that arrived in one read without httptools, if they are cached or plain.
 
-Asked by `server.connection`. From what costs least to what costs most:
+From the cheapest to the most expensive:
 
-    the very head came before                                         `KnownHeads`
-    it came before but for its trace ids, which are cut out of it     `http1.server.plain_head.cut_traces`
-    its header lines came before, with another request line           `KnownHeaderBlocks`
-    it is of the plainest form                                        `http1.server.plain_head.PlainHeads`
-    else                                                              nothing: httptools reads it
+    the same bytes                                     `KnownHeads`
+    the same bytes, apart from trace ids               `cut_traces`, `KnownHeads`
+    the same header lines, another request line        `KnownHeaderBlocks`
+    a plain head                                       `PlainHeads`
+    any other head                                     None: httptools parses it
 
-What is known was wanted by the handler of an earlier request, who has put what follows from it there
-(`RequestHead.known`, `HeaderBlock.known`), and believes nobody else's. Bounded in bytes, in all and for each owner.
+Handlers attach what they derive from a head to it (`RequestHead.known`, `HeaderBlock.known`) to have it cached, and use
+only their own entries.
 """
 
 from __future__ import annotations
@@ -21,22 +21,13 @@ from ostiary.core.bounded_cache import BoundedByOwner
 from ostiary_gateway.http1.headers import LONGEST_NAME, MOST_NAMES, TRACES
 from ostiary_gateway.http1.request_head import HeaderBlock, KnownHeads, RequestHead, ServerLimits
 
-# Reads a head that came whole in one read, in the plainest form, without a state machine.
-#
-# Called by `server.connection` for heads whose bytes did not come before. It understands what programs usually send: a
-# usual method, a path, HTTP/1.1, one Host, at most one length, printable ASCII, one space after each colon, nothing
-# about the connection but that it stays. Everything else is left to httptools: None means "not this form", never
-# "wrong". What it reads, it reads as httptools does (`tests/fuzz/test_plain_head_fuzz.py`).
-#
-# `cut_traces` takes out what programs put into each request anew, so that the rest can be found among the known heads.
-
-# What a name means for framing.
+# The effect of a header on framing.
 _ORDINARY, _HOST, _LENGTH, _CONNECTION, _NOT_PLAIN = range(5)
 _KINDS = {
     b"host": _HOST,
     b"content-length": _LENGTH,
     b"connection": _CONNECTION,
-    # To httptools it is the same as Connection.
+    # httptools treats it like ``Connection``.
     b"proxy-connection": _NOT_PLAIN,
     b"transfer-encoding": _NOT_PLAIN,
     b"expect": _NOT_PLAIN,
@@ -44,7 +35,7 @@ _KINDS = {
 }
 _LINE = rb"(GET|HEAD|POST|PUT|PATCH|DELETE) (/[\x21\x22\x24-\x7e]*+) HTTP/1\.1"
 _REQUEST_LINE = re.compile(_LINE).fullmatch
-# One space after the colon, and no two in a row: whoever writes them otherwise is read by httptools.
+# One space after the colon, and no two in a row. httptools parses all other spacing.
 _PLAIN = re.compile(
     _LINE + rb"((?:\r\n[!#$%&'*+\-.^_`|~0-9A-Za-z]++: [\x21-\x7e]++(?: [\x21-\x7e]++)*)+)\r\n\r\n"
 ).fullmatch
@@ -53,22 +44,27 @@ _B3 = {
     b"x-b3-spanid": (b"X-B3-SpanId",),
     b"x-b3-parentspanid": (b"X-B3-ParentSpanId",),
 }
-# As programs spell them. Looking for these alone takes half as long; a head with another spelling is not plain.
+# The usual spellings. Searching for these only takes half as long; a head with another spelling is not plain.
 _SPELLINGS = frozenset(
     spelling
     for name in TRACES
     for spelling in (name, name.title(), name.title().replace(b"-Id", b"-ID"), *_B3.get(name, ()))
 )
-# A whole line of that form. Before it is another line, so that it is within the head and not what follows.
+# A complete line of this form. It follows another line, so that it is part of the head and not of the data after it.
 _TRACE = re.compile(
     rb"\r\n(?<=[\x21-\x7e]\r\n)((?:%s): [\x21-\x7e]++(?: [\x21-\x7e]++)*)(?=\r\n)" % b"|".join(sorted(_SPELLINGS))
 )
-# In the usual form only.
+# The canonical form only.
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
 
 
 class PlainHeads:
-    """Reads the plain heads of one listener, and remembers what names mean."""
+    """Parses the plain heads of one listener, and caches the meaning of header names.
+
+    A plain head has a common method, a path, HTTP/1.1, one Host, at most one length, printable ASCII, one space after
+    each colon, and nothing about the connection except keep-alive. None means "not plain", never "invalid". The result
+    is the same as that of httptools (`tests/fuzz/test_plain_head_fuzz.py`).
+    """
 
     __slots__ = ("_kinds",)
 
@@ -76,7 +72,7 @@ class PlainHeads:
         self._kinds: dict[bytes, int] = {}
 
     def read(self, head: bytes, limits: ServerLimits) -> RequestHead | None:
-        """The request of *head*, which ends with an empty line; None if it is not of the plainest form."""
+        """Return the request of *head*, which ends with an empty line; None if it is not plain."""
         plain = _PLAIN(head)
         if plain is None or len(head) > limits.head_bytes:
             return None
@@ -88,7 +84,7 @@ class PlainHeads:
         return request
 
     def _read_headers(self, lines: bytes, request: RequestHead) -> bool:
-        """Read *lines*, each of which begins with the end of the line before it; False if they are not plain."""
+        """Parse *lines*, each of which begins with the end of the previous line. Return False if they are not plain."""
         kinds, headers = self._kinds, request.headers
         for line in lines.split(b"\r\n")[1:]:
             name, _, value = line.partition(b": ")
@@ -109,7 +105,7 @@ class PlainHeads:
 
 
 def _take(kind: int, value: bytes, request: RequestHead) -> bool:
-    """Take note of a header that matters for framing; False if it makes the head not plain."""
+    """Apply a header that affects framing. Return False if it makes the head not plain."""
     if kind == _HOST and not request.host:
         request.host = value
         return True
@@ -120,13 +116,13 @@ def _take(kind: int, value: bytes, request: RequestHead) -> bool:
 
 
 def read_line(line: bytes) -> tuple[bytes, bytes] | None:
-    """The method and the target of a request line; None if it is not of the plainest form."""
+    """Return the method and target of a request line; None if it is not plain."""
     words = _REQUEST_LINE(line)
     return None if words is None else (words[1], words[2])
 
 
 def cut_traces(head: bytes) -> tuple[bytes, list[bytes]]:
-    """*head* without its lines of `TRACES`, and these lines, without their ends."""
+    """Return *head* without its lines of `TRACES`, and these lines without their line ends."""
     parts = _TRACE.split(head)
     return (b"".join(parts[::2]), parts[1::2]) if len(parts) > 1 else (head, [])
 
@@ -138,7 +134,10 @@ _FIXED_BYTES = 1500
 
 
 class KnownHeaderBlocks:
-    """The header lines of heads by the SHA-256 of their bytes, so that no token is kept for them."""
+    """A cache of header lines by the SHA-256 of their bytes, so that it contains no tokens.
+
+    Bounded in bytes per owner.
+    """
 
     __slots__ = ("_blocks", "find")
 
@@ -158,28 +157,28 @@ class KnownHeaderBlocks:
 
 
 class WholeHeads:
-    """Those of one listener."""
+    """Parses and caches the heads of one listener."""
 
     __slots__ = ("_expects_traces", "_plain", "blocks", "find", "known")
 
     def __init__(self) -> None:
-        # Whether the latest new head had trace ids: programs that send them do so with each request.
+        # Whether the latest new head had trace ids: clients send them with every request or never.
         self._expects_traces = False
         self.known = KnownHeads()
         self.blocks = KnownHeaderBlocks()
         self._plain = PlainHeads()
-        # Bound once: it is asked for every request.
+        # Bound once: it is called for every request.
         self.find = self.known.find
 
     def read_new(self, head: bytes, digest: bytes, limits: ServerLimits) -> tuple[RequestHead, bytes] | None:
-        """The request of *head*, which did not come before, and the lines that are its own; None if it is not plain.
+        """Return the request of a *head* that is not cached, and its own header lines; None if it is not plain.
 
         *digest* is the SHA-256 of *head*.
         """
         if len(head) > limits.head_bytes:
             return None
         if not self._expects_traces:
-            # Lines that are known have no trace ids among them, so there is nothing to be cut out.
+            # Cached blocks contain no trace ids, so there is nothing to cut out.
             line, _, headers = head.partition(b"\r\n")
             block = self.blocks.find(sha256(headers).digest())
             if block is not None:
@@ -209,9 +208,9 @@ class WholeHeads:
         return request, b""
 
     def keep(self, head: bytes, request: RequestHead) -> None:
-        """Keep what the handler of a new *request* wants to see again."""
+        """Cache what the handler of a new *request* attached."""
         block = request.block
-        # One whose trace ids are still among its lines is no other request's.
+        # If the trace ids are still among its lines, no other request has the same head.
         if request.known is not None and not request.traces:
             self.known.keep(head, request)
         if block is not None and block.is_new and block.known is not None and not request.traces:
@@ -226,7 +225,7 @@ class WholeHeads:
 def _with_another_line(
     block: HeaderBlock, line: bytes, head: bytes, digest: bytes, traces: int, limits: ServerLimits
 ) -> RequestHead | None:
-    """The request of *head*: of *line*, the lines of *block*, and *traces* more; None if it is not plain."""
+    """Return the request with *line*, the lines of *block* and *traces* more lines; None if it is not plain."""
     words = read_line(line)
     if words is None or block.header_count + traces > limits.headers:
         return None

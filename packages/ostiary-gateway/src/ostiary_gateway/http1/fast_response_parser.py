@@ -1,12 +1,10 @@
-"""Reads an answer that came whole in one read, as most do, without a state machine.
+"""Parse plain responses that arrived in one read, as most do, without httptools.
 
-Called by `client.connection` with the first bytes of an answer. It understands the plainest form only: a usual status
-line, names that httptools has accepted before, one length, nothing said about the connection but that it stays, and
-exactly as many bytes as the length says. Everything else is left to httptools: None means "not this form", never
-"wrong".
+Plain means: a usual status line, header names that httptools has accepted before, one length that matches the body
+exactly, and nothing about the connection except keep-alive. None means "not plain", never "invalid".
 
-An upstream writes the same lines again and again, so what a line means is remembered by the line. Within a second many
-write the very same head, with the same date and length, and so is that for a while.
+Upstreams repeat their header lines, so the meaning of a line is cached. Within a second many responses have the same
+head, including date and length, so heads are cached, too.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from http import HTTPStatus
 from ostiary_gateway.http1.headers import Action
 from ostiary_gateway.http1.response import AnswerHeaders
 
-# What a line means. A number from 0 on is the length that it says.
+# The meaning of a line. Numbers from 0 on are the length.
 _PASS, _DROP, _NOT_PLAIN = -1, -2, -3
 _WITHOUT_BODY = (204, 304)
 _STATUS = {
@@ -25,9 +23,9 @@ _STATUS = {
     for status in HTTPStatus
     if status >= 200 and status not in _WITHOUT_BODY
 }
-# What a line may hold (RFC 9110, 5.5).
+# Valid characters of a line (RFC 9110, 5.5).
 _TEXT = bytes(byte for byte in range(256) if byte == 0x09 or (byte >= 0x20 and byte != 0x7F))
-# In the usual form only, since the line goes on as it came.
+# The canonical form only, since the line is forwarded unchanged.
 _DECIMAL = re.compile(rb"0|[1-9][0-9]{0,8}").fullmatch
 MOST_LINES = 1024
 _LONGEST_LINE = 256
@@ -37,21 +35,20 @@ _LONGEST_HEAD = 1024
 
 
 class WholeAnswers:
-    """Reads the whole answers of one upstream, and remembers what its lines mean."""
+    """Parses the plain responses of one upstream."""
 
     __slots__ = ("_headers", "_heads", "_meanings")
 
     def __init__(self, headers: AnswerHeaders) -> None:
         self._headers = headers
         self._meanings: dict[bytes, int] = {}
-        # The latest heads: status, lines, and the length of the body.
+        # Recent heads: status, lines, and length of the body.
         self._heads: dict[bytes, tuple[int, bytes, int]] = {}
 
     def read(self, data: bytes) -> tuple[int, bytes, bytes] | None:
-        """Status, lines and body; None if this is not a whole answer of the plainest form.
+        """Return status, lines and body; None if this is not a complete plain response.
 
-        The lines are those that go on to the client, each as it came and with its end: the usual status, the one
-        length, what passes.
+        The lines are those for the client, unchanged and with line ends: status, length, and headers that pass.
         """
         end = data.find(b"\r\n\r\n")
         if end < 0:
@@ -95,11 +92,11 @@ class WholeAnswers:
     def _meaning(self, line: bytes) -> int:
         name, separator, value = line.partition(b": ")
         if name not in self._headers.framing or not separator or line.translate(None, _TEXT):
-            # Not remembered: httptools may accept the name later.
+            # Not cached: httptools may accept the name later.
             return _NOT_PLAIN
         lower = name.lower()
         if lower == b"audit-id":
-            # It differs in every answer, so the line is not worth remembering.
+            # Differs in every response, so caching it is useless.
             return _DROP
         meaning = self._classify(lower, value)
         if len(line) <= _LONGEST_LINE:
@@ -119,7 +116,7 @@ class WholeAnswers:
 
 
 class NoWholeAnswers(WholeAnswers):
-    """Leaves every answer to httptools."""
+    """Leaves every response to httptools."""
 
     __slots__ = ()
 

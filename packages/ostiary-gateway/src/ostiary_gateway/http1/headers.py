@@ -1,9 +1,9 @@
-"""Which headers of a request pass to an upstream. Pure.
+"""Filter the headers of a request: which of them are forwarded to an upstream.
 
-Everything a client sends about who it is, or where it comes from, is dropped by normalised name (lower case, ``_`` and
-the like read as ``-``, because CGI-style backends cannot tell them apart); then ours is set, one line per group. So is
-what would make another request of it for the upstream than the one decided on. What a client calls hop-by-hop in
-``Connection`` is removed before ours is set, and a ``Connection`` that names one of ours is refused.
+All claims of a client about its identity or address are dropped by normalized name: lower case, with ``_`` and similar
+characters as ``-``, because CGI-style backends cannot distinguish them. Then the gateway sets its own, one line per
+group. Headers that override the authorized method or path are dropped, too. Headers listed in ``Connection`` are
+removed first; a ``Connection`` that lists one of the gateway's headers is rejected.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ostiary_gateway.settings.kinds import header_name
 
 Headers = list[tuple[bytes, bytes]]
 
-# What the names of our own cookies begin with; the second form is for a gateway without TLS on this machine.
+# Prefixes of the gateway's cookies. The second is used without TLS on localhost.
 OUR_COOKIES = (b"__Host-ostiary", b"ostiary-")
-# Bounds on the names whose meaning is remembered: a client can invent any number of long ones.
+# Bounds of the cache of header names: a client can invent any number of long names.
 LONGEST_NAME = 64
 MOST_NAMES = 4096
 WEBSOCKET_BEARER = b"base64url.bearer.authorization.k8s.io."
 
-# Meant for the next hop only.
+# Hop-by-hop headers.
 HOP_BY_HOP = frozenset(
     (
         b"connection",
@@ -39,9 +39,9 @@ HOP_BY_HOP = frozenset(
         b"http2-settings",
     )
 )
-# Rebuilt by us, for framing or because it names us.
+# Set by the gateway, for framing or because they identify it.
 REBUILT = frozenset((b"host", b"content-length", b"expect", b"audit-id"))
-# A claim about who the user is, or where the request comes from.
+# Claims about the user's identity or the origin of the request.
 IDENTITY = frozenset(
     (
         *(b"authorization", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"client-ip"),
@@ -62,7 +62,7 @@ IDENTITY_PREFIXES = (
     b"x-auth-request-",
     b"ssl-client-",
     b"x-ssl-client-",
-    # What other gateways and the proxies of clouds tell programs about the user.
+    # Identity headers of other gateways and of cloud proxies.
     b"x-authenticated-",
     b"x-goog-authenticated-",
     b"x-goog-iap-",
@@ -75,8 +75,8 @@ IDENTITY_PREFIXES = (
     b"client-cert",
     b"x-client-certificate",
 )
-# Another method or address than the one that was decided on, as some frameworks take them from a header; and
-# ``Proxy``, which a CGI program finds in its environment as the proxy to use.
+# Overrides of the authorized method or URL that some frameworks accept; and ``Proxy``, which becomes the environment
+# variable ``HTTP_PROXY`` of a CGI program.
 OVERRIDES = frozenset(
     (
         b"x-http-method",
@@ -90,13 +90,13 @@ OVERRIDES = frozenset(
         b"proxy",
     )
 )
-# What programs and proxies put into each request anew. They pass, behind all other lines: so a head that differs from
-# an earlier one only in them can be told from its other lines alone (`http1.server.plain_head`).
+# Headers that clients and proxies change with every request. They are forwarded after all other lines, so that heads
+# which differ only in them share a cache entry (`http1.fast_head_parser`).
 TRACES = frozenset(
     (
         *(b"traceparent", b"tracestate", b"b3", b"x-b3-traceid", b"x-b3-spanid", b"x-b3-parentspanid"),
         *(b"x-request-id", b"x-correlation-id", b"x-trace-id", b"request-id", b"uber-trace-id", b"sentry-trace"),
-        # Of kubectl: another one for each command that is typed.
+        # kubectl sends another value for each command.
         b"kubectl-session",
         *(b"x-amzn-trace-id", b"x-cloud-trace-context", b"x-datadog-trace-id", b"x-datadog-parent-id"),
     )
@@ -116,24 +116,23 @@ class Action(Enum):
     TRACE = 9
 
 
-# Looked up for every header of every new head: as names of this module, which cost less than those of an enumeration.
+# Module-level names, because they cost less than enum attributes: these are used for every header of every new head.
 _PASS, _DROP, _AUTHORIZATION, _USER_AGENT = Action.PASS, Action.DROP, Action.AUTHORIZATION, Action.USER_AGENT
 
 
 class BadHeader(ValueError):
-    """The headers contradict what they may say; the request is refused."""
+    """The headers are contradictory or not allowed; the request is rejected."""
 
 
-# Where there is no token that could be one of ours.
+# The digest if the request has no token in the gateway's format.
 NO_DIGEST = b""
 
 
 class FilteredHeaders:
-    """One pass over a request's headers. `lines` go to the upstream; the rest was meant for us.
+    """The filtered headers of a request: `lines` are forwarded to the upstream, the rest is for the gateway.
 
-    `cookies` are those of `lines`, on one line, for a proxy that has to set them by itself.
-    It is kept for heads that come again. `digest` (of the token) and `origin` (with the address it is about) are what
-    others work out from it, and keep here.
+    `cookies` are those of `lines` on one line, for a proxy that sets them separately. Cached with the head. `digest`
+    (of the token) and `origin` (with its address) are computed and cached here by other modules.
     """
 
     __slots__ = (
@@ -160,7 +159,10 @@ class FilteredHeaders:
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """The headers that tell an upstream who the user is. The defaults are those of kube-apiserver's documentation."""
+    """The headers that tell an upstream the user's identity.
+
+    The defaults are those of kube-apiserver's documentation.
+    """
 
     user: Annotated[str, header_name("the username")] = "X-Remote-User"
     group: Annotated[str, header_name("a group; one line each")] = "X-Remote-Group"
@@ -169,10 +171,10 @@ class HeaderNames:
 
 
 class HeaderFilter:
-    """Decides by name what becomes of a header. It remembers names: classifying one costs more than looking it up."""
+    """Filters headers by name. Names are cached, because classifying one costs more than a lookup."""
 
     def __init__(self, names: Iterable[HeaderNames] = (), *, drop: Iterable[str] = ()) -> None:
-        """*drop* are more names to drop from requests; one that ends with a star is a prefix."""
+        """*drop* are additional names to drop; a trailing star makes a prefix."""
         self._identity = {*IDENTITY, *OVERRIDES}
         self._prefixes = list(IDENTITY_PREFIXES)
         for name in drop:
@@ -196,16 +198,16 @@ class HeaderFilter:
         return action
 
     def is_protected(self, name: bytes) -> bool:
-        """Whether a header of this name, which is a `normal_name`, is a claim of the client that never passes."""
+        """Whether a header of this `normal_name` is a claim of the client that is never forwarded."""
         return name in self._identity or name.startswith(tuple(self._prefixes))
 
     @property
     def passes_traces(self) -> bool:
-        """Whether all of `TRACES` go on to the upstream."""
+        """Whether all of `TRACES` are forwarded."""
         return all(self.action(name) is Action.TRACE for name in TRACES)
 
     def scan(self, headers: Headers) -> FilteredHeaders:
-        """What a request's headers say to us, and the lines of them that go on to the upstream."""
+        """Filter the headers of a request."""
         scanned = FilteredHeaders()
         lines: list[bytes] = []
         traces: list[bytes] = []
@@ -213,7 +215,7 @@ class HeaderFilter:
         actions = self._actions
         for name, value in headers:
             action = actions.get(name) or self.action(name)
-            # Nearly all of them pass; what follows is written out once here, since every new head comes through.
+            # The most frequent actions are inlined, since this runs for every new head.
             if action is _PASS:
                 lines.append(b"%b: %b\r\n" % (name, value))
             elif action is _DROP:
@@ -236,7 +238,7 @@ class HeaderFilter:
             elif action is Action.PROTOCOL:
                 lines.extend(_without_bearer(name, value))
             elif action is Action.IMPERSONATE:
-                # As it was written: the keys of extras are names of their own.
+                # Not normalized: the key of an extra is part of the name.
                 scanned.impersonate = [*scanned.impersonate, (name.lower(), value.rstrip(b" \t"))]
             elif action is Action.FORWARDED_FOR:
                 scanned.forwarded_for = [*scanned.forwarded_for, value]
@@ -248,7 +250,7 @@ class HeaderFilter:
         return scanned
 
     def _listed_names(self, value: bytes) -> set[bytes]:
-        """The names that ``Connection`` lists; raises `BadHeader` if one of them is ours to set."""
+        """Return the names that ``Connection`` lists; raises `BadHeader` if the gateway sets one of them."""
         names = {normal_name(part.strip()) for part in value.split(b",")} - {b"", b"close", b"keep-alive", b"upgrade"}
         for name in names:
             if self.is_protected(name) or name in REBUILT or name in (b"cookie", b"content-type"):
@@ -266,7 +268,7 @@ class HeaderFilter:
         if normal.startswith(b"impersonate"):
             return Action.IMPERSONATE
         if normal == b"authorization":
-            # With an underscore it is not a credential, and is dropped like any other claim.
+            # With an underscore it is no credential, and is dropped like any other claim.
             return Action.AUTHORIZATION if name.lower() == normal else Action.DROP
         if normal == b"user-agent":
             return Action.USER_AGENT
@@ -278,9 +280,9 @@ class HeaderFilter:
 
 
 def websocket_token(headers: Headers) -> bytes | None:
-    """The token that a browser's WebSocket carries in ``Sec-WebSocket-Protocol``, since it cannot set headers.
+    """Return the token in ``Sec-WebSocket-Protocol``, which browsers use because they cannot set headers.
 
-    At most one, and beside another protocol: otherwise the server could not answer with a protocol of its own.
+    There must be at most one, and another protocol: otherwise the server could not select a protocol in its response.
     """
     tokens, others = [], 0
     for name, value in headers:
@@ -300,12 +302,12 @@ def websocket_token(headers: Headers) -> bytes | None:
     return tokens[0]
 
 
-# Programs that make variables of headers put the same character for all of these.
+# CGI-style programs derive variable names from header names, with the same character for all of these.
 _ALIKE = bytes(byte if chr(byte).isalnum() and byte < 0x80 else ord("-") for byte in range(256))
 
 
 def normal_name(name: bytes) -> bytes:
-    """A name as programs read it that make variables of headers."""
+    """Normalize a name like programs that derive variable names from headers."""
     return name.lower().translate(_ALIKE)
 
 

@@ -1,7 +1,4 @@
-"""The settings ``listen.limits`` and ``listen.timeouts``: what a client may send, and how long it may take.
-
-Declared here, next to the server that keeps them; read by `gateway.config` and given to `http1.server` by the worker.
-"""
+"""The settings ``listen.limits`` and ``listen.timeouts``: limits on what clients send, and on how long they take."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ostiary_gateway.settings.kinds import Duration, Integer
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
-    """What a client may send."""
+    """Limits on what a client may send."""
 
     header_bytes: Annotated[int, Integer("all headers of one request", least=1024, unit="bytes")] = 64 * 1024
     headers: Annotated[int, Integer("headers of one request", least=10)] = 100
@@ -33,7 +30,7 @@ class ListenLimits:
 
 @dataclass(frozen=True, slots=True)
 class ListenTimeouts:
-    """How long a client may take."""
+    """Limits on how long a client may take."""
 
     header: Annotated[timedelta, Duration("until all headers have come")] = timedelta(seconds=10)
     body: Annotated[timedelta, Duration("between two pieces of a body; then 408")] = timedelta(seconds=60)

@@ -1,9 +1,4 @@
-"""The head of a request, and the rules that it must keep.
-
-Built by `http1.server` from httptools' callbacks, and read by everything behind it. Equal bytes make equal heads, and
-clients send the same ones again and again: `KnownHeads` keeps those that their handler wants to see again, so that
-they are parsed once.
-"""
+"""The head of a request: validation, and a cache by the bytes of the head, because clients repeat them."""
 
 from __future__ import annotations
 
@@ -16,11 +11,11 @@ import httptools
 from ostiary.core.bounded_cache import BoundedByOwner
 from ostiary_gateway.http1.listen_limits import ListenLimits, ListenTimeouts
 
-# Protocols that a connection may switch to. Others, h2c above all, would open a door behind the decision.
+# Protocols that a connection may switch to. Others, above all h2c, would bypass authorization.
 UPGRADES = frozenset({b"websocket", b"spdy/3.1"})
-# CONNECT would open a tunnel; TRACE would show the client the head that we sent, with our own credential in it.
+# CONNECT would open a tunnel. TRACE would return the forwarded head with the gateway's credential.
 NOT_SERVED = frozenset((b"CONNECT", b"TRACE"))
-# Heads are small, and few clients make most of the requests. All in bytes, with what was worked out from them.
+# Heads are small, and few clients send most of the requests. Sizes include what is attached to the heads.
 KNOWN_BYTES = 32 * 1024 * 1024
 KNOWN_BYTES_PER_OWNER = 4 * 1024 * 1024
 LONGEST_KNOWN = 4096
@@ -30,7 +25,7 @@ _LIMITS, _TIMEOUTS = ListenLimits(), ListenTimeouts()
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds on what a client may send, and on how long it may take (seconds)."""
+    """Limits on the size and duration of a request. Times are in seconds."""
 
     head_bytes: int = _LIMITS.header_bytes
     headers: int = _LIMITS.headers
@@ -39,14 +34,14 @@ class ServerLimits:
     connections: float = float("inf")
     head_timeout: float = _TIMEOUTS.header.total_seconds()
     body_timeout: float = _TIMEOUTS.body.total_seconds()
-    # Bytes a second; 0: no least rate.
+    # Minimum, in bytes per second; 0: none.
     body_rate: float = 0.0
     body_total: float = float("inf")
     idle_timeout: float = _TIMEOUTS.idle.total_seconds()
 
 
 class RequestRefused(Exception):
-    """The bytes are no request that can be served; the connection ends with this status."""
+    """The request cannot be served. The connection is closed after a response with this status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -55,14 +50,14 @@ class RequestRefused(Exception):
 
 
 class RequestHead:
-    """The head of a request. Header names are as the client wrote them; what is forwarded is built from them.
+    """The head of a request. Header names have the client's spelling, in which they are forwarded.
 
-    `known` belongs to whoever handles the request: what they have found out from these very bytes, and will want to
-    know again when the same bytes come. Where it is set, the head is kept. `known_owner` says whose memory that takes,
-    and `known_size` how many bytes beside the head. `digest` is the SHA-256 of these bytes; empty where nobody needed
-    it yet. `traces` are lines that these bytes do not include (`server.plain_head.cut_traces`); `takes_traces`: it is
-    known for requests with any such lines, and with none. `block` are its header lines, where the head is a plain
-    one; if they came before, they are read from `raw` when somebody first looks at `headers`.
+    known: set by the handler to what it derived from these bytes, to have the head cached.
+    known_owner, known_size: the user whose budget the entry uses, and its size in addition to the head.
+    digest: SHA-256 of the bytes; empty if it was not needed yet.
+    traces: lines that the bytes do not include (`fast_head_parser.cut_traces`).
+    takes_traces: the cached entry applies to requests with any such lines, or none.
+    block: the header lines of a plain head. If they were cached, `headers` parses `raw` on first access.
     """
 
     __slots__ = (
@@ -99,7 +94,7 @@ class RequestHead:
         self.expects_continue = False
         self.keep_alive = True
         self.upgrade = b""
-        # Nothing follows it: neither a body nor another protocol.
+        # Followed by neither a body nor another protocol.
         self.bare = False
         self.known: object = None
         self.known_owner: Hashable = None
@@ -109,7 +104,7 @@ class RequestHead:
         self.takes_traces = False
         self.header_count = 0
         self.block: HeaderBlock | None = None
-        # The bytes of a head whose headers were not read yet.
+        # The bytes of a head whose headers were not parsed yet.
         self.raw = b""
 
     @property
@@ -119,7 +114,7 @@ class RequestHead:
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.raw:
-            # Plain lines, which came before with another request line.
+            # Plain lines that were cached with another request line.
             pairs = [line.partition(b": ") for line in self.raw.split(b"\r\n")[1:-2]]
             self.headers = [(name, value) for name, _, value in pairs]
         return self._headers
@@ -129,7 +124,7 @@ class RequestHead:
         self._headers, self.raw = headers, b""
 
     def add(self, name: bytes, value: bytes) -> None:
-        """The next header; raises `RequestRefused` if it cannot stand there."""
+        """Add the next header; raises `RequestRefused` if it is invalid."""
         self._headers.append((name, value))
         if len(name) in _SPECIAL_LENGTHS:
             special = _SPECIAL_NAMES.get(name.lower())
@@ -137,7 +132,7 @@ class RequestHead:
                 self._note(special, value)
 
     def complete(self, parser: httptools.HttpRequestParser, limits: ServerLimits) -> None:
-        """All headers are there; raises `RequestRefused` if they make no request that we serve."""
+        """Validate the complete head; raises `RequestRefused` if it is not served."""
         version = parser.get_http_version()
         self.http10 = version == "1.0"
         self.method = parser.get_method()
@@ -158,7 +153,7 @@ class RequestHead:
 
     @property
     def size(self) -> int:
-        """About how many bytes it came as."""
+        """The approximate size of the head in bytes."""
         return len(self.target) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def _note(self, special: int, value: bytes) -> None:
@@ -177,7 +172,7 @@ class RequestHead:
                 raise RequestRefused(417, "the expectation cannot be met")
             self.expects_continue = True
         elif special == _UPGRADE:
-            # All that is offered; `_settle_upgrade` chooses when the whole head is known.
+            # Collects all offers; `_settle_upgrade` selects one when the head is complete.
             self.upgrade += value.lower() + b","
 
     def _check_old_version(self, version: str) -> None:
@@ -185,39 +180,39 @@ class RequestHead:
             raise RequestRefused(505, "only HTTP/1.1 is served")
         if self.chunked:
             raise RequestRefused(400, "HTTP/1.0 has no transfer encoding")
-        # It knows no interim answers (RFC 9110, 10.1.1).
+        # HTTP/1.0 has no interim responses (RFC 9110, 10.1.1).
         self.expects_continue = False
 
     def _settle_upgrade(self, parser: httptools.HttpRequestParser) -> None:
-        """The first protocol offered that we can switch to; an offer of others is ignored, as HTTP allows."""
+        """Select the first supported protocol. Other offers are ignored, as HTTP allows."""
         offers, self.upgrade = self.upgrade, b""
         if not parser.should_upgrade():
-            # Connection does not name it, so nothing is offered to us.
+            # ``Connection`` does not list it, so the offer is not for us.
             return
         if self.has_body:
-            # httptools stops after the head, and would not read it.
+            # httptools stops after the head and would not read the body.
             raise RequestRefused(400, "a request that switches protocols has no body")
         if self.http10:
             return
         for offer in map(bytes.strip, offers.split(b",")):
             if offer in UPGRADES:
                 self.upgrade = offer
-                # What follows was meant for the new protocol: without a 101 it cannot be read as requests.
+                # The data that follows belongs to the new protocol; without a 101 it cannot be parsed as requests.
                 self.keep_alive = False
                 return
 
 
 class HeaderBlock:
-    """The header lines of a plain head, with whatever request line and trace ids they come.
+    """The header lines of a plain head, independent of its request line and trace ids.
 
-    `known` belongs to whoever handles the request, as in `RequestHead`; where it is set, the block is kept for
-    `known_owner`. Nobody may set it who does not forward every trace id.
+    `known` is set by the handler, as in `RequestHead`, to have the block cached for `known_owner`. It must be set only
+    if every trace id is forwarded.
     """
 
     __slots__ = ("bare", "content_length", "digest", "header_count", "host", "is_new", "known", "known_owner")
 
     def __init__(self, request: RequestHead, digest: bytes, traces: int) -> None:
-        """Those of *request*, of which *traces* are not in the digest."""
+        """Create the block of *request*, without *traces* lines that are not part of the digest."""
         self.host, self.content_length, self.bare = request.host, request.content_length, request.bare
         self.header_count = len(request.headers) - traces
         self.digest = digest
@@ -226,7 +221,7 @@ class HeaderBlock:
         self.known_owner: Hashable = None
 
     def request(self, method: bytes, target: bytes) -> RequestHead:
-        """The head of these lines with another request line."""
+        """Return the head with these lines and another request line."""
         request = RequestHead()
         request.method, request.target = method, target
         request.host, request.content_length, request.bare = self.host, self.content_length, self.bare
@@ -235,17 +230,17 @@ class HeaderBlock:
 
 
 class KnownHeads:
-    """Heads by the SHA-256 of their bytes, so that no token is kept for them."""
+    """A cache of heads by the SHA-256 of their bytes, so that it contains no tokens."""
 
     __slots__ = ("_heads", "find")
 
     def __init__(self) -> None:
         self._heads: BoundedByOwner[bytes, RequestHead] = BoundedByOwner(KNOWN_BYTES, KNOWN_BYTES_PER_OWNER)
-        # Bound once: it is asked for every request.
+        # Bound once: it is called for every request.
         self.find = self._heads.get
 
     def keep(self, data: bytes, head: RequestHead) -> None:
-        """Remember *head*, which is all that *data* says. Only plain ones: nothing of the others is worth it."""
+        """Cache *head*, parsed from *data*, if it is a plain one. Others are not worth it."""
         plain = head.keep_alive and not (head.chunked or head.expects_continue or head.http10)
         if plain and len(data) <= LONGEST_KNOWN:
             size = _FIXED_BYTES + len(data) + head.known_size
@@ -267,19 +262,18 @@ _SPECIAL_NAMES = {
     b"expect": _EXPECT,
     b"upgrade": _UPGRADE,
 }
-# Most names are of another length, and looking at that costs less than lowering each.
+# Most names have another length, and comparing it costs less than lower-casing the name.
 _SPECIAL_LENGTHS = frozenset(map(len, _SPECIAL_NAMES))
 
-# The end of the head of a request that is sent on: how its body is found, or which protocol comes next. Pure.
-#
-# Called by whoever writes such a head. Framing is written anew, so the upstream cannot read it in another way than we
-# do.
 
 _UPGRADE_NAMES = {b"websocket": b"websocket", b"spdy/3.1": b"SPDY/3.1"}
 
 
 def framing_lines(request: RequestHead) -> bytes:
-    """The end of the last line before it, the lines, and the empty line."""
+    """Return the end of a forwarded head, beginning with the end of the previous line.
+
+    The framing is written again, so that the upstream cannot interpret it differently.
+    """
     lines = b"\r\n"
     if request.chunked:
         lines += b"Transfer-Encoding: chunked\r\n"

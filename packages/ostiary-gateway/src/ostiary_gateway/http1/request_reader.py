@@ -1,7 +1,7 @@
-"""Reads requests from a connection's bytes, and reports to the connection how far each has come.
+"""Parse requests strictly with httptools, and report their progress to the connection.
 
-Owned by `server.connection`. httptools parses, strictly: what it refuses (two lengths, folded headers, bare line
-feeds) is answered 400 and the connection closed, because nobody can say where the next request begins.
+Data that httptools rejects (two lengths, folded headers, bare line feeds) gets a 400, and the connection is closed,
+because the start of the next request is unknown.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from ostiary_gateway.http1.exchange import ClientConnection, Exchange
 from ostiary_gateway.http1.request_head import RequestHead, RequestRefused, ServerLimits
 
 _HEAD_END = b"\r\n\r\n"
-# Up to this size it costs little to look for another head in what follows one.
+# Up to this size, searching the data after a head for another head is cheap.
 _SMALL_BODY = 16 * 1024
 
 
 class Intake(ClientConnection, Protocol):
-    """The connection, as the reader of its requests sees it."""
+    """The connection, as seen by its request reader."""
 
     failed: bool
 
     def note_request_begins(self) -> None:
-        """The first byte of a request has come; raises `RequestRefused` if the connection is closing."""
+        """The first byte of a request was read; raises `RequestRefused` if the connection is closing."""
 
     def enqueue(self, exchange: Exchange) -> None:
-        """A request's head is complete: begin it, or let it wait for its turn."""
+        """A head is complete: begin the request, or queue it."""
 
     def note_body_read(self, exchange: Exchange, body: IncomingBody, now: float) -> None:
-        """A part of a request's body has been read."""
+        """A part of a request's body was read."""
 
     def note_request_complete(self, exchange: Exchange) -> None: ...
 
     def begin_upgrade(self, exchange: Exchange, rest: bytes) -> bool:
-        """The request asks to switch protocols, and *rest* came after it; False if other requests are under way."""
+        """Begin a protocol switch. *rest* is the data after the head. Return False if other requests are in flight."""
 
     def refuse(self, refusal: RequestRefused) -> None: ...
 
     def refuse_unreadable(self) -> None:
-        """What came is not HTTP."""
+        """The data is not HTTP."""
 
 
 class RequestReader:
-    """The parser of one connection. `exchange` is the request that is being read, `body` its body, if it has one."""
+    """The parser of one connection. `exchange` is the request being read, and `body` its body, if any."""
 
     __slots__ = (
         "_begun",
@@ -68,11 +68,11 @@ class RequestReader:
         self._connection = connection
         self._limits = limits
         self._now = now
-        # Made for the first head that is not known by its bytes: many connections have none.
+        # Created for the first head that is not cached: many connections have none.
         self._parser: httptools.HttpRequestParser | None = None
         self.exchange: Exchange | None = None
         self.body: IncomingBody | None = None
-        # The head that was begun last, and how many were begun in the bytes being read.
+        # The latest head, and the number of heads that began in the data being read.
         self._newest: RequestHead | None = None
         self._begun = 0
         self._unfinished_bytes = 0
@@ -82,7 +82,7 @@ class RequestReader:
         self._fed_body = False
 
     def read(self, data: bytes) -> RequestHead | None:
-        """Parse *data*; returns the head if this was one whole request and nothing else."""
+        """Parse *data*. Return the head if it was exactly one complete request."""
         parser = self._parser
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
@@ -101,7 +101,7 @@ class RequestReader:
                 data = self._upgrade(data[upgrade.args[0] :])
                 continue
             except httptools.HttpParserCallbackError as error:
-                # httptools wraps what a callback of ours raises.
+                # httptools wraps exceptions of callbacks.
                 cause = error.__context__
                 if not isinstance(cause, RequestRefused):
                     raise
@@ -117,28 +117,28 @@ class RequestReader:
         return None
 
     def part_end(self, data: bytes, at: int) -> int:
-        """Where to stop parsing *data*, which was parsed up to *at*, so that no more than one request is begun.
+        """Return where to stop parsing *data*, parsed up to *at*, so that at most one request begins.
 
-        Behind the body that is being read, or behind a head if another one may follow.
+        That is after the current body, or after a head if another one may follow.
         """
         body, exchange, size = self.body, self.exchange, len(data)
         if body is not None and exchange is not None:
-            # Where a chunked body ends is unknown; of what follows it, the connection begins no request at once.
+            # The end of a chunked body is unknown; the connection begins no request synchronously after it.
             length = exchange.request.content_length
             return size if length is None else min(size, at + length - body.received)
         end = data.find(_HEAD_END, at) + len(_HEAD_END)
         if end < len(_HEAD_END) or end == size:
             return size
         if size - end <= _SMALL_BODY and data.find(_HEAD_END, end) < 0:
-            # A head and its body are parsed together, and recognised together.
+            # A head and its body are parsed, and cached, together.
             return size
         return end
 
     def close(self) -> None:
-        """The connection is lost, and nothing is read any more.
+        """Release the connection, which is lost.
 
-        Reader, parser and connection refer to each other. Let go of here, all that belongs to a connection is freed at
-        once, with the quarter of a megabyte that uvloop reads TLS into; otherwise with the next garbage collection.
+        Reader, parser and connection reference each other. Breaking the cycle frees them immediately, including the
+        quarter of a megabyte that uvloop reads TLS into, instead of at the next garbage collection.
         """
         self._parser = None
         del self._connection
@@ -146,13 +146,13 @@ class RequestReader:
     # --- how long a body may take ---
 
     def body_deadline(self, exchange: Exchange, now: float) -> float:
-        """When the next part of this request's body is too late."""
+        """Return when the next part of this request's body is late."""
         if self.body is None or exchange is not self.exchange:
             return now + self._limits.body_timeout
         return self.body.deadline(now)
 
     def restart_body(self, exchange: Exchange, now: float) -> float:
-        """The same, from now on: what the client took before does not count."""
+        """Like `body_deadline`, but restart the time."""
         body = self.body
         if body is None or exchange is not self.exchange:
             return now + self._limits.body_timeout
@@ -160,7 +160,7 @@ class RequestReader:
         return body.deadline(now)
 
     def pause(self) -> None:
-        """Nothing is read from here on, and the client is not blamed for the time that takes."""
+        """Suspend the body timeout: reading is paused."""
         if self.body is not None:
             self.body.pause(self._now())
 
@@ -168,7 +168,7 @@ class RequestReader:
         if self.body is not None:
             self.body.resume(self._now())
 
-    # --- httptools calls these ---
+    # --- called by httptools ---
 
     def on_message_begin(self) -> None:
         self._connection.note_request_begins()
@@ -197,7 +197,7 @@ class RequestReader:
         request, limits = exchange.request, self._limits
         assert self._parser is not None
         request.complete(self._parser, limits)
-        # A head that came with one short read cannot be too large, and nearly all do.
+        # A head from one short read cannot be too large, and that is nearly always the case.
         if (self._unfinished_bytes or self._read_size > limits.head_bytes) and request.size > limits.head_bytes:
             raise RequestRefused(431, "the request's head is too large")
         exchange.take_head()
@@ -218,7 +218,7 @@ class RequestReader:
         assert exchange is not None
         self._in_trailers = False
         if exchange.request.upgrade:
-            # What follows belongs to the new protocol; `_upgrade` gets it.
+            # What follows belongs to the new protocol and goes to `_upgrade`.
             return
         body, self.body = self.body, None
         if body is not None and (data := body.take()):
@@ -230,7 +230,7 @@ class RequestReader:
     # --- inside ---
 
     def _end_of_read(self, body: IncomingBody, size: int) -> None:
-        """One read of a body is over: hand on all that came with it."""
+        """Deliver the body data of one read."""
         exchange = self.exchange
         assert exchange is not None
         data = body.take()
@@ -241,23 +241,23 @@ class RequestReader:
         self._connection.note_body_read(exchange, body, now)
 
     def _count_trailer(self) -> None:
-        # They are dropped: nothing that comes after the decision may reach the upstream.
+        # Trailers are dropped: nothing that comes after authorization may reach the upstream.
         self._trailers += 1
         if self._trailers > self._limits.headers:
             raise RequestRefused(431, "the request has too many trailers")
 
     def _count_unfinished(self, size: int, *, begun: bool) -> None:
-        """Count bytes of a head, or of trailers, whose lines are incomplete: no callback came for them yet."""
-        # How much of its first read belongs to a head is unknown; 1 stands for it, and says that there was one.
+        """Count bytes of incomplete lines of a head or of trailers, which cause no callback."""
+        # The part of the first read that belongs to the head is unknown; count it as 1.
         self._unfinished_bytes += size if begun else 1
         if self._unfinished_bytes > self._limits.head_bytes:
             self._connection.refuse(RequestRefused(431, "the request's head is too large"))
 
     def _upgrade(self, rest: bytes) -> bytes:
-        """The client asks to switch protocols: httptools stopped after the head. Returns what is HTTP still."""
+        """Handle an upgrade request: httptools stopped after the head. Return the data that is still HTTP."""
         exchange, self.exchange = self.exchange, None
         if exchange is None:
-            # An offer that we ignored.
+            # The offer was ignored.
             return b"" if self._connection.failed else rest
         if not self._connection.begin_upgrade(exchange, rest):
             self.exchange = exchange

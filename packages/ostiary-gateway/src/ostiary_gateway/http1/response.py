@@ -1,7 +1,4 @@
-"""What the sender of a request hears from its upstream connection: the answer, or why there is none.
-
-Implemented by `upstream.proxied` and `upstream.health`; called by `client.connection`.
-"""
+"""Responses of an upstream: framing, header filter, and the interface of their receiver."""
 
 from __future__ import annotations
 
@@ -10,13 +7,9 @@ from typing import Protocol
 
 from ostiary_gateway.http1.headers import HOP_BY_HOP, LONGEST_NAME, OUR_COOKIES, Action, Headers
 
-# How the end of an answer is found (RFC 9112, 6.3). Pure.
-#
-# Used by `client.connection`, which reads answers, and by `upstream.proxied`, which writes their framing anew.
-
 
 class Framing:
-    """How the end of one answer is found."""
+    """How the end of a response is determined (RFC 9112, 6.3)."""
 
     NONE, LENGTH, CHUNKED, CLOSE = range(4)
     __slots__ = ("kind", "length")
@@ -30,25 +23,28 @@ NO_BODY = Framing(Framing.NONE)
 CHUNKED = Framing(Framing.CHUNKED)
 UNTIL_CLOSE = Framing(Framing.CLOSE)
 
-# What a header says about framing.
+# The effect of a header on framing.
 NOT_FRAMING, LENGTH_HEADER, ENCODING_HEADER = range(3)
 _FRAMING_HEADERS = {b"content-length": LENGTH_HEADER, b"transfer-encoding": ENCODING_HEADER}
 
 
 def framing_header(name: bytes) -> int:
-    """What the header *name*, in any spelling, says about framing."""
+    """Return the effect of the header *name*, in any spelling, on framing."""
     return _FRAMING_HEADERS.get(name.lower(), NOT_FRAMING)
 
 
 class ResponseHandler(Protocol):
-    """The sender of one request.
+    """Receives the response to one request.
 
-    It hears `response_whole`, or the answer piece by piece. `response_whole`, `response_end` and `upstream_lost` are
-    the last call.
+    Either `response_whole` is called, or the response is delivered in parts. `response_whole`, `response_end` and
+    `upstream_lost` are the last call.
     """
 
     def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
-        """All of it at once. *lines* (status and length among them, each with its end) may go on as they are."""
+        """A complete response.
+
+        *lines* include status and length, each with its line end, and can be forwarded unchanged.
+        """
 
     def response_head(self, status: int, headers: Headers, framing: Framing) -> None: ...
 
@@ -57,12 +53,12 @@ class ResponseHandler(Protocol):
     def response_body(self, data: bytes) -> None: ...
 
     def response_flush(self) -> None:
-        """All parts that came with one read have been delivered."""
+        """All parts of one read were delivered."""
 
     def response_end(self, trailers: Headers) -> None: ...
 
     def response_switched(self, rest: bytes) -> None:
-        """The upstream answered 101: its connection is a raw one now, and *rest* are its first bytes."""
+        """The upstream responded with 101: its connection is raw from now on. *rest* is the data after the head."""
 
     def upstream_lost(self, error: UpstreamLost) -> None: ...
 
@@ -78,10 +74,10 @@ class FailureKind(Enum):
 
 
 class UpstreamLost(Exception):
-    """The upstream went away, cannot be understood, or does not accept the gateway's own credential (`kind`).
+    """The upstream failed, sent an invalid response, or rejected the gateway's own credential (`kind`).
 
-    `answered` tells whether any byte of a response had come; `relayed`, that the answer may be that of a program behind
-    the upstream, which proves nothing about the upstream.
+    `answered` is True if any byte of a response was received. `relayed` is True if the response may be that of a
+    workload behind the upstream, which proves nothing about the upstream.
     """
 
     def __init__(
@@ -97,12 +93,7 @@ class UpstreamLost(Exception):
         return self.kind is FailureKind.TIMEOUT
 
 
-# Which headers of an upstream's answers pass to the client, and what each means for framing.
-#
-# Made once per pool and shared by its connections. An upstream always spells a name alike, so what a spelling means is
-# looked up once and remembered; how many are remembered is bounded.
-
-# Headers that speak about the connection to the upstream, or that only we may set.
+# Headers about the connection to the upstream, or that only the gateway may set.
 _DROPPED = HOP_BY_HOP | {b"content-length", b"audit-id"}
 _OUR_COOKIES = tuple(map(bytes.lower, OUR_COOKIES))
 MOST_ACTIONS = 4096
@@ -110,9 +101,9 @@ MOST_FRAMING = 1024
 
 
 class AnswerHeaders:
-    """The header names that one upstream uses, as it spells them.
+    """The header names of one upstream in its spelling, with their meaning. Shared by the connections of a pool.
 
-    `framing` holds the names that httptools has accepted, by what they say about framing.
+    The caches are bounded. `framing` has the names that httptools has accepted.
     """
 
     __slots__ = ("_actions", "framing")
@@ -122,14 +113,14 @@ class AnswerHeaders:
         self.framing: dict[bytes, int] = {}
 
     def learn_framing(self, name: bytes) -> int:
-        """What *name*, which httptools has accepted, says about framing."""
+        """Return the effect of *name*, which httptools has accepted, on framing."""
         kind = framing_header(name)
         if len(self.framing) < MOST_FRAMING and len(name) <= LONGEST_NAME:
             self.framing[bytes(name)] = kind
         return kind
 
     def action(self, name: bytes) -> Action:
-        """What becomes of a header: PASS, DROP, or COOKIE, which passes unless it is one of ours."""
+        """Return PASS, DROP, or COOKIE, which passes unless it is one of the gateway's cookies."""
         action = self._actions.get(name)
         if action is None:
             action = _classify(name.lower())
@@ -138,7 +129,7 @@ class AnswerHeaders:
         return action
 
     def lines(self, headers: Headers) -> list[bytes]:
-        """The lines of an answer that go to the client. Framing is not among them."""
+        """Return the header lines for the client, without framing."""
         lines: list[bytes] = []
         actions = self._actions
         for name, value in headers:
@@ -155,9 +146,9 @@ def _classify(name: bytes) -> Action:
 
 
 def _is_theirs(cookie: bytes) -> bool:
-    """Whether an upstream may set this: one that could set our cookie could sign its visitors in as somebody else.
+    """Whether an upstream may set this cookie: with the gateway's cookie it could sign users in as someone else.
 
-    A cookie without a name comes back as its value alone, which may look like one of ours.
+    A nameless cookie is sent back as its bare value, which could look like one of the gateway's cookies.
     """
     name, equals, _ = cookie.partition(b";")[0].partition(b"=")
     name = name.strip().lower()

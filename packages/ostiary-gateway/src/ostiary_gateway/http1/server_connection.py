@@ -1,15 +1,12 @@
-"""The client's side of a connection: bytes in, exchanges out, answers back in order.
+"""The client side: parses bytes into exchanges and sends their responses in order.
 
-Called by the event loop; calls `handle(exchange)` when a request's head is complete and its turn has come. Knows whose
-turn it is, how long a client may take and when the connection ends; `server.request_reader` knows how requests are
-read. Knows nothing of tokens or upstreams.
+    connection --- exchange 1 (active) --- responder
+               `-- exchange 2 (pipelined: waits, its body is buffered, and reading pauses)
 
-    connection --- exchange 1 (active) --- responder: whoever answers it
-               `-- exchange 2 (pipelined, waits; its body is kept, and reading pauses)
-
-A client that does not read its answers gets no further ones: the next exchange begins when it has caught up. A
-connection starts one request for each read; further ones of the same read, and pipelined ones, start when it is the
-connection's turn (`core.net.fair_queue`), so that no connection keeps the worker from the others.
+`ServerConnection` schedules requests and enforces timeouts; `request_reader` parses. Neither knows about tokens or
+upstreams. The next exchange begins only after the client has read the previous response. A connection starts one
+request per read. Further requests start when it is the connection's turn (`fair_queue`), so that no connection
+monopolizes the worker.
 """
 
 from __future__ import annotations
@@ -30,16 +27,15 @@ from ostiary_gateway.http1.request_reader import RequestReader
 from ostiary_gateway.http1.write_coalescer import LINGER_SECONDS, Outbox, OutgoingTransport
 from ostiary_gateway.networks import network
 
-# Reads and drops the rest of a request that has its answer already.
-#
-# Put in the responder's place by `server.connection`. A connection that is closed while the client still writes is
-# reset, and the answer is lost with it; so the rest is read, up to a limit.
-
+# Maximum size of the rest of a request body that is discarded after the response.
 DISCARD_LIMIT = 256 * 1024
 
 
 class DiscardedBody:
-    """The responder of an exchange whose answer is written and whose request is not complete."""
+    """The responder of an exchange whose response was sent before the request was complete: discards the rest.
+
+    Closing the connection while the client still sends would reset it, and the client would lose the response.
+    """
 
     __slots__ = ("_exchange",)
 
@@ -66,14 +62,11 @@ class DiscardedBody:
         pass
 
 
-# A connection between the request to switch protocols and the answer to it.
-#
-# Put in the tunnel's place by `server.connection`. What the client sends ahead of the 101 is kept with its exchange,
-# and a client that hangs up is noticed.
-
-
 class PendingUpgrade:
-    """The tunnel of a connection until the upstream has agreed to one."""
+    """The tunnel of a connection between the upgrade request and the 101.
+
+    Data that the client sends ahead is buffered in the exchange, and a disconnect is noticed.
+    """
 
     __slots__ = ("_exchange",)
 
@@ -92,20 +85,20 @@ class PendingUpgrade:
             self._exchange.responder.client_ready()
 
     def client_lost(self) -> None:
-        # The connection tells the responder of the exchange, which is the active one.
+        # The connection notifies the responder of the active exchange.
         pass
 
 
 log = logging.getLogger("ostiary.gateway")
 
-# So many requests may wait for their turn before reading pauses. Keep at least one pending read: otherwise we never
-# see the peer close.
+# Maximum number of waiting requests before reading pauses. At least one read must stay pending, or the connection would
+# not notice that the client closes.
 READ_AHEAD = 4
-# Of one read, what is parsed in one turn without a request being started: trailers, empty lines.
+# Parts of one read that are parsed per turn if no request starts: trailers, empty lines.
 PARTS_PER_TURN = 64
-# Reading pauses when a connection holds more than this unparsed; one read may bring a quarter of a megabyte.
+# Reading pauses above this many unparsed bytes. One read may return a quarter of a megabyte.
 UNPARSED_HIGH_WATER = 16 * 1024
-# Above this, what a client has not read counts for its user, and no more is read for it.
+# Above this many unsent bytes we stop reading from the upstream and charge the buffer to the user.
 UNREAD_HIGH_WATER = 32 * 1024
 _NEVER = float("inf")
 
@@ -117,7 +110,7 @@ def _no_lines(connection: ServerConnection, exchange: Exchange | None, refusal: 
 
 
 class ServerConnection(asyncio.Protocol):
-    """One client's connection. `deadline` is when the server's ticker ends it, by the loop's clock."""
+    """A connection of a client. The server's ticker closes it at `deadline`, in the loop's time."""
 
     __slots__ = (
         "_active",
@@ -155,34 +148,34 @@ class ServerConnection(asyncio.Protocol):
         self._find_known = server.find_known
         self._queue = server.queue
         self.loop = server.loop
-        # Set by the event loop before anything else happens.
+        # Set by the event loop first.
         self.transport: OutgoingTransport
         self.remote_address = ""
-        # What the upstream is told about where its request came from; made once per connection.
+        # Tells the upstream where the request came from. Built once per connection.
         self.forwarded_lines = b""
         self.peer_certificate: bytes | None = None
         self.draining = False
         self.tunnel: Tunnel | None = None
-        # The user whose requests came last, if known; and how many unread bytes are charged to them.
+        # The user of the latest requests, if known, and the number of unsent bytes charged to them.
         self.account: Account | None = None
         self._unread = 0
         self.deadline = 0.0
         self._reader: RequestReader = RequestReader(self, server.limits, server.now)
         self._active: ActiveExchange | None = None
         self._waiting: deque[Exchange] = deque()
-        # Given up: nothing more is read, and the connection ends with what is being answered.
+        # Failed: nothing more is read, and the connection is closed after the current response.
         self.failed: bool = False
         self._reading_paused = False
         self._write_paused = False
-        # What was read and waits for a turn of this connection, and how much of it was parsed before.
+        # Data that waits for a turn of this connection, and the length of its parsed part.
         self._unparsed = b""
         self._parsed = 0
-        # Whether it waits for a turn; whether reading pauses for what is unparsed.
+        # Whether the connection waits for a turn, and whether reading is paused because of unparsed data.
         self._queued = self._input_held = False
         # Whether a request was started in this turn.
         self._begun = False
 
-    # --- the event loop calls these ---
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._server.outbox)
@@ -203,7 +196,7 @@ class ServerConnection(asyncio.Protocol):
             self._hold(data)
             return
         if self._active is None and not self.failed and not self._write_paused:
-            # As `FairQueue.may_start`, which is written out here: every request does it.
+            # Inlined `FairQueue.may_start`: this runs for every request.
             queue = self._queue
             queue.starts += 1
             if queue.starts > FREE_STARTS and not queue.has_time():
@@ -219,7 +212,7 @@ class ServerConnection(asyncio.Protocol):
             self._read(data, 0)
 
     def _read(self, data: bytes, start: int) -> None:
-        """Parse *data* from *start*, up to a request that was answered at once; the rest waits for the next turn."""
+        """Parse *data* from *start* until a request was served synchronously; the rest waits for the next turn."""
         reader, at, size = self._reader, start, len(data)
         self._begun = False
         for _ in range(PARTS_PER_TURN):
@@ -236,7 +229,7 @@ class ServerConnection(asyncio.Protocol):
                 at = size
                 break
             if self._active is None and (self._begun or self._write_paused):
-                # The next request would start at once. If one is in flight, the next ones wait for it, up to a limit.
+                # The next request would start now. If one is in flight, the following ones wait for it, up to a limit.
                 break
         if at < size and not self.failed:
             self._unparsed, self._parsed = data, at
@@ -247,8 +240,8 @@ class ServerConnection(asyncio.Protocol):
             self._wait_for_turn(has_backlog=True)
 
     def _begin_whole(self, data: bytes) -> bool:
-        """Begin the request without the parser, if it is a whole one whose head is known or plain (`whole_heads`)."""
-        # What ends like a head, and as a whole is one, has no body; looking for the end would take longer.
+        """Begin a complete request without the parser, if its head is cached or plain (`fast_head_parser`)."""
+        # If the data ends with an empty line and is a valid head, there is no body. Searching takes longer.
         rest, head = 0, data
         if data.endswith(b"\r\n\r\n"):
             if len(data) > self._limits.head_bytes:
@@ -296,9 +289,9 @@ class ServerConnection(asyncio.Protocol):
         self._begin(exchange)
 
     def _remember(self, request: RequestHead, data: bytes) -> None:
-        """Keep the head of one whole request, whose handler wants to recognise it."""
+        """Cache the head of a complete request for which the handler has set `RequestHead.known`."""
         head, _, body = data.partition(b"\r\n\r\n")
-        # Not what begins with empty lines, which a parser skips.
+        # Not if it begins with empty lines, which the parser skips.
         if head.startswith(request.method + b" ") and len(body) == (request.content_length or 0):
             self._server.heads.keep(head + b"\r\n\r\n", request)
 
@@ -313,12 +306,12 @@ class ServerConnection(asyncio.Protocol):
         if self.account is not None:
             self._unread = self.transport.get_write_buffer_size()
             if not self.account.hold_unread(self._unread):
-                # The client has too much unread; it does not get the rest.
+                # The user exceeds the limit of unsent bytes: reset the connection.
                 self.loop.call_soon(self.reset)
         if self.tunnel is not None:
             self.tunnel.client_full()
         elif self._active is None:
-            # The last answer has not been read yet.
+            # The client has not read the last response yet.
             self.deadline = self.loop.time() + self._limits.body_timeout
         elif (responder := self._active.responder) is not None:
             responder.client_full()
@@ -337,10 +330,10 @@ class ServerConnection(asyncio.Protocol):
             self._next()
 
     def eof_received(self) -> bool:
-        # Half-closed clients are rare, and telling them from vanished ones is not worth holding an upstream for;
-        # a tunnel has ends of its own. What is answered already was answered in time.
+        # Half-closed clients are rare and cannot be distinguished from vanished ones; waiting for them would hold up an
+        # upstream. Tunnels handle their end themselves. Responses that are complete are still delivered.
         if self._queued:
-            # It arrived before the end: only its turn has not come yet.
+            # The request arrived before the end; it only waits for its turn.
             self.run_turn()
         self.transport.flush()
         return False
@@ -363,11 +356,11 @@ class ServerConnection(asyncio.Protocol):
         if responder is not None:
             responder.client_lost()
 
-    # --- the reader of requests calls these ---
+    # --- called by the request reader ---
 
     def note_request_begins(self) -> None:
         if self.failed:
-            # The connection was given up in the midst of these bytes: what follows would get no answer.
+            # The connection failed while these bytes were parsed, so the next request would get no response.
             raise RequestRefused(400, "the connection is closing")
         if self._active is None:
             self.deadline = self.loop.time() + self._limits.head_timeout
@@ -407,13 +400,13 @@ class ServerConnection(asyncio.Protocol):
     def refuse_unreadable(self) -> None:
         last = self._waiting[-1] if self._waiting else self._active
         if last is not None and last.close_after and self._reader.exchange is None:
-            # The client announced that it was done, and went on writing: what it writes is not looked at.
+            # The client announced the end of the connection and kept sending: ignore it.
             self.failed = True
             return
         self.refuse(RequestRefused(400, "the request cannot be understood"))
 
     def refuse(self, refusal: RequestRefused) -> None:
-        """Answer, if nothing is being answered, and close: where the next request begins is unknown."""
+        """Send an error response if none is in progress, and close: the start of the next request is unknown."""
         if self.failed:
             return
         self.failed = True
@@ -421,19 +414,19 @@ class ServerConnection(asyncio.Protocol):
             self._waiting.pop()
         active = self._active
         if active is not None and active is not self._reader.exchange:
-            # Earlier requests get their answers, and the connection ends with the last of them.
+            # Earlier requests get their responses; then the connection is closed.
             last = self._waiting[-1] if self._waiting else active
             last.close_after = True
             return
         if self._waiting:
-            # The client has not read the answer before them yet.
+            # The client has not read the previous response yet.
             self._waiting[-1].close_after = True
             return
         self._active = None
         responder = None if active is None else active.take_responder()
         if responder is not None:
             if isinstance(responder, DiscardedBody):
-                # It has its answer.
+                # The response was already sent.
                 self.close_soon()
                 return
             responder.client_lost()
@@ -449,21 +442,21 @@ class ServerConnection(asyncio.Protocol):
         self.transport.write(head % (status_line(refusal.status), lines, len(body)) + body)
         self.close_soon()
 
-    # --- an exchange calls these ---
+    # --- called by an exchange ---
 
     def replace(self, short: ActiveExchange, exchange: Exchange) -> None:
-        """*exchange* is answered in the place of *short*, of which it was made."""
+        """Replace *short* by *exchange*, which was created from it."""
         if self._active is short:
             self._active = exchange
 
     def finish(self, exchange: ActiveExchange) -> None:
-        """The answer is written: go on with the next request, or end the connection."""
+        """The response was written: continue with the next request, or close the connection."""
         if exchange is not self._active:
             return
         if not exchange.body_complete and not exchange.awaits_continue and not exchange.request.upgrade:
             assert isinstance(exchange, Exchange), "what stands for one has no body"
-            # Answered before the whole request was read. The rest is dropped as it comes: a connection that is closed
-            # while the client still writes is reset, and the answer lost with it.
+            # The response was sent before the request was complete. Discard the rest: closing the connection while the
+            # client still sends would reset it, and the client would lose the response.
             self.deadline = self.loop.time() + self._limits.body_timeout
             exchange.accept_body(DiscardedBody(exchange))
             return
@@ -482,14 +475,14 @@ class ServerConnection(asyncio.Protocol):
             self.deadline = self.loop.time() + self._limits.idle_timeout
 
     def expect_body(self, exchange: Exchange) -> None:
-        """The body of this request is the client's turn from now on."""
+        """Start the body timeout of this request."""
         self.deadline = self._reader.restart_body(exchange, self.loop.time())
 
     def hold_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
             if self._active is not None:
-                # We stopped reading, so the client is not late.
+                # Reading is paused, so the client is not late.
                 self.deadline = _NEVER
             self._reader.pause()
             if not self._input_held:
@@ -506,12 +499,12 @@ class ServerConnection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def must_read_within(self, seconds: float) -> None:
-        """The client has not read what was written; give it *seconds* to go on, or any time if infinite."""
+        """The client does not keep up: close the connection unless it continues within *seconds* (may be infinite)."""
         if self._active is not None and self._active.body_complete:
             self.deadline = self.loop.time() + seconds
 
     def time_out(self) -> None:
-        """The ticker found that `deadline` has passed: a slow client must not hold a connection."""
+        """Handle an expired `deadline`: a slow client must not hold a connection. Called by the ticker."""
         self.deadline = _NEVER
         active = self._active
         if self.failed or self.tunnel is not None:
@@ -525,13 +518,13 @@ class ServerConnection(asyncio.Protocol):
             self.reset()
         elif active.responder is not None:
             self.refuse(RequestRefused(408, "the request took too long to arrive"))
-        # Else the request is being decided on, which has a time limit of its own.
+        # Otherwise the request is being authorized, which has its own timeout.
 
     def drain(self) -> None:
-        """Finish what was begun and accept nothing more on this connection."""
+        """Finish in-flight requests and accept no more on this connection."""
         self.draining = True
         active = self._active
-        # A client that has its answer and still sends its request is not waited for.
+        # Do not wait for a client that has its response and still sends its request.
         has_its_answer = (active is None and not self._queued) or (
             active is not None and isinstance(active.responder, DiscardedBody)
         )
@@ -539,11 +532,11 @@ class ServerConnection(asyncio.Protocol):
             self.close_soon()
 
     def reset(self) -> None:
-        """End the connection with RST, so that the client sees that the answer is incomplete."""
+        """Close with RST, so that the client notices that the response is incomplete."""
         self.transport.reset()
 
     def close_soon(self) -> None:
-        """End the connection when what was written has been read, or when that takes too long."""
+        """Close when the data was delivered, or after a timeout."""
         self.failed = True
         self.deadline = self.loop.time() + LINGER_SECONDS
         self.transport.close()
@@ -556,11 +549,11 @@ class ServerConnection(asyncio.Protocol):
     def write_paused(self) -> bool:
         return self._write_paused
 
-    # --- the queue calls these ---
+    # --- called by the queue ---
 
     def run_turn(self) -> bool:
-        """Start the next request of what waits here; whether another one could start at once."""
-        # Still marked as queued: nothing in this turn asks for another one.
+        """Start the next waiting request. Return whether another one could start."""
+        # Still marked as queued, so that nothing in this turn queues the connection again.
         if not self._write_paused:
             if self._active is None and self._waiting:
                 self._begin(self._waiting.popleft())
@@ -573,7 +566,7 @@ class ServerConnection(asyncio.Protocol):
         if not self._unparsed:
             self._release_input()
         if self._active is None and not self._queued and not self.failed:
-            # It had no deadline while it waited for its turn.
+            # The deadline was suspended while it waited for its turn.
             self._next()
         return self._queued
 
@@ -583,7 +576,7 @@ class ServerConnection(asyncio.Protocol):
     # --- inside ---
 
     def _wait_for_turn(self, *, has_backlog: bool) -> None:
-        # If the client does not keep up, `resume_writing` asks again.
+        # If the client does not keep up, `resume_writing` queues the connection.
         if not self._queued and not self._write_paused:
             self._queued = True
             if self._active is None:
@@ -599,7 +592,7 @@ class ServerConnection(asyncio.Protocol):
             self._read(data, start)
 
     def _hold(self, data: bytes) -> None:
-        """Keep *data* until it is parsed in a turn of this connection."""
+        """Buffer *data* until a turn of this connection."""
         if self.failed:
             return
         queue = self._queue
@@ -628,7 +621,7 @@ class ServerConnection(asyncio.Protocol):
                 self.transport.resume_reading()
 
     def _next(self) -> None:
-        """Let the request that has waited longest start in the next turn, if one waits and the client keeps up."""
+        """Queue the oldest waiting request, if there is one and the client keeps up."""
         if self._write_paused:
             self.deadline = self.loop.time() + self._limits.body_timeout
             return
@@ -647,7 +640,7 @@ class ServerConnection(asyncio.Protocol):
         elif exchange.request.has_body:
             self.expect_body(exchange)
         try:
-            # Looked up for every request: a connection may live longer than a configuration.
+            # Looked up for every request: a connection may outlive a configuration.
             self._server.handle(exchange)
         except Exception as error:
             log.error("a request failed inside the gateway", extra={"cause": type(error).__name__}, exc_info=error)
@@ -673,9 +666,10 @@ AnswerKnown = Callable[[ServerConnection, RequestHead], bytes]
 
 
 class Server:
-    """What the connections of one listener share. A reload changes `handle`, `answer_known`, `pass_on` and `limits`.
+    """State shared by the connections of one listener.
 
-    Without *shortcuts* every byte goes through the parser, and no head is remembered.
+    A reload replaces `handle`, `answer_known`, `pass_on` and `limits`. Without *shortcuts* all data goes through the
+    parser, and no head is cached.
     """
 
     __slots__ = (
@@ -706,25 +700,25 @@ class Server:
     ) -> None:
         self.handle = handle
         self.shortcuts = shortcuts
-        # Called with a head that is known and that nothing follows: the bytes of the whole answer, if that can be given
-        # without an exchange. Empty: `handle` gets the request, as if nobody had been asked.
+        # Called with a request without a body whose head is cached. Returns the complete response if it needs no
+        # exchange, or empty: then `handle` gets the request.
         self.answer_known: AnswerKnown | None = None
-        # Called with a head of which something came before, and that nothing follows, and with the lines that are its
-        # own: what answers it, without an exchange. None: as above.
+        # Called with a request without a body whose head or header lines are cached, and with the header lines of this
+        # request only. Returns what serves it instead of an exchange, or None: then `handle` gets the request.
         self.pass_on: PassOn | None = None
         self.limits = limits
         self.loop = loop
         self.connections: set[ServerConnection] = set()
         self.heads = WholeHeads()
         self.known = self.heads.known
-        # Looked up once: each connection would otherwise hold its own method objects.
+        # Bound once: otherwise each connection would hold its own method objects.
         self.find_known, self.now = self.heads.find, loop.time
         self.outbox = Outbox(loop)
-        # What the listeners of a worker share.
+        # Shared by the listeners of a worker.
         self.queue = queue or FairQueue(loop)
-        # Called with each request that could not be read, as far as it came; returns more header lines for its answer.
+        # Called with each unreadable request, as far as it was read. Returns more header lines for the response.
         self.on_refused: OnRefused = _no_lines
 
     def connection(self) -> ServerConnection:
-        """The protocol of a new connection."""
+        """Return the protocol for a new connection."""
         return ServerConnection(self)

@@ -1,9 +1,7 @@
-"""TLS of our own listener, which answers a client that speaks plain HTTP with a 400 that says so.
+"""TLS of the gateway's listener. Responds to plain HTTP on a TLS port with a helpful 400.
 
-Made by the worker. Without this such a client is cut off and told nothing. The first bytes are looked at once per
-connection, before the handshake, so that requests cost nothing more.
-
-A session is resumed only where no client certificate counts: see `core.keys.openssl.session_tickets`.
+The first bytes of a connection are checked once, before the handshake, so that requests cost nothing more. Sessions are
+resumed only if client certificates do not matter: see `ostiary.keys.openssl`.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ PLAIN_HTTP_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
 )
-# A method and a target. A TLS record begins with the byte 22, which no method has.
+# A method and a target. A TLS record begins with the byte 22, which is in no method.
 _REQUEST = re.compile(rb"[A-Z][A-Z-]{2,19} [/*a-zA-Z\[]")
 
 
 class _Handshake(CountedHandshake):
-    """The TLS of one connection. `incoming` and `outgoing` are what the event loop reads and writes for it."""
+    """The TLS of one connection. `incoming` and `outgoing` are the buffers of the event loop."""
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
@@ -32,32 +30,32 @@ class _Handshake(CountedHandshake):
 
     def do_handshake(self) -> None:
         if self._is_plain:
-            # More of the plain request. The event loop ends the connection.
+            # More data of the plain request. The event loop closes the connection.
             raise ssl.SSLError("a plain HTTP request came to a TLS port")
         if not self._has_looked:
             if not self.incoming.pending:
-                # Asked when the connection is made: the client speaks first, and OpenSSL need not say so.
+                # Called when the connection is made: the client speaks first, and OpenSSL need not report that.
                 raise ssl.SSLWantReadError
             self._has_looked = True
             data = self.incoming.read()
             if _REQUEST.match(data):
                 self._is_plain = True
                 self.outgoing.write(PLAIN_HTTP_ANSWER)
-                # What was written is sent as a part of the handshake, which then waits for the client: it
-                # reads the answer and leaves, or the time limit of the handshake ends it.
+                # The response is sent as part of the handshake, which then waits for the client: it reads the response
+                # and disconnects, or the handshake times out.
                 raise ssl.SSLWantReadError
             self.incoming.write(data)
         super().do_handshake()
 
     def check_resumed(self) -> None:
-        # Tickets are off where clients present certificates. TLS 1.2 also resumes by the number of a session, which
-        # not every interpreter can turn off.
+        # Tickets are disabled if clients present certificates. TLS 1.2 also resumes by session id, which not every
+        # interpreter can disable.
         if self.getpeercert(binary_form=True) is not None:
             raise ssl.SSLError("a session with a client certificate was resumed, which nobody has checked again")
 
 
 class ListenerContext(CountingContext):
-    """The context of a listener. `certificate` (DER) is its own, which Python does not tell of a connection."""
+    """The TLS context of a listener. `certificate` (DER) is its own, which Python does not expose on a connection."""
 
     sslobject_class = _Handshake
     certificate: bytes | None = None

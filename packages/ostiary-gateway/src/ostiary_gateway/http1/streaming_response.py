@@ -1,8 +1,4 @@
-"""Sends an answer of our own piece by piece, as fast as the client reads it.
-
-Called by `http1.asgi` and by the login, for what has no length beforehand, such as events. It is the exchange's
-responder meanwhile, and so learns when the client is gone or does not keep up.
-"""
+"""Stream a response of the gateway itself, as fast as the client reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +10,10 @@ from ostiary_gateway.http1.headers import Headers
 
 
 class StreamedAnswer:
-    """Call `begin`, then `send` for each piece, then `finish`."""
+    """A response without a known length, such as events. Call `begin`, `send` for each part, `end`, then `finish`.
+
+    It is the responder of the exchange, so it notices when the client disconnects or does not keep up.
+    """
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -37,10 +36,10 @@ class StreamedAnswer:
         await self._gone.wait()
 
     def begin(self, status: int, headers: Headers) -> None:
-        """What the head says goes out with the first piece."""
+        """Prepare the head. It is sent with the first part."""
         self.status = status
         has_length = any(name.lower() == b"content-length" for name, _ in headers)
-        # Neither 204 nor 304 has a body, so nothing may be said about its length, nor an end of it be sent.
+        # 204 and 304 have no body, and therefore no framing.
         empty = status in (204, 304)
         self._bodiless = empty or self._exchange.request.method == b"HEAD"
         self._chunked = not has_length and not self._exchange.request.http10 and not empty
@@ -55,9 +54,9 @@ class StreamedAnswer:
         self._head = b"".join(lines)
 
     async def send(self, data: bytes, *, seconds: float | None = None) -> None:
-        """Send a piece, and wait until there is room for the next. Raises `ClientGone`.
+        """Send a part, and wait until there is room for the next. Raises `ClientGone`.
 
-        With *seconds*, raises `TimeoutError` if the client has not read enough of it by then.
+        With *seconds*, raises `TimeoutError` if the client does not read enough within this time.
         """
         if self._gone.is_set():
             raise ClientGone
@@ -66,13 +65,13 @@ class StreamedAnswer:
             await self._ready.wait()
 
     def end(self, data: bytes = b"") -> None:
-        """Send the last piece."""
+        """Send the last part."""
         self._write(data, last=True)
         self._ended = True
         self._exchange.end()
 
     def finish(self) -> int:
-        """The status that was sent. An answer that did not get to its end must not look complete: it is cut."""
+        """Return the status that was sent. Abort an incomplete response, so that it does not look complete."""
         if not self._ended and not self._gone.is_set():
             self._exchange.abort()
         return self.status
@@ -88,7 +87,7 @@ class StreamedAnswer:
         if head or data:
             self._exchange.write(head + data)
 
-    # --- the exchange's responder ---
+    # --- Responder ---
 
     def body(self, data: bytes) -> None:
         pass

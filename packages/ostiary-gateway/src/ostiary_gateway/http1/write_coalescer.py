@@ -1,11 +1,10 @@
-"""Gathers what is written in one turn of the event loop, and sends it all at the end of the turn.
-
-Used by both kinds of connections. Under load a turn serves many requests. Written one by one, each write would wake a
-process on the other side and leave the processor's caches cold for the next; gathered, they cost a third less. When
-there is little to do a turn is short, and nothing waits for longer than it takes to look at the other connections once.
+"""Coalesce the writes of one event loop iteration, and send them at its end.
 
     connection --- OutgoingTransport (write, close, abort) --- the loop's own transport
-                   `-- Outbox: flushes all that have something, once a turn
+                   `-- Outbox: flushes all transports with pending data once per iteration
+
+Under load an iteration serves many requests. Separate writes would each wake the peer's process and leave the CPU
+caches cold; coalesced writes cost a third less. Without load an iteration is short, so latency hardly increases.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from contextlib import suppress
 
 log = logging.getLogger("ostiary.gateway")
 
-# A part as large as this leaves at once, with all before it: flow control must notice what it brings about.
+# A part of this size is flushed immediately, so that flow control notices its effect.
 LARGE_PART = 16 * 1024
 MOST_PARTS = 16
-# How long a connection that is being closed may take to deliver what was written, in seconds.
+# How long a closing connection may take to deliver its data, in seconds.
 LINGER_SECONDS = 10.0
-# SO_LINGER with zero seconds: closing sends RST, not FIN.
+# SO_LINGER with a timeout of zero: closing sends RST, not FIN.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Outbox:
-    """The transports of one loop that have something to send."""
+    """The transports of one event loop with pending data."""
 
     __slots__ = ("_call_soon", "waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
-        # Whoever is the first to be added calls `flush_soon`.
+        # The first transport added in a loop iteration schedules the flush.
         self.waiting: list[OutgoingTransport] = []
 
     def flush_soon(self) -> None:
@@ -47,15 +46,15 @@ class Outbox:
             try:
                 transport.flush()
             except Exception as error:
-                # A transport that cannot be written to must not keep the others waiting.
+                # A transport that cannot be written to must not block the others.
                 log.error("a connection could not be written to", extra={"cause": type(error).__name__}, exc_info=error)
                 transport.abort()
 
 
 class OutgoingTransport:
-    """A transport whose writes are gathered. Everything else is the transport's own, and comes after what was written.
+    """A transport with coalesced writes. Other operations take effect after pending writes.
 
-    Only `abort` overtakes: what has not left yet is dropped with the connection.
+    `abort` is the exception: it discards pending data.
     """
 
     __slots__ = ("_inner", "_outbox", "_parts", "is_closing")
@@ -73,7 +72,7 @@ class OutgoingTransport:
         if len(data) >= LARGE_PART or len(parts) > MOST_PARTS:
             self.flush()
         elif is_first:
-            # Written out here: every request does it, twice.
+            # Inlined: this runs twice per request.
             outbox = self._outbox
             waiting = outbox.waiting
             waiting.append(self)
@@ -89,7 +88,7 @@ class OutgoingTransport:
         if not parts:
             return
         self._parts = []
-        # A transport that is closing takes no more; its protocol has heard of that already.
+        # A closing transport accepts no data; its protocol was notified.
         if not self.is_closing():
             self._inner.write(parts[0] if len(parts) == 1 else b"".join(parts))
 
@@ -111,7 +110,7 @@ class OutgoingTransport:
         return self._inner.get_extra_info("ssl_object") is not None
 
     def peer_certificate(self) -> bytes | None:
-        """The other side's certificate (DER); None without TLS, or if it showed none."""
+        """Return the peer's DER certificate; None without TLS or certificate."""
         tls = self._inner.get_extra_info("ssl_object")
         if tls is None:
             return None
@@ -122,7 +121,7 @@ class OutgoingTransport:
         return sum(map(len, self._parts)) + self._inner.get_write_buffer_size()
 
     def limit_write_buffer(self, high: int) -> None:
-        """Above *high* bytes that wait to leave, the protocol is told to pause."""
+        """Pause the protocol above *high* bytes of unsent data."""
         self._inner.set_write_buffer_limits(high)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -139,7 +138,7 @@ class OutgoingTransport:
         self._inner.abort()
 
     def reset(self) -> None:
-        """Abort with RST, so that the other side sees that what it got is incomplete."""
+        """Abort with RST, so that the peer notices that the data is incomplete."""
         connection = self._inner.get_extra_info("socket")
         if connection is not None:
             with suppress(OSError):

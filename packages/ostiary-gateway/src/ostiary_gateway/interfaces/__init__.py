@@ -1,14 +1,13 @@
-"""What a plugin of the gateway must be, and what it may be able to: one contract per file.
+"""Contracts of the gateway's plugins, one module per plugin type.
 
-A provider is any object with the methods of its contract; it inherits nothing. One object may be several of them. It is
-found by its entry point (`ostiary_gateway.catalog`), and the suites in `ostiary_gateway.testing` judge whether it keeps
-the contract.
+A provider is any object with the methods of its contract; there is no base class, and one object may implement several
+contracts. Providers are found through entry points (`ostiary_gateway.catalog`). The suites in `ostiary_gateway.testing`
+check a contract.
 
-Beside each contract stand its optional abilities and its traits, both as Protocols that are checked when a provider is
-loaded (`ostiary_gateway.capabilities`). An ability is one or more methods or values that the gateway uses if they are
-there. A trait is a bool that says what the provider needs or implies; one that is not declared is taken for False, and
-its docstring says what follows from that. The gateway asks for abilities and traits, and never for a provider's name.
-`VERSION` rises when a contract changes in a way that an existing provider would notice.
+Optional capabilities are Protocols too, checked when a provider is loaded (`ostiary_gateway.capabilities`): methods or
+values that the gateway uses if they exist, or a bool that declares what the provider needs or implies. An undeclared
+bool counts as False. The gateway checks capabilities, never a provider's name. `VERSION` increases when a contract
+changes in a way that affects existing providers.
 """
 
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Admission: the request is allowed, but is it within bounds?"""
+"""Admission: limits that apply to a request after it was authorized."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ostiary_gateway.interfaces.store_capabilities import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Yes, or no with a reason the caller may read. `retry_after` (seconds) turns the refusal from 403 into 429."""
+    """The result of an admission check. *reason* is shown to the caller; *retry_after* (seconds) turns 403 into 429."""
 
     admitted: bool
     reason: str = ""
@@ -21,12 +21,14 @@ class Admission:
 
 
 class AdmissionProvider(Protocol):
-    """Called after authorization and before the upstream, in the order configured; the first refusal ends it.
+    """Check requests against limits, after authorization and before the upstream.
 
-    `size` is the announced length of the body, None where it is not announced (the body itself is not read).
-    It must not wait: it is called between reading a request and sending it on. An exception refuses the request.
-    `settled` is called once for every admitted request when its answer is known, so that a refused creation
-    need not count.
+    Providers are called in the configured order; the first that does not admit ends the check. `admit` must not block:
+    it runs between reading a request and forwarding it. *size* is the announced length of the body, None if it is not
+    announced (the body is not read). An exception denies the request.
+
+    `settled` is called once for every admitted request, with the status of its response, so that a failed creation need
+    not count.
     """
 
     def admit(self, attributes: Attributes, *, size: int | None) -> Admission: ...
@@ -34,15 +36,15 @@ class AdmissionProvider(Protocol):
     def settled(self, attributes: Attributes, *, status: int) -> None: ...
 
 
-# --- providers that count what is stored ---
+# Providers that count stored objects.
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
     """A request that changes objects, before it is forwarded.
 
-    `target` is its path and query as they were decided on. `headers` are those that say how the body is to be read, as
-    they came. `body` is None where the provider did not ask for it.
+    `target` is the path and query that were authorized. `headers` are the unmodified headers that describe the encoding
+    of the body. `body` is None if the provider did not request it.
     """
 
     attributes: Attributes
@@ -53,7 +55,7 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswer:
-    """What an upstream answered to a question of our own."""
+    """The response of an upstream to a request of the gateway's own."""
 
     status: int
     content_type: str = ""
@@ -61,10 +63,10 @@ class UpstreamAnswer:
 
 
 class UpstreamApi(Protocol):
-    """The upstreams, as a provider asks them in the gateway's own name, or in that of a user.
+    """Send requests to the upstreams, as the gateway itself or impersonating a user.
 
-    One instance serves all calls of a worker at once. `upstreams` are the names of those that are a Kubernetes API.
-    `objects` is where a provider may keep what must survive a restart; None if the token store keeps no objects.
+    One instance serves all concurrent calls of a worker. `upstreams` are the names of the Kubernetes upstreams.
+    `objects` stores what must survive a restart; None if the token store has no objects.
     """
 
     upstreams: tuple[str, ...]
@@ -80,16 +82,18 @@ class UpstreamApi(Protocol):
         body: bytes = b"",
         user: UserInfo | None = None,
     ) -> UpstreamAnswer:
-        """Raises `ProviderError` if there is no answer in time, or one that is too large.
+        """Send a request and return the response.
 
-        *target* is a path and query as the upstream knows them. Without *user* nobody is impersonated.
+        Raises `ProviderError` on timeout, or if the response is too large. *target* is a path and query as the upstream
+        knows them. Without *user*, no user is impersonated.
         """
 
 
 class WriteOutcome(Enum):
-    """What became of a forwarded request. `DONE`: the upstream says so. `NOT_DONE`: it refused, or was never asked.
+    """Outcome of a forwarded request.
 
-    `UNKNOWN`: it was asked, and its answer did not come or does not tell.
+    `DONE`: the upstream reported success. `NOT_DONE`: the upstream rejected it, or it was never sent. `UNKNOWN`: it was
+    sent, and the response is missing or inconclusive.
     """
 
     DONE = "done"
@@ -99,7 +103,7 @@ class WriteOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """How a request ended: with the upstream's status, and with as much of the answer's body as was kept."""
+    """The result of a write: the upstream's status, and as much of the response body as was buffered."""
 
     outcome: WriteOutcome
     status: int = 0
@@ -107,17 +111,17 @@ class WriteResult:
 
 
 class Hold(Protocol):
-    """What a provider holds for one request, from `reserve` on. `wants_body`: it reads the answer's body."""
+    """A reservation for one request. `wants_body` requests the body of the response."""
 
     wants_body: bool
 
     async def settle(self, result: WriteResult) -> None:
-        """Called once, after the client has its answer; never if the gateway dies before. An exception is logged."""
+        """Called once, after the response was sent; never if the gateway crashes before. An exception is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectUsage:
-    """What one subject of a limit uses. `used` and `limit` are written as the limit is."""
+    """Usage of one limit by one subject. `used` and `limit` have the notation of the limit."""
 
     limit_name: str
     upstream: str
@@ -129,9 +133,11 @@ class SubjectUsage:
 
 @dataclass(frozen=True, slots=True)
 class CountingFigures:
-    """For the metrics. `fullest`: by limit, how full its fullest subject was when it was last counted; 1 is full.
+    """Metrics of object counting.
 
-    `corrections`: how many lists told something else than was counted, though nothing had been deleted here.
+    `fullest` maps each limit to the usage ratio of its fullest subject when it was last counted; 1 is full.
+    `corrections` is the number of lists that differed from the count although nothing had been deleted through the
+    gateway.
     """
 
     fullest: Mapping[str, float]
@@ -140,14 +146,15 @@ class CountingFigures:
 
 @runtime_checkable
 class CountsObjects(Protocol):
-    """An admission provider that counts what is stored: objects, and sums of their fields.
+    """An admission provider that counts stored objects, or sums of their fields.
 
-    `covers` is called for each request that changes objects of a Kubernetes upstream, and must not wait; only a covered
-    request is held up. `needs_body` says whether the body must be read first; one beyond `largest_body` bytes is
-    refused with 413. Then `reserve` is called, which may wait and ask the upstream. It returns what it holds; a
-    refusal; or an answer of the upstream that the client is to get in place of its own. A `ProviderError` means that it
-    could not be counted, and refuses with 503; any other exception with 500. `reconcile` runs as long as the gateway
-    serves.
+    `covers` is called for each request that changes objects of a Kubernetes upstream, and must not block; only covered
+    requests are delayed. `needs_body` requests the body; one of more than `largest_body` bytes is rejected with 413.
+    `reserve` may wait and query the upstream. It returns a reservation, a denial, or a response of the upstream to send
+    to the client instead. A `ProviderError` (usage could not be determined) fails the request with 503; any other
+    exception with 500.
+
+    `reconcile` runs as long as the gateway serves.
     """
 
     largest_body: int
@@ -161,6 +168,6 @@ class CountsObjects(Protocol):
     async def reconcile(self, api: UpstreamApi) -> None: ...
 
     async def usage(self, api: UpstreamApi) -> list[SubjectUsage]:
-        """What stands now, for an operator; raises `ProviderError`."""
+        """Return the current usage, for the operator. Raises `ProviderError`."""
 
     def figures(self) -> CountingFigures: ...

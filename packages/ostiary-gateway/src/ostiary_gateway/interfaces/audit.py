@@ -1,4 +1,4 @@
-"""Audit providers: where the record of every request is kept."""
+"""Audit providers: store the audit event of every request."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol, runtime_checkable
 
 
 class AuditProvider(Protocol):
-    """Keeps audit events: a file, a log server, a message queue.
+    """Store audit events: in a file, a log server, a message queue.
 
-    An event is a line of JSON, an ``audit.k8s.io/v1`` Event, in ASCII and ending in a line break. The gateway collects
-    events and calls `store` with a batch, one call at a time, in a thread and an event loop of this provider's own: one
-    that is slow holds up no request. What waits is bounded. What does not fit is dropped and counted; with
-    `audit.blocking` the request is refused.
+    An event is one line of JSON, an ``audit.k8s.io/v1`` Event, in ASCII and ending in a line break. The gateway
+    collects events and calls `store` with a batch, one call at a time, in a thread and event loop of this provider's
+    own: a slow provider delays no request. The queue is bounded. Events that do not fit are dropped and counted; with
+    `audit.blocking` the request fails instead.
     """
 
     async def store(self, events: Sequence[str]) -> None:
-        """Keep all of them, in this order; return when they are kept.
+        """Store all events, in this order; return when they are stored.
 
-        Raise if they cannot be kept: then they count as dropped, and are not given again. Try again here if that may
-        help. After `STORE_SECONDS` the call is cancelled, and they count as dropped, too.
+        Raise if they cannot be stored: they count as dropped, and are not passed again, so retry here. The call is
+        cancelled after `STORE_SECONDS`, and the events count as dropped.
         """
 
 
-# How long one batch may take.
+# Timeout of one `store` call.
 STORE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How many events wait at most, how many are given at once, and after how many seconds however few are given."""
+    """Batching: maximum queue length, maximum batch size, and seconds after which a smaller batch is sent."""
 
     buffer: int = 10_000
     size: int = 400
@@ -39,44 +39,45 @@ class Batches:
 
 @runtime_checkable
 class ChoosesBatches(Protocol):
-    """An audit provider that says how large its batches are."""
+    """An audit provider that chooses its batch sizes."""
 
     batches: Batches
 
 
 @runtime_checkable
 class Begins(Protocol):
-    """An audit provider that prepares itself when the gateway starts."""
+    """An audit provider with work to do when the gateway starts."""
 
     def begin(self, *, blocking: bool) -> None:
         """Called once, before the first event, in the event loop of the gateway.
 
-        Raise if events cannot be kept: the gateway does not start then. *blocking* is the setting `audit.blocking`: an
-        event is then kept when `accept` returns.
+        Raise if events cannot be stored: the gateway then fails to start. *blocking* is the setting `audit.blocking`:
+        an event must be stored when `accept` returns.
         """
 
 
 @runtime_checkable
 class RecordsAtOnce(Protocol):
-    """An audit provider that takes each event as it comes, in the event loop of the gateway; `store` is not called.
+    """An audit provider that stores each event synchronously in the gateway's event loop; `store` is not called.
 
-    For those whose work is done at once, as writing to a file is. `dropped` counts the accepted events that could not
-    be kept: none is lost silently.
+    For providers that never wait, such as one that writes to a file. `dropped` counts the accepted events that could
+    not be stored: none is lost silently.
     """
 
     dropped: int
 
     def accept(self, line: str) -> None:
-        """Take one event, without waiting for anybody. If blocking, raise `AuditUnavailable` if it is not kept."""
+        """Store one event without blocking. If blocking, raise `AuditUnavailable` if it is not stored."""
 
     async def flush(self) -> None:
-        """Try to keep all that was accepted."""
+        """Try to store all accepted events."""
 
 
 @runtime_checkable
 class KeepsEventsInFile(Protocol):
-    """An audit provider whose events lie in a file, a line each: ``ostiary-gateway explain`` and ``policy replay`` read
-    it.
+    """An audit provider that writes events to a file, one per line.
+
+    ``ostiary-gateway explain`` and ``policy replay`` read it.
     """
 
     events_file: str

@@ -1,4 +1,4 @@
-"""Authorization providers: may they?"""
+"""Authorization providers: decide whether a user may perform a request."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from ostiary.model import Attributes, Decision, Place, Problem, UserInfo
 
 
 class AuthorizationProvider(Protocol):
-    """Decides whether a user may do something. It owns its policy and where that is kept.
+    """Decide whether a user may perform a request. The provider owns its policy and its storage.
 
-    The gateway calls `authorize` after authentication, for every request whose decision it has not cached, from
-    many requests at once. The first ALLOW or DENY of a chain ends it; NO_OPINION moves on; the end of the chain is
-    a refusal. `hidden` on a refusal makes it a 404 in place of a 403 where the operator has set
-    ``authorization.hideDenied``; without that it has no effect. Raise when the answer cannot be had: the
-    request ends with a 500, and nothing is cached.
+    The gateway calls `authorize` concurrently, after authentication, for every request without a cached decision. The
+    first ALLOW or DENY of a chain ends it; NO_OPINION continues; the end of the chain denies. `hidden` on a denial
+    turns the 403 into a 404 if the operator has set ``authorization.hideDenied``, and is ignored otherwise. Raise if no
+    decision can be determined: the request fails with a 500, and nothing is cached.
 
-    `relevant_groups` names every group that the policy mentions. Group providers are asked about these only. An
-    exception there makes logins fail, because a token without its groups would be a wrong one.
+    `relevant_groups` returns every group that the policy mentions; group providers are queried for these only. An
+    exception there fails logins, because a token without its groups would be wrong.
     """
 
     async def authorize(self, attributes: Attributes) -> Decision: ...
@@ -31,14 +30,14 @@ class AuthorizationProvider(Protocol):
 
 @runtime_checkable
 class DecidesAtOnce(Protocol):
-    """A provider whose decision needs no waiting: the gateway calls this in place of `authorize`."""
+    """A provider that decides synchronously: the gateway calls `decide` instead of `authorize`."""
 
     def decide(self, attributes: Attributes) -> Decision: ...
 
 
 @runtime_checkable
 class Revised(Protocol):
-    """A provider that knows when its policy changes: decisions of an older revision are dropped at once."""
+    """A provider with a policy revision: decisions of an older revision are invalidated immediately."""
 
     @property
     def revision(self) -> int: ...
@@ -46,18 +45,17 @@ class Revised(Protocol):
 
 @runtime_checkable
 class ChoosesCacheKey(Protocol):
-    """A provider that knows which attributes matter: equal keys get the same cached decision."""
+    """A provider that knows which attributes matter: equal keys share one cached decision."""
 
     def cache_key(self, attributes: Attributes) -> Hashable: ...
 
 
 @runtime_checkable
 class NameIndependent(Protocol):
-    """A provider that knows whether its decision on a resource depends on the name of the object.
+    """A provider that knows whether its decision depends on the name of the object.
 
-    Where it does not, the gateway uses the decision for other objects as well, as long as it may use it at all: for
-    the same user, verb, resource, subresource, namespace, selectors and upstream. `path`, which has the name in it,
-    may differ likewise.
+    If not, the gateway uses a cached decision for other objects as well: for the same user, verb, resource,
+    subresource, namespace, selectors and upstream. `path`, which contains the name, may differ too.
     """
 
     def name_matters(self, attributes: Attributes) -> bool: ...
@@ -79,7 +77,7 @@ class NonResourceRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a user may do in a namespace, as a SelfSubjectRulesReview tells it."""
+    """What a user may do in a namespace, as in a SelfSubjectRulesReview."""
 
     resource_rules: tuple[ResourceRule, ...] = ()
     non_resource_rules: tuple[NonResourceRule, ...] = ()
@@ -89,17 +87,17 @@ class Rules:
 
 @runtime_checkable
 class ListsRules(Protocol):
-    """A provider that can list what a user may do in a namespace: ``kubectl auth can-i --list`` shows it."""
+    """A provider that can list what a user may do in a namespace, for ``kubectl auth can-i --list``."""
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules: ...
 
 
 @runtime_checkable
 class TellsRights(Protocol):
-    """A provider that can tell whether a user may do anything at all: clusters are offered to those who can use them.
+    """A provider that knows whether a user has any rights, to offer only clusters that the user can access.
 
-    True if its policy allows the user something, in any namespace, besides discovery, reviews of oneself and the
-    gateway's own API. A provider without it is asked about a few requests that most users of a cluster make.
+    Return True if the policy allows the user anything, in any namespace, besides discovery, self reviews and the
+    gateway's own API. Without it, the gateway evaluates a few requests that most users of a cluster make.
     """
 
     def gives_rights(self, user: UserInfo) -> bool: ...
@@ -107,7 +105,7 @@ class TellsRights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Somebody a policy names: `kind` is User, Group or ServiceAccount; `via` tells which binding or policy."""
+    """A subject of a policy: `kind` is User, Group or ServiceAccount; `via` is the binding or policy."""
 
     kind: str
     name: str
@@ -117,17 +115,17 @@ class Subject:
 
 @runtime_checkable
 class ListsSubjects(Protocol):
-    """A provider that can list everyone who may do something; the user in the attributes does not matter."""
+    """A provider that can list all subjects that may perform a request; the user in the attributes is ignored."""
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why: the decision, the rule that made it or came closest, and what would change it.
+    """A decision, the rule that made it or came closest, and what would change it.
 
-    `closest` names the rule or binding, `failed` the one condition of it that did not hold, `remedy` the smallest
-    manifest or policy text that would allow the request. All are for the operator, never for the caller.
+    `closest` is the rule or binding, `failed` its one condition that was not met, `remedy` the smallest manifest or
+    policy text that would allow the request. All are for the operator, never for the caller.
     """
 
     decision: Decision
@@ -138,17 +136,17 @@ class Explanation:
 
 @runtime_checkable
 class Explains(Protocol):
-    """A provider that can say why it decides as it does: ``ostiary-gateway policy explain`` shows it."""
+    """A provider that can explain its decisions, for ``ostiary-gateway policy explain``."""
 
     def explain(self, attributes: Attributes) -> Explanation: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One rule that a policy gives to somebody.
+    """One rule that a policy grants to a subject.
 
-    `namespace` is where it holds, in the words of the policy: a request with exactly this namespace meets the rule.
-    `upstream` is filled in by the gateway for a policy that is for some upstreams only.
+    `namespace` is where it applies, as the policy writes it: a request with exactly this namespace matches. `upstream`
+    is set by the gateway for a policy of particular upstreams.
     """
 
     subject: Subject
@@ -159,20 +157,20 @@ class Grant:
 
 @runtime_checkable
 class ListsGrants(Protocol):
-    """A provider that can list its whole policy: who has which rule. Two policies can then be compared."""
+    """A provider that can list its complete policy as (subject, rule), so that two policies can be compared."""
 
     def grants(self) -> tuple[Grant, ...]: ...
 
 
 @runtime_checkable
 class NamesSubjects(Protocol):
-    """A provider that can list the subjects of its policy, with places. Lines that can match nobody are reported."""
+    """A provider that can list the subjects of its policy, with positions. Lines that match no user are reported."""
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]: ...
 
 
 class Level(Enum):
-    """ERROR: it does not work as written. WARNING: it likely does something else than was meant."""
+    """ERROR: it does not work as written. WARNING: it probably does something other than intended."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -181,7 +179,7 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rule` names what was looked for, and stays the same from release to release."""
+    """A lint result. `rule` is the check that found it, and is stable across releases."""
 
     level: Level
     rule: str
@@ -190,20 +188,20 @@ class Finding:
 
 @runtime_checkable
 class LintsPolicy(Protocol):
-    """A provider whose policy lies in files: its class judges such files, which need not be in force."""
+    """A provider whose policy is in files: its class can lint such files, also ones that are not in use."""
 
     @staticmethod
     def lint(paths: Iterable[str | os.PathLike[str]]) -> tuple[Finding, ...]:
-        """What is wrong, or likely not what was meant. Never raises for what is wrong with the files."""
+        """Return errors and probable mistakes. Never raises for the content of the files."""
 
 
 @runtime_checkable
 class AllowsEverything(Protocol):
-    """A trait: the provider allows every request of every user.
+    """Declares that the provider allows every request of every user.
 
-    The gateway warns of it at every start, and refuses to serve others than this machine where users prove nothing
-    either (`ostiary_gateway.interfaces.identity.Unauthenticated`). Of a provider without it we assume that it can
-    refuse.
+    The gateway warns about it at every start, and refuses to listen beyond localhost if users are not authenticated
+    either (`ostiary_gateway.interfaces.identity.Unauthenticated`). A provider without it is assumed to deny some
+    requests.
     """
 
     allows_everything: bool
@@ -211,9 +209,9 @@ class AllowsEverything(Protocol):
 
 @runtime_checkable
 class HidesDenied(Protocol):
-    """A trait: the operator has configured the provider to hide what it refuses (`Decision.hidden`).
+    """Declares that the provider is configured to hide what it denies (`Decision.hidden`).
 
-    A configuration in which that has no effect, because ``authorization.hideDenied`` is off, is rejected.
+    The configuration is rejected if ``authorization.hideDenied`` is off, because hiding would have no effect.
     """
 
     hides_denied: bool
@@ -221,10 +219,10 @@ class HidesDenied(Protocol):
 
 @runtime_checkable
 class DecidesQuickly(Protocol):
-    """A trait of a provider that decides at once (`DecidesAtOnce`): a few microseconds, whatever is asked.
+    """Declares that `DecidesAtOnce.decide` takes a few microseconds at most.
 
-    To keep such decisions and to find them again takes longer than to decide, so none is kept; `cache_key` then serves
-    only those who ask about many requests at once. How long a request may go by a decision is the same as for others.
+    Caching such decisions costs more than making them, so they are not cached; `cache_key` then serves only callers
+    that evaluate many requests together. The lifetime of a decision for a request is the same as for other providers.
     """
 
     decides_quickly: bool

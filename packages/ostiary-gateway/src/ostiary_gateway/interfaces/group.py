@@ -1,4 +1,4 @@
-"""Group providers: which of the groups that matter is this user in?"""
+"""Group providers: find the groups of a user that policies mention."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One group the user is in, and how the provider knows: ``via nested group "platform"``."""
+    """A group of the user, and its source: ``via nested group "platform"``."""
 
     group: str
     source: str = ""
 
 
 class GroupProvider(Protocol):
-    """Says which groups a user is in, right after identity is known and before any token exists.
+    """Determine the groups of a user, after the identity is known and before a token is issued.
 
-    `relevant` holds the groups that some policy mentions; only these can matter, and the gateway drops any other
-    that is returned. So a provider that cannot list a user's groups asks about each relevant one. It has the same
-    two flows as identity: return the memberships, or a `Redirect` after which `groups_from_provider` finishes at
-    ``/auth/<name>/groups/provider``.
+    `relevant` holds the groups that some policy mentions; the gateway drops all others. A provider that cannot list a
+    user's groups can check each relevant one. It has the same two flows as identity: return the memberships, or a
+    `Redirect` after which `groups_from_provider` completes the login at ``/auth/<name>/groups/provider``.
 
-    One instance serves all requests at once. Any exception refuses the login: a token with silently missing groups
-    is never issued.
+    One instance serves all requests concurrently. Any exception fails the login: a token with missing groups is never
+    issued.
     """
 
     async def groups_of(
@@ -42,7 +41,7 @@ class GroupProvider(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group without any prefix, its members as tokens name them, and where that stands."""
+    """A group without prefix, its members as tokens name them, and its position in the source."""
 
     name: str
     members: frozenset[str]
@@ -51,10 +50,10 @@ class ListedGroup:
 
 @runtime_checkable
 class ListsGroups(Protocol):
-    """A group provider that knows beforehand which groups there are, and all their members.
+    """A group provider that can list all groups and all their members.
 
-    Lines of a policy or of the provider's own source that can match nobody are then reported. It may raise if its
-    source cannot be read.
+    Lines of a policy or of the provider's own source that match no user are then reported. May raise if the source
+    cannot be read.
     """
 
     def listed_groups(self) -> tuple[ListedGroup, ...]: ...
@@ -62,12 +61,12 @@ class ListsGroups(Protocol):
 
 @runtime_checkable
 class ChecksUsers(Protocol):
-    """A group provider whose source knows the users' accounts as well, and refuses who has none any more.
+    """A group provider whose source also has the users' accounts, and rejects users without one.
 
-    Called before `groups_of`, at each sign-in and each renewal, whether or not any of its groups matter. Raise
-    `LoginRefused` for a user who is unknown or disabled there: nobody is signed in, and a session ends. So users of an
-    identity provider that cannot ask its own identity system again are checked at renewals all the same, and their
-    sessions last as long as others.
+    Called before `groups_of`, at each sign-in and each refresh, whether or not any of its groups matter. Raise
+    `LoginRefused` for a user who is unknown or disabled: no token is issued, and a session ends. Users of an identity
+    provider that cannot query its IdP again are thus still checked at each refresh, and their sessions last as long as
+    others.
     """
 
     async def check_user(self, user: UserInfo) -> None: ...
@@ -75,10 +74,10 @@ class ChecksUsers(Protocol):
 
 @runtime_checkable
 class KeepsGroups(Protocol):
-    """A group provider that hears of groups only while the person is there: from a claim, a header, a certificate.
+    """A group provider that learns groups only at sign-in: from a claim, a header, a certificate.
 
-    When a session is renewed, this is called in place of `groups_of`. `before` is what the provider said when the
-    session began, as it said it; it returns what of that is still so. Groups that began to matter later are not known.
+    When a session is refreshed, this is called instead of `groups_of`. *before* is what the provider returned when the
+    session began; return those that still apply. Groups that became relevant later are unknown.
     """
 
     async def groups_at_renewal(

@@ -1,4 +1,4 @@
-"""Identity providers: who is at the door?"""
+"""Identity providers: authenticate users and clients, check them again at refresh, and end their sign-ins."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ostiary.model import Secret, UserInfo
 
 @dataclass(frozen=True, slots=True)
 class RequiredAuthentication:
-    """How a person must have signed in, as the identity system says it: with one of the levels `acr_values`, by one of
-    the methods `amr_values`, and no longer ago than `max_age`. What is empty or None is not required."""
+    """How a user must have signed in, as reported by the IdP.
+
+    With one of the levels `acr_values`, by one of the methods `amr_values`, and no longer ago than `max_age`. An empty
+    value or None requires nothing.
+    """
 
     acr_values: tuple[str, ...] = ()
     max_age: timedelta | None = None
@@ -22,16 +25,17 @@ class RequiredAuthentication:
 
 @dataclass(frozen=True, slots=True)
 class LoginRequest:
-    """A request to ``/auth`` or ``/auth/<name>/provider``, as far as a provider may see it.
+    """A request to ``/auth`` or ``/auth/<name>/provider``, as a provider sees it.
 
-    `headers` have lower-case names and keep their order; `query` and `form` are decoded pairs, and `raw_query` is the
-    query as it came, for what is signed byte for byte. `callback_url` is where the identity system must send the
-    browser back to. `peer_certificate` (DER) was verified by the listener; `server_certificate` (DER) is what our
-    listener showed on this connection, and None without TLS, as behind a proxy that ends it. `remembered` is what the
-    provider's own `Redirect` asked to remember; it is empty on the first request, and on the return of a browser that
-    did not begin this login, or began it with another provider, or too long ago.
-    `request_id` is the id that log, audit record and error page share; a provider may put it into its own log.
-    `required` is set where the person is signed in already and must prove more (a step-up): see `StepsUp`.
+    `headers` have lower-case names in the original order. `query` and `form` are decoded pairs; `raw_query` is the
+    unmodified query, for signatures over its bytes. The IdP must send the browser back to `callback_url`.
+    `peer_certificate` (DER) was verified by the listener; `server_certificate` (DER) is the listener's own on this
+    connection, None without TLS, as behind a proxy that terminates it.
+
+    `remembered` is the state that the provider stored with its `Redirect`. It is empty on the first request, and for a
+    browser that did not begin this login, began it with another provider, or too long ago. `request_id` is shared by
+    log, audit event and error page; a provider may log it. `required` is set if the user is signed in already and must
+    prove more (a step-up): see `StepsUp`.
     """
 
     method: str
@@ -49,20 +53,19 @@ class LoginRequest:
     raw_query: str = field(default="", repr=False)
 
     def header(self, name: str) -> str | None:
-        """The only header of this name; None where it is absent, or stands twice and so proves nothing."""
+        """Return the only header of this name; None if it is absent, or repeated and therefore ambiguous."""
         values = [value for key, value in self.headers if key == name]
         return values[0] if len(values) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Send the browser to *url*, where the identity system asks the person.
+    """Redirect the browser to *url*, a page of the IdP.
 
-    The gateway keeps `remember` on the server until the browser returns (a PKCE verifier, a nonce), for one return and
-    ten minutes at most; so a provider needs no memory of its own, and any worker can finish a login. The parameter
-    `state_name` of the URL must come back unchanged under the same name; otherwise `LoginRequest.remembered` is empty.
-    In SAML it is called ``RelayState``. Where the URL has no such parameter because the identity system was given it
-    beforehand (a pushed request), `state` is its value.
+    The gateway stores `remember` on the server (a PKCE verifier, a nonce) for one return within ten minutes. A provider
+    thus needs no storage, and any worker can complete a login. The IdP must return the parameter `state_name` of the
+    URL unchanged under the same name (``RelayState`` in SAML); otherwise `LoginRequest.remembered` is empty. If the URL
+    has no such parameter because it was sent to the IdP beforehand (a pushed request), `state` is its value.
     """
 
     url: str
@@ -73,9 +76,9 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class PostedForm:
-    """The same with a page of ours, whose form the browser sends to *url* by itself: the POST binding of SAML.
+    """Like `Redirect`, but with a page whose form the browser posts to *url*: the POST binding of SAML.
 
-    Nothing in `fields` is secret. What must come back unchanged is the field `state_name`.
+    `fields` must not be secret. The field `state_name` must come back unchanged.
     """
 
     url: str
@@ -86,9 +89,9 @@ class PostedForm:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Ask the client for proof: `www_authenticate` goes into a 401 of ``/auth``, and nowhere else.
+    """Request a proof from the client: `www_authenticate` is sent with a 401 of ``/auth``, and nowhere else.
 
-    `advice` is what a person reads whose browser has no such proof.
+    `advice` is shown to a user whose browser has no such proof.
     """
 
     www_authenticate: str
@@ -97,26 +100,26 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """A user, what the provider wants to have again when the session is renewed, and how the sign-in may end.
+    """A user, what the provider needs to refresh the session, and how the sign-in may end.
 
-    The gateway seals `kept` (a refresh token, say) with a secret that only the client has, so a reader of its store
-    cannot use it. It belongs to one session: other sessions of the same sign-in have none.
+    `kept` (such as a refresh token) is sealed with a secret that only the client has, so that reading the store is not
+    enough to use it. It belongs to one session: other sessions of the same sign-in have none.
 
-    `session_id` and `subject` are the identity system's own names for this sign-in and for the person: ``sid`` and
-    ``sub`` of OpenID Connect, NameID with SessionIndex, and NameID alone, of SAML. No two sign-ins of a provider may
-    have the same `session_id`: they would end together. By them it may end the sign-in later, see
-    `ostiary_gateway.interfaces.identity`; the gateway keeps digests of them. Empty where it has none. `sign_out_hint`
-    is what `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed as `kept` is,
-    for the browser's session alone; one of more than 8 KiB is left out.
+    `session_id` and `subject` are the IdP's identifiers of this sign-in and of the user: ``sid`` and ``sub`` in OpenID
+    Connect, NameID with SessionIndex and NameID alone in SAML. Empty if there is none. `session_id` must be unique per
+    sign-in of a provider, because sign-ins that share one end together. The IdP can end the sign-in by them later
+    (`TakesLogouts`); the gateway stores digests of them.
 
-    With `once_until`, what proved who it is (an assertion of SAML, a ticket of Kerberos) is good for one sign-in:
-    `token_id` names it among all of the provider, the gateway remembers it until then, and refuses a second use, in
-    whichever replica. From then on the provider itself must refuse it.
+    `sign_out_hint` is what `SignsOutElsewhere.sign_out` needs (an ID token, a NameID with its qualifiers). It is sealed
+    like `kept`, for the browser's session only, and dropped if it is larger than 8 KiB.
 
-    With `session_until`, the identity system says when the sign-in ends there (SessionNotOnOrAfter of SAML): nothing
-    that begins with it here lasts longer.
+    With `once_until`, the proof (a SAML assertion, a Kerberos ticket) is valid for one sign-in. `token_id` is its
+    unique name among those of the provider. The gateway stores it until then and rejects a second use in any replica;
+    afterwards the provider itself must reject it.
 
-    `www_authenticate` goes with the answer to the client: by it the gateway proves to the client who it is (mutual
+    With `session_until`, the IdP limits the sign-in (SessionNotOnOrAfter of SAML): no session or token outlives it.
+
+    `www_authenticate` is sent to the client with the response, and proves the gateway's identity (mutual
     authentication).
     """
 
@@ -132,17 +135,17 @@ class Identified:
 
 
 class IdentityProvider(Protocol):
-    """Says who is at the door.
+    """Identify the user who signs in at ``/auth``.
 
-    The gateway calls `handle_client` on every visit to ``/auth`` (or ``/auth/<name>``). Return a `UserInfo` if the
-    request itself is proof (a password, a cookie, a client certificate), a `Redirect` or a `PostedForm` to a login page
-    elsewhere, or a `Challenge` if the client can prove itself by asking again. After a redirect the browser comes back
-    to ``/auth/<name>/provider`` and `handle_provider` finishes; a provider that never redirects raises `LoginRefused`
-    there.
+    The gateway calls `handle_client` for every request to ``/auth`` (or ``/auth/<name>``). Return a `UserInfo` if the
+    request itself proves the identity (a password, a cookie, a client certificate), a `Redirect` or a `PostedForm` to
+    the IdP's login page, or a `Challenge` if the client can send a proof with its next request. After a redirect, the
+    browser returns to ``/auth/<name>/provider`` and `handle_provider` completes the sign-in; a provider that never
+    redirects raises `LoginRefused` there.
 
-    One instance serves all requests at once. Raise `ostiary.errors.LoginRefused` when the answer is no. Any other
-    exception counts as an outage. In both cases no token is issued. Groups in the `UserInfo` are ignored unless a
-    group provider reads them: the gateway owns tokens, their lifetime, and what they attest.
+    One instance serves all requests concurrently. Raise `ostiary.errors.LoginRefused` to deny the sign-in. Any other
+    exception is treated as an outage of the IdP. No token is issued in either case. Groups in the `UserInfo` are
+    ignored unless a group provider reads them: the gateway owns tokens, their lifetime, and what they attest.
     """
 
     async def handle_client(
@@ -153,20 +156,20 @@ class IdentityProvider(Protocol):
 
 
 class SignIn(Enum):
-    """How people sign in with a provider."""
+    """How users sign in with a provider."""
 
-    REDIRECT = "redirect"  # in a browser, on the identity system's own pages
+    REDIRECT = "redirect"  # in a browser, on the IdP's own pages
     PASSWORD = "password"  # noqa: S105  # with a name and a password, sent as ``Authorization: Basic``
     NEGOTIATE = "negotiate"  # by a Kerberos ticket, sent as ``Authorization: Negotiate``
-    AMBIENT = "ambient"  # by what comes with the request anyway: a certificate, a header, a cookie
-    PROGRAM = "program"  # by a token that only programs have; it is not offered to people
+    AMBIENT = "ambient"  # by what the request has anyway: a certificate, a header, a cookie
+    PROGRAM = "program"  # by a workload's token; not offered to users
 
 
 @runtime_checkable
 class TellsSignIn(Protocol):
-    """An identity provider that says beforehand how people sign in, so that a program knows what to offer.
+    """An identity provider that declares how users sign in, so that a client can offer it.
 
-    For a provider without it, `SignIn.REDIRECT` is assumed, since a browser can do all of them.
+    Without it, `SignIn.REDIRECT` is assumed, since a browser can do all of them.
     """
 
     sign_in: SignIn
@@ -174,11 +177,11 @@ class TellsSignIn(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """Who has presented a token that another system issued, for us.
+    """The subject of a token that another system issued for the gateway.
 
-    Nothing that we issue for it is good after `expires_at`. `token_id` names it among all tokens of the provider: a
-    second copy of it, however it is written, has the same. With `once_until` the gateway accepts it a single time, and
-    remembers that until then: from then on the provider itself must refuse it.
+    Nothing that the gateway issues for it is valid after `expires_at`. `token_id` is unique among the tokens of the
+    provider: a second copy of a token, in any encoding, has the same. With `once_until`, the gateway accepts the token
+    once and stores its id until then; afterwards the provider itself must reject it.
     """
 
     user: UserInfo
@@ -189,13 +192,13 @@ class VerifiedToken:
 
 @runtime_checkable
 class VerifiesTokens(Protocol):
-    """An identity provider for programs, which prove who they are with a token that their platform has issued for us.
+    """An identity provider for workloads, which authenticate with a token that their platform issued for the gateway.
 
-    The gateway calls `verify_token` when a program presents such a token at ``/auth/<name>``, as a bearer token, or at
-    ``POST /auth/token`` (RFC 8693). What it then issues is not renewed: the program comes again with a newer token of
-    its platform. `recognizes_token` tells, by what the token says and nobody has verified, whether this provider is the
-    one to judge it; it must not ask anybody. Raise `LoginRefused` if the token is not accepted. Any other exception
-    counts as an outage. No error and no log line may repeat the token, or any part of it.
+    The gateway calls `verify_token` for a bearer token at ``/auth/<name>``, or a token at ``POST /auth/token`` (RFC
+    8693). The issued token cannot be refreshed: the workload sends a newer token of its platform. `recognizes_token`
+    decides, from the unverified content of the token, whether this provider is responsible for it; it must not do I/O.
+    Raise `LoginRefused` if the token is not accepted. Any other exception is treated as an outage. No error and no log
+    line may contain the token, or any part of it.
     """
 
     def recognizes_token(self, token: str) -> bool: ...
@@ -205,10 +208,10 @@ class VerifiesTokens(Protocol):
 
 @runtime_checkable
 class BoundToCluster(Protocol):
-    """A provider whose users may be the service accounts of a cluster: ``system:serviceaccount:NAMESPACE:NAME``.
+    """A provider whose users may be service accounts of a cluster: ``system:serviceaccount:NAMESPACE:NAME``.
 
-    `bound_cluster` is the upstream that has them, or empty. They get neither a prefix nor groups of other providers'
-    making. From a provider without it, or bound to nothing, no name that begins with ``system:`` is accepted.
+    `bound_cluster` is the upstream of that cluster, or empty. These users get neither a prefix nor groups of other
+    providers. Names that begin with ``system:`` are rejected from any other provider.
     """
 
     bound_cluster: str
@@ -216,10 +219,10 @@ class BoundToCluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Produces:
-    """What the users of an identity provider can look like, before any prefix.
+    """The possible users of an identity provider, before any prefix.
 
-    `usernames` are all of them, or None where they cannot be listed. `uid` tells whether users have one, `extra` which
-    keys of extra fields they can have.
+    `usernames` are all of them, or None if they cannot be listed. `uid` says whether users have one, `extra` which
+    extra keys they can have.
     """
 
     usernames: frozenset[str] | None = None
@@ -229,10 +232,10 @@ class Produces:
 
 @runtime_checkable
 class TellsWhatItProduces(Protocol):
-    """An identity provider that can say beforehand whom it can sign in.
+    """An identity provider that can describe its users in advance.
 
-    Lines of a policy that can match nobody are then reported, and the role that a cluster gives to the gateway names
-    the users. For a provider without it, every name is possible. It may raise if its source cannot be read.
+    Lines of a policy that match no user are then reported, and the impersonation role of the gateway lists the users.
+    Without it, every name is possible. May raise if the source cannot be read.
     """
 
     def produces(self) -> Produces: ...
@@ -240,13 +243,13 @@ class TellsWhatItProduces(Protocol):
 
 @runtime_checkable
 class ReturnsByPost(Protocol):
-    """A trait: browsers return to the provider with a form that the identity system's page posts.
+    """Declares that browsers return to the provider with a form posted from the IdP's page.
 
-    So does the POST binding of SAML, and ``response_mode=form_post`` of OpenID Connect. `handle_provider` then gets a
-    request with the method POST and the form, as it was sent. Each of its redirects must have the parameter that
-    `Redirect.state_name` names, with a value that nobody can guess: a form of another site comes without the browser's
-    cookies, so the gateway takes it in, has the browser come back by itself, and then compares that value with the one
-    that this very browser was sent away with. At a provider without the trait, forms of other sites are refused.
+    Used by the POST binding of SAML, and ``response_mode=form_post`` of OpenID Connect. `handle_provider` receives a
+    POST request with the form. Each redirect must have the parameter `Redirect.state_name`, with an unguessable value:
+    a cross-site form arrives without the browser's cookies, so the gateway stores it, has the browser return by itself,
+    and then compares that value with the one that this browser was redirected with. Without this declaration,
+    cross-site forms are rejected.
     """
 
     returns_by_post: bool
@@ -254,12 +257,12 @@ class ReturnsByPost(Protocol):
 
 @runtime_checkable
 class StepsUp(Protocol):
-    """A trait: the provider asks its identity system for what `LoginRequest.required` says.
+    """Declares that the provider requests from its IdP what `LoginRequest.required` contains.
 
-    `handle_client` asks for it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
-    ``ForceAuthn`` of SAML). `handle_provider` writes what the identity system answers into the user, by
-    `ostiary_gateway.sessions.authentication_context`; whether that is enough, the gateway judges. At a gateway
-    without such a provider a step-up rule can never be met, and its configuration is refused.
+    `handle_client` requests it (``acr_values`` and ``max_age`` of OpenID Connect, ``RequestedAuthnContext`` and
+    ``ForceAuthn`` of SAML). `handle_provider` records the IdP's result in the user with
+    `ostiary_gateway.sessions.authentication_context`; the gateway decides whether it suffices. Step-up rules without
+    such a provider are rejected, because they could never be met.
     """
 
     steps_up: bool
@@ -267,7 +270,7 @@ class StepsUp(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedDocument:
-    """What the gateway serves for a provider, to anybody who asks."""
+    """A document that the gateway serves for a provider, without authentication."""
 
     content: bytes
     media_type: str
@@ -275,9 +278,9 @@ class PublishedDocument:
 
 @runtime_checkable
 class PublishesMetadata(Protocol):
-    """An identity provider that has a document for the administrators of its identity system: the metadata of SAML.
+    """An identity provider with a document for the administrators of its IdP: the metadata of SAML.
 
-    The gateway serves it at ``/auth/<name>/metadata``, to everybody. In *request* only `callback_url` matters.
+    The gateway serves it at ``/auth/<name>/metadata``, without authentication. Only `callback_url` of *request* is set.
     """
 
     async def publish_metadata(self, request: LoginRequest) -> PublishedDocument: ...
@@ -285,10 +288,10 @@ class PublishesMetadata(Protocol):
 
 @runtime_checkable
 class NeedsClientCertificate(Protocol):
-    """A trait: the provider judges `LoginRequest.peer_certificate`, be it a person's or that of a proxy in front.
+    """Declares that the provider checks `LoginRequest.peer_certificate`, of a user or of a proxy in front.
 
-    The gateway then asks clients for a certificate, and a configuration without ``listen.tls.clientCA`` is refused. For
-    a provider without it nothing is required, and `peer_certificate` may always be None.
+    The gateway then requests client certificates, and rejects a configuration without ``listen.tls.clientCA``.
+    Otherwise nothing is required, and `peer_certificate` may always be None.
     """
 
     needs_client_certificate: bool
@@ -296,11 +299,10 @@ class NeedsClientCertificate(Protocol):
 
 @runtime_checkable
 class Unauthenticated(Protocol):
-    """A trait: everybody who can connect is signed in, without any proof.
+    """Declares that every client that can connect is signed in without any proof.
 
-    Together with `ostiary_gateway.interfaces.authorization.AllowsEverything` this opens the gateway to all, so it then
-    serves this machine only, unless the operator says otherwise. A provider without it keeps the contract: it asks for
-    proof.
+    Together with `ostiary_gateway.interfaces.authorization.AllowsEverything` this opens the gateway to everyone, so it
+    then listens on localhost only, unless the operator overrides that. Other providers require a proof.
     """
 
     proves_nothing: bool
@@ -308,9 +310,9 @@ class Unauthenticated(Protocol):
 
 @runtime_checkable
 class Revalidates(Protocol):
-    """An identity provider that can say, without the person, whether a user is still one.
+    """An identity provider that can check without user interaction whether a user still exists.
 
-    Called when a session is renewed. Raise `LoginRefused` when the user is no longer known; the session ends.
+    Called when a session is refreshed. Raise `LoginRefused` if the user is no longer known; the session ends.
     """
 
     async def revalidate(self, user: UserInfo) -> UserInfo: ...
@@ -318,59 +320,57 @@ class Revalidates(Protocol):
 
 @runtime_checkable
 class AsksAgain(Protocol):
-    """An identity provider that can ask its identity system about a user again, with what it kept at sign-in.
+    """An identity provider that can query its IdP about a user again, with what it stored at sign-in.
 
-    Called when a session is renewed for which something is kept, in place of `revalidate`. The answer is as fresh as
-    that of a sign-in, groups included; its `kept` takes the place of the old one. Raise `LoginRefused` when the user
-    is no longer known, or what was kept is no longer good; the session ends. Any other exception counts as an outage,
-    and the session can be renewed later with the old one. For one session it is called once at a time.
+    Called instead of `revalidate` when a session with stored state is refreshed. The result is as fresh as that of a
+    sign-in, groups included; its `kept` replaces the old one. Raise `LoginRefused` if the user is no longer known, or
+    the stored state is no longer valid; the session ends. Any other exception is treated as an outage, and the session
+    can be refreshed later with the old state. Calls for one session never overlap.
     """
 
     async def ask_again(self, user: UserInfo, kept: Secret) -> Identified: ...
 
 
 class RenewalCheck(Enum):
-    """Who is asked about a user when a session is renewed."""
+    """How a user is checked when a session is refreshed."""
 
-    ASKED = "asked"  # the identity system, always
-    WITH_KEPT = "with kept"  # the identity system, where it gave something to ask with (`AsksAgain`)
-    NOBODY = "nobody"  # nobody can be: the session ends sooner
-    ACCEPTED = "accepted"  # nobody, and the operator has said so: the session lasts as long as others
-    SIGN_IN = "sign in"  # nobody: the session is not renewed at all
+    ASKED = "asked"  # by the IdP, always
+    WITH_KEPT = "with kept"  # by the IdP, if it issued something to query with (`AsksAgain`)
+    NOBODY = "nobody"  # not possible: the session ends sooner
+    ACCEPTED = "accepted"  # not checked, and the operator accepts that: the session lasts as long as others
+    SIGN_IN = "sign in"  # not possible: the session is not refreshed at all
 
 
 @runtime_checkable
 class TellsRenewalCheck(Protocol):
-    """An identity provider that says who is asked at renewals.
+    """An identity provider that declares how users are checked at refresh.
 
-    For a provider without it, `RenewalCheck.ASKED` is assumed if it has `revalidate`, and else `RenewalCheck.NOBODY`.
+    Without it, `RenewalCheck.ASKED` is assumed if it has `revalidate`, and otherwise `RenewalCheck.NOBODY`.
     """
 
     renewal_check: RenewalCheck
 
 
-# Signing out where more than the gateway is concerned: the identity system ends a sign-in, or is told that one ended.
-#
-# Two abilities of identity providers: `TakesLogouts` for what the identity system starts (the back channel and the
-# front channel of OpenID Connect, single logout of SAML), `SignsOutElsewhere` for what a person starts on our own page.
+# Federated logout: `TakesLogouts` for what the IdP initiates (back-channel and front-channel logout of OpenID Connect,
+# single logout of SAML), `SignsOutElsewhere` for what a user initiates on the gateway's page.
 
 
 @dataclass(frozen=True, slots=True)
 class Logout:
-    """What the identity system says has ended, in the names of `Identified.session_id` and `Identified.subject`.
+    """A logout reported by the IdP, with the identifiers of `Identified.session_id` and `Identified.subject`.
 
-    With `session_id`, that one sign-in ends: every session that came from it, the command line's and those of web
-    applications included; and of the same `subject`, sign-ins that came without a session id. With `subject` alone, all
-    of that person's sign-ins at this provider end. With neither, nothing ends.
+    With `session_id`, that one sign-in ends: every session that came from it, including those of the command line and
+    of web applications; and of the same `subject`, sign-ins without a session id. With `subject` alone, all sign-ins of
+    that user at this provider end. With neither, nothing ends.
 
-    `verified` tells that the identity system itself has said so: a signature was checked. Anybody can make the others
-    up, so they end what is there, and refuse no sign-in that is under way.
+    `verified` means that the IdP's signature was checked. Unverified messages can be forged by anyone, so they end
+    existing sessions but block no login in progress.
 
-    `token_id` names the message among all that the provider gets, and is remembered until `once_until`: a second one
-    with it ends nothing, and is refused. From then on the provider itself must refuse it.
+    `token_id` is unique among the messages to this provider, and is stored until `once_until`: a replay ends nothing,
+    and is rejected. Afterwards the provider itself must reject it.
 
-    `answer` is for whoever asked: nothing (a 200 without a body), or a browser goes on with it. With `is_return` a
-    person's browser comes back from where `sign_out` sent it: it is shown that they are signed out.
+    `answer` is the response: None (a 200 without a body), or where the browser continues. With `is_return`, the browser
+    returns from where `sign_out` sent it, and shows the signed-out page.
     """
 
     session_id: str = ""
@@ -384,15 +384,15 @@ class Logout:
 
 @runtime_checkable
 class TakesLogouts(Protocol):
-    """An identity provider whose identity system tells us when a sign-in has ended.
+    """An identity provider whose IdP reports ended sign-ins.
 
-    The gateway calls `handle_logout` for every GET and POST at ``/auth/<name>/logout``; forms of other sites and of
-    servers are let through to it. It sees no cookies: who is signed in here decides nothing, what the message says
-    does. Raise `LoginRefused` if the message is not believed: it is answered with 400, and counted against the address
-    that sent it. Any other exception counts as an outage, and the identity system may try again.
+    The gateway calls `handle_logout` for every GET and POST at ``/auth/<name>/logout``, cross-site forms and requests
+    of servers included. It sees no cookies: only the content of the message counts, not who is signed in. Raise
+    `LoginRefused` if the message is invalid: it is rejected with 400, and counted against the address that sent it. Any
+    other exception is treated as an outage, and the IdP may retry.
 
-    What `handle_client` and `handle_provider` return must be an `Identified` with `subject`, and `session_id` where the
-    identity system has one: without them nothing can be found again.
+    `handle_client` and `handle_provider` must return an `Identified` with `subject`, and with `session_id` if the IdP
+    has one: without them, no session can be found.
     """
 
     async def handle_logout(self, request: LoginRequest) -> Logout: ...
@@ -400,10 +400,10 @@ class TakesLogouts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignOut:
-    """A person has signed out on our page, and nothing of the session is left here.
+    """A user signed out on the gateway's page; the session has been deleted here.
 
-    `hint` is what `Identified.sign_out_hint` was, or None. `return_url` is where the identity system may send the
-    browser back to, ``/auth/<name>/logout``.
+    `hint` is the `Identified.sign_out_hint`, or None. The IdP may send the browser back to `return_url`,
+    ``/auth/<name>/logout``.
     """
 
     hint: Secret | None
@@ -412,11 +412,11 @@ class SignOut:
 
 @runtime_checkable
 class SignsOutElsewhere(Protocol):
-    """An identity provider that can end the session at its identity system, too.
+    """An identity provider that can also end the session at its IdP.
 
-    The gateway calls `sign_out` after a person has signed out on its page, with what was kept for that. Return where
-    the browser goes next, or None if there is nothing to do there. What it raises is logged, and the person is signed
-    out here all the same. Nothing is remembered for the way back: `remember` of the answer must be empty.
+    The gateway calls `sign_out` after a user has signed out on its page. Return where the browser goes next, or None if
+    there is nothing to do. An exception is logged, and the user is signed out here anyway. No state is stored for the
+    return: `remember` of the result must be empty.
     """
 
     async def sign_out(self, signed_out: SignOut) -> Redirect | PostedForm | None: ...

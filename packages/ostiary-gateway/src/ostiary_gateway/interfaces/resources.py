@@ -1,4 +1,4 @@
-"""Resources that a provider serves itself: a policy that is read by API, the members of a group, quotas."""
+"""Resources that a provider serves itself: a policy readable by API, the members of a group, quotas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ostiary.model import RequestInfo, UserInfo
 
 @dataclass(frozen=True, slots=True)
 class MountedResource:
-    """One resource, as discovery shows it. Only verbs that stand here are served."""
+    """One resource, as discovery shows it. Only the listed verbs are served."""
 
     name: str
     kind: str
@@ -23,7 +23,7 @@ class MountedResource:
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """One version of an API group: a domain of one's own, as in ``policies.example.com``."""
+    """One version of an API group. The group is a domain of its own, as in ``policies.example.com``."""
 
     group: str
     version: str
@@ -32,7 +32,7 @@ class ResourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class ResourceRequest:
-    """An allowed request. `query` is as it was sent; `body` is whole, and empty if there is none."""
+    """An authorized request. `query` is not decoded; `body` is complete, and empty if there is none."""
 
     user: UserInfo
     info: RequestInfo
@@ -42,7 +42,7 @@ class ResourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAnswer:
-    """`value` is what can be written as JSON: an object, a list of objects, or a ``Status``."""
+    """The response. `value` must be serializable as JSON: an object, a list of objects, or a ``Status``."""
 
     status: int
     value: object
@@ -50,18 +50,18 @@ class ResourceAnswer:
 
 @runtime_checkable
 class ServesResources(Protocol):
-    """A provider that serves REST resources of its own, below ``/apis/<group>/<version>``.
+    """A provider that serves its own REST resources, below ``/apis/<group>/<version>``.
 
-    The gateway has signed the user in, and has asked the policy, before `serve_resource` is called; the request's verb
-    and resource are among `resource_group`. One instance serves all requests at once. A `ValueError` is answered with
-    400 and its message, a `ProviderError` with 503, any other exception with 500. The group must be nobody else's, and
-    stands in the discovery of the Kubernetes upstreams without a prefix. Watches are not served.
+    The gateway authenticates and authorizes the request before it calls `serve_resource`; the verb and resource are
+    among `resource_group`. One instance serves all requests concurrently. A `ValueError` becomes a 400 with its
+    message, a `ProviderError` a 503, any other exception a 500. The group must be unique, and appears in the discovery
+    of the Kubernetes upstreams without a prefix. Watches are not served.
 
-    "One instance" is one per process: each worker and each replica has its own. A provider that keeps all state where
-    every process reads it at once, such as in a database, declares ``shared_between_processes = True``
-    (`ostiary_gateway.interfaces.token_store.SharedBetweenProcesses`). Without that, the gateway starts only with a
-    single worker, and only with a token store that replicas do not share: what a request creates at one process would
-    be unknown to the others, and they would decide differently.
+    There is one instance per process: each worker and each replica has its own. A provider that stores all state where
+    every process reads it immediately, such as in a database, declares ``shared_between_processes = True``
+    (`ostiary_gateway.interfaces.token_store.SharedBetweenProcesses`). Otherwise the gateway starts only with a single
+    worker and with a token store that replicas do not share: other processes would not see what a request created, and
+    would decide differently.
     """
 
     resource_group: ResourceGroup

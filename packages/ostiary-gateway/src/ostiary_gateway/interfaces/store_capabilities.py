@@ -1,9 +1,7 @@
-"""What a token store may be able to besides `ostiary_gateway.interfaces.token_store.TokenStore`: one ability per file.
+"""Optional capabilities of a token store, in addition to `ostiary_gateway.interfaces.token_store.TokenStore`.
 
-stored_objects   keep small named objects: service accounts, signing keys
-moving           give out all it holds, and take it in: moved to another store, backed up, restored
-examining        say how it is, and who else uses it
-replicas         serve gateways on several machines: notes, counts, and whose store it is
+Checks, export and import, messages and counts for replicas, paged lists of sessions, and small named objects such as
+service accounts and signing keys.
 """
 
 from __future__ import annotations
@@ -16,15 +14,15 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 from ostiary_gateway.interfaces.shared_counts import Change, State
 from ostiary_gateway.interfaces.token_store import Revocation, Session, SessionKind, TokenRecord
 
-# Token stores that can say how they are, and who else uses them.
+# Checks, for the operator.
 
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What a store says of itself.
+    """The state of a store, as reported to the operator.
 
-    `facts` are names and short texts for people: which server, which version of the schema. `problems` are mistakes in
-    what is stored. `time` is the time of day where expiry is judged, if that is not this process.
+    `facts` are names and short texts: the server, the version of the schema. `problems` are errors in the stored data.
+    `time` is the clock that decides expiry, if it is not this process's.
     """
 
     facts: tuple[tuple[str, str], ...] = ()
@@ -34,26 +32,27 @@ class StoreReport:
 
 @runtime_checkable
 class ExaminesStore(Protocol):
-    """A token store for ``ostiary-gateway store check``, and for ``store migrate``, which must not run beside a
-    gateway.
+    """A token store that supports ``ostiary-gateway store check`` and ``store migrate``.
+
+    A migration must not run beside a gateway.
     """
 
     async def examine(self) -> StoreReport:
-        """Look at everything that is stored; this may take a while. Changes nothing.
+        """Check all stored data; this may take a while. Changes nothing.
 
-        Raises `ProviderError` if the store cannot be asked.
+        Raises `ProviderError` if the store is unreachable.
         """
 
     async def others_using(self) -> tuple[str, ...]:
-        """Who else has it open now, a short text for each. Empty if nobody has, or if that cannot be told."""
+        """Return a short text for each other process that has it open. Empty if there is none or it is unknown."""
 
 
-# Token stores whose contents can be moved to another one, and so be backed up and restored.
+# Export and import: migration, backup and restore.
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """A session with all of its tokens that have not expired, the spent ones included, in any order."""
+    """A session with all its unexpired tokens, used refresh tokens included, in any order."""
 
     session: Session
     tokens: tuple[TokenRecord, ...]
@@ -61,10 +60,10 @@ class StoredSession:
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """The log of revocations: the last number, up to which number they are no longer known, and those that are kept.
+    """The revocation log: the last number, the number up to which entries were deleted, and the remaining entries.
 
-    The kept ones are in the order of their numbers, each with its number and the time when it was recorded. `undone`
-    are the numbers of those that no longer refuse sign-ins.
+    The entries are in the order of their numbers, each with its number and the time when it was recorded. `undone` are
+    the numbers of those that no longer block sign-ins.
     """
 
     head: int
@@ -75,39 +74,39 @@ class StoredLog:
 
 @runtime_checkable
 class PortableStore(Protocol):
-    """A token store that can be read and filled as a whole: ``ostiary-gateway store migrate``.
+    """A token store that can be exported and imported as a whole: ``ostiary-gateway store migrate``.
 
-    Times are those of the clock that the machine has. What is exported while somebody writes may be half old and half
-    new: stop the gateways, or export again.
+    Times are those of the machine's clock. An export during writes may be inconsistent: stop the gateways, or export
+    again.
     """
 
     async def export_log(self) -> StoredLog: ...
 
     async def export_sessions(self, after: str, limit: int) -> list[StoredSession]:
-        """The living sessions with larger ids than *after*, by id, at most *limit*, each with its `sequence`.
+        """Return the active sessions with larger ids than *after*, by id, at most *limit*, each with its `sequence`.
 
-        Ids are in the order of their code points, which is also that of their UTF-8 bytes, in whatever language.
+        Ids are ordered by code point, which is also the order of their UTF-8 bytes, independent of the locale.
         """
 
     async def import_log(self, log: StoredLog) -> None:
-        """Replace the log by this one. Raises `ProviderError` if the store's own is further: it is in use."""
+        """Replace the log by this one. Raises `ProviderError` if the store's own is ahead: it is in use."""
 
     async def import_sessions(self, sessions: Sequence[StoredSession]) -> None:
         """Store or replace sessions with exactly these tokens and this `sequence`; durable when this returns.
 
-        No revocation is asked: the store that they come from has done that. One that has expired is stored or replaced
-        too, so that it ends: nothing finds it any more.
+        Revocations are not checked, because the source store has done that. An expired session is written too, so that
+        it replaces an active one; it is never returned.
         """
 
 
-# What a token store may keep for the replicas of a gateway beside tokens: notes, counts, and whose store it is.
+# Storage for the replicas of a gateway: messages, counts, and the owner of the store.
 #
 # A replica is one gateway process, or a supervisor with its workers, on a machine of its own. All replicas share one
-# token store. A store that only the processes of one machine share needs nothing of this.
+# token store. A store that only the processes of one machine share needs none of this.
 
 T = TypeVar("T")
 
-# How many notes a store keeps of each topic; the oldest make room for new ones.
+# Maximum number of messages per topic; the oldest are evicted.
 MOST_NOTES = 10_000
 LARGEST_NOTE = 64 * 1024
 
@@ -121,31 +120,31 @@ class Note:
 
 @runtime_checkable
 class NoteStore(Protocol):
-    """A token store that also keeps what replicas write down for each other: which there are, what they refused.
+    """A token store that also stores short-lived messages between replicas: their presence, recent denials.
 
-    A note belongs to a topic and has a key; what is in it means nothing to the store. It is gone the moment its time is
-    over. The latest `MOST_NOTES` of a topic are kept. Notes need not survive a crash of the store.
+    A message has a topic and a key; its content is opaque to the store. It is gone the moment it expires. The latest
+    `MOST_NOTES` of a topic are stored. Messages need not survive a crash of the store.
     """
 
     async def put_notes(self, topic: str, notes: Mapping[str, bytes], *, seconds: float) -> None:
-        """Keep each note for *seconds* under its key, in place of an older one with that key.
+        """Store each message for *seconds* under its key, replacing an older one with that key.
 
-        More than `LARGEST_NOTE` bytes are refused with a `ValueError`, and then nothing is kept.
+        Raises `ValueError` for a message of more than `LARGEST_NOTE` bytes, and then stores nothing.
         """
 
     async def find_note(self, topic: str, key: str) -> Note | None: ...
 
     async def latest_notes(self, topic: str, limit: int) -> list[Note]:
-        """The notes that were written last, the newest first."""
+        """Return the messages that were written last, the newest first."""
 
     async def remove_note(self, topic: str, key: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Counted(Generic[T]):
-    """What a change has made of a state: the state, for how many seconds it matters, and the result for the caller.
+    """The result of a change: the new state, for how many seconds it matters, and the result for the caller.
 
-    `now` is the time that the change was given, in seconds, by the clock of the store.
+    `now` is the time that was passed to the change, in seconds, by the clock of the store.
     """
 
     state: State
@@ -156,7 +155,7 @@ class Counted(Generic[T]):
 
 @runtime_checkable
 class CountStore(Protocol):
-    """A token store that also keeps counts for all replicas: see `ostiary_gateway.interfaces.shared_counts`.
+    """A token store that also stores counts for all replicas: see `ostiary_gateway.interfaces.shared_counts`.
 
     Counts need not survive a crash of the store.
     """
@@ -164,30 +163,30 @@ class CountStore(Protocol):
     async def update_counts(
         self, changes: Sequence[tuple[str, Change[T]]], *, wide: bool = False
     ) -> list[Counted[T] | None]:
-        """Replace the state of each key by what its change makes of it; nobody else's change is lost.
+        """Apply the change of each key to its state; no concurrent change is lost.
 
-        The keys are different. An exception of a change is passed on, and then nothing is changed. The answer is None
-        for a new wide state for which there is no room.
+        The keys are distinct. An exception of a change propagates, and then nothing is changed. The result is None for
+        a new wide state for which there is no room.
         """
 
 
 @runtime_checkable
 class OwnedStore(Protocol):
-    """A token store that knows which gateway it belongs to.
+    """A token store that records which gateway it belongs to.
 
-    Two gateways with different policies that share a store by mistake would accept each other's tokens.
+    Two gateways with different policies that accidentally share a store would accept each other's tokens.
     """
 
     async def claim(self, owner: str, *, anew: bool = False) -> str:
-        """Whose store it is: *owner*'s, if it is nobody's yet or with *anew*; else it stays that of the first one."""
+        """Set *owner* if there is none yet, or with *anew*; return the owner."""
 
 
-# Token stores that list their sessions page by page, however many there are.
+# Paged lists of sessions.
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSession:
-    """A session, and its `place` in the list: the store's own text, which means something to that store only."""
+    """A session, and its `place` in the list: an opaque cursor of the store."""
 
     session: Session
     place: str
@@ -195,7 +194,7 @@ class ListedSession:
 
 @runtime_checkable
 class PagesSessions(Protocol):
-    """A token store whose list of sessions can be continued. Of a store without it, only the newest are shown."""
+    """A token store with a paged list of sessions. Of a store without it, only the newest are shown."""
 
     async def page_sessions(
         self,
@@ -206,29 +205,29 @@ class PagesSessions(Protocol):
         after: str = "",
         limit: int = 100,
     ) -> Sequence[ListedSession]:
-        """Living sessions, the newest first: the first *limit* of them, or of those behind the place *after*.
+        """Return active sessions, the newest first: the first *limit*, or the first *limit* after the cursor *after*.
 
-        Who reads page after page gets each session that was there all the time exactly once, whatever begins or ends
-        meanwhile; also if the session at *after* has ended. Sessions of the same moment have an order, too. A clock
-        that is set back meanwhile may move the places.
+        Reading page after page returns each session that existed the whole time exactly once, whatever begins or ends
+        meanwhile, also if the session at *after* has ended. Sessions of the same moment have a stable order. Setting
+        the clock back meanwhile may shift cursors.
 
-        *after* comes from a URL: raise `ValueError` for a text that is no place of this store.
+        *after* comes from a URL: raise `ValueError` for a text that is no cursor of this store.
         """
 
 
-# Small durable named objects in a token store: service accounts, signing keys, and what else needs a place.
+# Small durable named objects: service accounts, signing keys.
 
-# How many bytes an object has at most, and how many of one kind a store keeps.
+# Maximum size of an object in bytes, and maximum number of objects per kind.
 LARGEST_OBJECT = 64 * 1024
 MOST_OBJECTS = 100_000
-# A kind is a short word of ours; a name may be anybody's, in bytes of UTF-8.
+# A kind is a short word chosen by the gateway; a name may come from anyone, and is measured in bytes of UTF-8.
 LONGEST_KIND = 64
 LONGEST_NAME = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """`version` is another one after every change. `changed_at` is when this store wrote it down."""
+    """An object. `version` differs after every change. `changed_at` is when this store wrote it."""
 
     kind: str
     name: str
@@ -239,39 +238,39 @@ class StoredObject:
 
 @runtime_checkable
 class ObjectStore(Protocol):
-    """A token store that also keeps objects, until somebody deletes them.
+    """A token store that also stores objects until they are deleted.
 
-    What is in one means nothing to the store. A kind is a short lower-case word with hyphens. A name is any text but
-    the empty one, and is kept exactly. A change that is acknowledged survives what an acknowledged session survives. No
-    version is used twice, not even after an object was deleted. What is no such kind, name or object is refused with a
-    `ValueError`; a kind that is full, with a `ProviderError` of the code token-store-full.
+    The content is opaque to the store. A kind is a short lower-case word with hyphens. A name is any nonempty text, and
+    is stored exactly. Objects are as durable as sessions. No version is used twice, not even after an object was
+    deleted. An invalid kind, name or object raises `ValueError`; a full kind raises `ProviderError` with the code
+    token-store-full.
     """
 
     async def put_object(self, kind: str, name: str, data: bytes, *, version: int | None) -> int | None:
-        """Store or replace it if it has this *version* now: 0 if it must not exist yet, None for whatever is there.
+        """Store or replace an object if *version* is its current one: 0 to create it, None to overwrite any.
 
-        Returns the new version; None, and nothing changes, if another version is there.
+        Returns the new version, or None without a change if the current version differs.
         """
 
     async def find_object(self, kind: str, name: str) -> StoredObject | None: ...
 
     async def list_objects(self, kind: str, *, after: str = "", limit: int = 1000) -> list[StoredObject]:
-        """Those with larger names than *after*, by name in the order of code points, at most *limit*."""
+        """Return the objects with larger names than *after*, by name in the order of code points, at most *limit*."""
 
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
-        """Delete it if it has this *version*, or whatever version with None. False if there is none such."""
+        """Delete an object if *version* is None or its current one. Returns False if there is no such object."""
 
     async def object_kinds(self) -> list[str]:
-        """The kinds of which there are objects, in order."""
+        """Return the kinds that have objects, in order."""
 
 
 @runtime_checkable
 class CountsStoredObjects(Protocol):
-    """An `ObjectStore` that counts objects by the beginning of their names, without reading them.
+    """An `ObjectStore` that can count objects by a prefix of their names, without reading them.
 
-    The gateway begins the names of what one user can cause with a digest of the user, and limits how many there are.
-    In a store without this ability such objects are limited for all users together (`MOST_OBJECTS`) only.
+    The gateway prefixes the names of objects that a user can create with a digest of the user, and limits their number
+    per user. In a store without this capability, only the limit for all users together applies (`MOST_OBJECTS`).
     """
 
     async def count_objects(self, kind: str, prefix: str) -> int:
-        """How many objects of *kind* have names that begin with *prefix*."""
+        """Return how many objects of *kind* have names that begin with *prefix*."""

@@ -1,4 +1,4 @@
-"""Token stores: what a token's digest stands for. A store never sees a token."""
+"""Token stores: sessions and the digests of their tokens. A store never sees a token."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ostiary.model import UserInfo
 
 
 class SessionKind(Enum):
-    """What a session began with. Those of one kind are counted and listed apart from the others."""
+    """How a session began. Each kind is counted and listed separately."""
 
     SIGN_IN = "sign-in"
-    EXCHANGE = "exchange"  # a program showed a proof of its own, and got one token for it
-    API_TOKEN = "api-token"  # noqa: S105  # one token that somebody made and named
+    EXCHANGE = "exchange"  # a workload exchanged its proof for one token
+    API_TOKEN = "api-token"  # noqa: S105  # one token that a user created and named
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One sign-in of one user, or one token of a program. Tokens are issued under it; when it ends, they all do.
+    """One sign-in of a user, or one token of a workload. Its tokens end with it.
 
-    `sources` tells for each group how it is known. `client` is a short text that helps a person to recognise it.
-    `sequence` is the number of the last revocation when it began: only later revocations can end it. Times cannot say
-    which of the two came first, because clocks step back. None until a store has given it one. `name` is that of an API
-    token, and empty for every other kind. `last_used_at` is what `note_use` wrote down last.
+    `sources` gives the source of each group. `client` is a short text by which a user recognizes the session.
+    `sequence` is the number of the last revocation when it began: only later revocations can end it. Times cannot
+    provide this order, because clocks step back. None until a store has assigned one. `name` is that of an API token,
+    and empty for every other kind. `last_used_at` is set by `note_use`.
     """
 
     id: str
@@ -37,35 +37,34 @@ class Session:
     sources: tuple[tuple[str, str], ...] = ()
     client: str = ""
     sequence: int | None = field(default=None, compare=False)
-    # What its identity provider keeps for it (a refresh token, say), sealed with a secret of the client's.
+    # State of its identity provider (such as a refresh token), sealed with a secret of the client.
     sealed: str = field(default="", repr=False)
     kind: SessionKind = SessionKind.SIGN_IN
     name: str = ""
     last_used_at: datetime | None = field(default=None, compare=False)
-    # Digests that name the sign-in at the identity system that it came from: see `OriginStore`.
+    # Digests of the IdP's identifiers of the sign-in that it came from: see `OriginStore`.
     origins: tuple[str, ...] = ()
-    # What ends that sign-in there, sealed with the secret of the browser; empty for every other session.
+    # What ends that sign-in at the IdP, sealed with the secret of the browser; empty for every other session.
     sealed_hint: str = field(default="", repr=False)
 
 
 class TokenKind(Enum):
     ACCESS = "access"
     RENEWAL = "renewal"
-    SPENT = "spent"  # a renewal token that was used; kept, so that its second use is noticed
-    BROWSER = "browser"  # in a cookie, for the gateway's own pages; it opens nothing else
-    APPLICATION = "application"  # in a cookie, for one web application; it opens nothing else
+    SPENT = "spent"  # a used refresh token; stored to detect its reuse
+    BROWSER = "browser"  # in a cookie, valid for the gateway's own pages only
+    APPLICATION = "application"  # in a cookie, valid for one web application only
 
 
-# How long the text `TokenRecord.delegation` is at most, in bytes.
+# Maximum length of `TokenRecord.delegation` in bytes.
 LARGEST_DELEGATION = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token: its digest, and never itself. Of a spent one, `issued_at` tells when it was used.
+    """A stored token: its digest, never the token itself. Of a used one, `issued_at` is when it was used.
 
-    `delegation` is what makes an access token less than its session; it means nothing to the store. Only access tokens
-    have one.
+    `delegation` restricts a scoped access token, and is opaque to the store. Only access tokens have one.
     """
 
     digest: bytes = field(repr=False)
@@ -93,14 +92,14 @@ class RevocationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """Withdraws what it names, if that began before it: a user who signs in afterwards has a new, valid session.
+    """Revoke what it names, if that began before it: a user who signs in afterwards has a new, valid session.
 
-    TOKEN ends one token, the others end whole sessions. "Before" is a matter of `sequence`, the number that the store
-    gives each revocation as it writes it down. With `at`, only sessions that began at that time or earlier end.
-    `recorded_at` is when the store wrote it down. `ostiary_gateway.sessions.ends` is this in code.
+    TOKEN ends one token, the others end whole sessions. "Before" is defined by `sequence`, the number that the store
+    assigns to each revocation when it records it. With `at`, only sessions that began at that time or earlier end.
+    `recorded_at` is when the store recorded it. `ostiary_gateway.sessions.ends` implements this.
 
-    `owner` is the user whose token or session it is, and empty where the caller did not know, or the kind says it. It
-    decides nothing about what ends: whoever has to keep a short list can sum up the revocations of one user by it.
+    `owner` is the user of the token or session; empty if the caller does not know it, or the kind implies it. It does
+    not affect what ends: readers with a limited list use it to merge the revocations of one user.
     """
 
     kind: RevocationKind
@@ -116,8 +115,7 @@ class Revocation:
 class RevocationBatch:
     """The revocations after some number, up to `head`, the last one there is.
 
-    If `complete` is False, some are no longer known, or times were corrected: a reader must drop what it has
-    cached.
+    If `complete` is False, some were deleted already, or times were corrected: a reader must drop its cache.
     """
 
     head: int
@@ -126,42 +124,42 @@ class RevocationBatch:
 
 
 class TokenStore(Protocol):
-    """Keeps sessions and the digests of their tokens.
+    """Store sessions and the digests of their tokens.
 
     What `add`, `add_tokens` and `revoke` acknowledge by returning survives a crash, if the store is durable at all. A
-    token is gone the moment it expires, or its session does, whether or not `sweep` has run; it stays gone when the
-    clock steps back. Names are kept exactly; what is no UTF-8 text is refused with a `ValueError`. When nothing can be
-    read or written, raise `ProviderError` with the code token-store-unavailable. One instance serves one event loop;
-    several processes may share what lies beneath.
+    token is invalid the moment it or its session expires, whether or not `sweep` has run; it stays invalid when the
+    clock steps back. Names are stored exactly; invalid UTF-8 raises `ValueError`. If the store cannot be read or
+    written, raise `ProviderError` with the code token-store-unavailable. One instance serves one event loop; several
+    processes may share the underlying storage.
     """
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
-        """Store or replace the session, and add tokens under it, both or neither.
+        """Store or replace the session, and add tokens under it, atomically.
 
-        A session without a `sequence` gets that of the last revocation that was written down before it began. If a
-        later revocation covers the session, or may have and is no longer known, raise `LoginRefused`. To know, keep
-        revocations for an hour.
+        A session without a `sequence` gets that of the last revocation recorded before it began. If a later revocation
+        covers the session, or may have and was deleted already, raise `LoginRefused`. For this check, store revocations
+        for an hour.
         """
 
     async def add_tokens(self, session_id: str, tokens: Sequence[TokenRecord]) -> bool:
-        """Add tokens under a living session, which stays as it is, all or none.
+        """Add tokens under an active session, which does not change, atomically.
 
-        False, and nothing changes, if the session is not alive: a revocation that covers it has ended it.
+        Returns False without a change if the session is not active: a revocation that covers it has ended it.
         """
 
     async def renew(
         self, spent: bytes, *, at: datetime, session: Session, tokens: Sequence[TokenRecord], since: int | None = None
     ) -> bool:
-        """Spend a renewal token, replace its session and add tokens, all in one step, at most once per token.
+        """Use a refresh token, replace its session and add tokens, atomically and at most once per token.
 
-        Returns False, and changes nothing, if *spent* is no living renewal token of this session, or if a revocation
-        after the number *since* (without it: after *at*) covers the session as it is now. If the session's user is no
-        longer the same, its older access tokens are revoked too, with the user as `owner`: nobody keeps a group that
-        was taken away.
+        Returns False without a change if *spent* is no active refresh token of this session, or if a revocation after
+        the number *since* (without it: after *at*) covers the session as it is now. If the user of the session has
+        changed, its older access tokens are revoked too, with the user as `owner`: no token retains a group that was
+        removed.
         """
 
     async def find(self, digest: bytes) -> Found | None:
-        """The token, of whatever kind, and its session, if both are alive."""
+        """Return the token, of any kind, and its session, if both are active."""
 
     async def session(self, session_id: str) -> Session | None: ...
 
@@ -173,106 +171,104 @@ class TokenStore(Protocol):
         kind: SessionKind | None = None,
         limit: int = 1000,
     ) -> list[Session]:
-        """Living sessions, the newest first."""
+        """Return active sessions, the newest first."""
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
-        """How many living sessions of this kind the user has."""
+        """Return how many active sessions of this kind the user has."""
 
     async def note_use(self, used: Mapping[str, datetime]) -> None:
-        """Write down when sessions, given by id, were last used. An earlier time than is known changes nothing.
+        """Record when sessions, given by id, were last used. An earlier time than the recorded one changes nothing.
 
-        Those that are not alive are passed over. This need not survive a crash.
+        Inactive sessions are skipped. This need not survive a crash.
         """
 
     async def revoke(self, revocation: Revocation) -> int:
-        """Withdraw; returns how many tokens (for TOKEN) or sessions ended. None left to end is no mistake.
+        """Revoke; return how many tokens (for TOKEN) or sessions ended. Zero is not an error.
 
-        The revocation gets its number in the same transaction. A time that lies ahead by more than a minute is
-        refused with a `ValueError`.
+        The revocation gets its number in the same transaction. Raises `ValueError` for a time more than a minute ahead.
         """
 
     async def marks(self) -> list[Revocation]:
-        """The revocations that are kept and still refuse sign-ins that began before them, the newest first."""
+        """Return the stored revocations that still block sign-ins that began before them, the newest first."""
 
     async def undo(self, sequence: int) -> bool:
-        """Take back the mark with this number: sign-ins under way are no longer refused because of it.
+        """Lift the active revocation with this number: it no longer blocks logins in progress.
 
-        What has ended stays ended. False if no such mark is kept.
+        What has ended stays ended. Returns False if no such revocation is active.
         """
 
     async def revocations_after(self, sequence: int | None) -> RevocationBatch:
-        """The revocations with larger numbers, in order. With None, only the head."""
+        """Return the revocations with larger numbers, in order. With None, return only the head."""
 
     async def wait_for_revocations(self, after: int, seconds: float) -> None:
-        """Return when the head may be another than *after*, and after *seconds* at the latest.
+        """Return when the head may differ from *after*, and after *seconds* at the latest.
 
-        This only wakes the caller up, and may do so for nothing. What is true says `revocations_after`.
+        Wakeups may be spurious; `revocations_after` is authoritative.
         """
 
     async def heartbeat(self) -> None:
-        """Write down the time, which also tells whether the store can be written. The gateway calls it regularly.
+        """Record the current time, which also checks that the store is writable. The gateway calls it regularly.
 
-        If the clock has been set back since the last time, what has expired is deleted and all other times are set
-        back by as much, so that everything lives as long as it was meant to.
+        If the clock has been set back since the last call, what has expired is deleted and all other times are set back
+        by as much, so that lifetimes are unchanged.
         """
 
     async def sweep(self) -> int:
-        """Delete what has expired; returns how many tokens."""
+        """Delete what has expired; return the number of deleted tokens."""
 
     async def count(self) -> int:
-        """How many tokens are kept, the expired and not yet swept ones included."""
+        """Return the number of stored tokens, expired and not yet deleted ones included."""
 
     async def close(self) -> None:
-        """Let go of files and connections. Calling it twice is harmless."""
+        """Release files and connections. Calling it twice is harmless."""
 
 
-# How many records a store keeps; the oldest make room for new ones.
+# Maximum number of records; the oldest are evicted.
 MOST_RECORDS = 10_000
 LARGEST_RECORD = 64 * 1024
 
 
 @runtime_checkable
 class RecordStore(Protocol):
-    """A token store that also keeps what logins under way must remember, so that any worker can finish them.
+    """A token store that also stores login transactions, so that any worker can complete them.
 
-    A record is found by the digest of a secret that only the client has; what is in it means nothing to the store. It
-    is gone the moment it expires. The latest `MOST_RECORDS` are kept, and older ones are dropped: a client that begins
-    a million logins can at worst end other logins under way. Records need not survive a crash. A gateway whose store
-    has no records keeps them in the memory of each worker.
+    A record is found by the digest of a secret that only the client has; its content is opaque to the store. It is gone
+    the moment it expires. The latest `MOST_RECORDS` are stored and older ones evicted: a client that begins a million
+    logins can at worst abort other logins in progress. Records need not survive a crash. Without this capability, each
+    worker stores records in its memory.
     """
 
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
-        """Keep *data*; False, and nothing changes, if a living record has this key.
+        """Store *data*. Returns False without a change if an active record has this key.
 
-        More than `LARGEST_RECORD` bytes are refused with a `ValueError`.
+        Raises `ValueError` for more than `LARGEST_RECORD` bytes.
         """
 
     async def find_record(self, key_digest: bytes) -> bytes | None:
-        """What is kept under this key, which stays there."""
+        """Return the record with this key, and leave it there."""
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
-        """What is kept under this key, removed: of concurrent callers, exactly one gets it."""
+        """Remove and return the record with this key: of concurrent callers, exactly one gets it."""
 
 
 @runtime_checkable
 class OriginStore(Protocol):
-    """A token store that keeps `Session.origins`, and ends sessions by them (`RevocationKind.ORIGIN`).
+    """A token store that stores `Session.origins`, and ends sessions by them (`RevocationKind.ORIGIN`).
 
-    An identity system that ends a sign-in names it as it knows it; the gateway makes a digest of that. A gateway whose
-    store cannot do this refuses such logouts, with an error that the identity system sees.
+    An origin is a digest of the IdP's own identifier of a sign-in. Without this capability, the gateway rejects logouts
+    from an IdP with an error that the IdP sees.
     """
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
-        """Living sessions with *origin* among their origins, the newest first."""
+        """Return active sessions with *origin* among their origins, the newest first."""
 
 
 @runtime_checkable
 class KeptInFile(Protocol):
-    """A token store whose sessions lie in one file, at `path`.
+    """A token store whose sessions are in one file, at `path`.
 
     ``ostiary-gateway sessions`` and ``ostiary revoke`` open a store only if its file exists: opening it would create an
-    empty one, which might then belong to another user than the gateway's. A reload that names another file needs a
-    restart.
+    empty one, which might then belong to another user than the gateway's. Changing the file requires a restart.
     """
 
     path: str
@@ -280,14 +276,14 @@ class KeptInFile(Protocol):
 
 @runtime_checkable
 class SharedBetweenProcesses(Protocol):
-    """A trait: what one process writes, every other process with the same settings reads at once.
+    """Declares that what one process writes is immediately visible to every other process with the same settings.
 
-    Of a token store: a gateway with several workers needs it, and so do commands that open the store of a running
-    gateway. A store without it is taken for one in the memory of a single process: with several workers the start is
-    refused.
+    For a token store: required by a gateway with several workers, and by commands that open the store of a running
+    gateway. A store without it is assumed to be in the memory of a single process, and the gateway does not start with
+    several workers.
 
-    Of a provider that serves resources (`ostiary_gateway.interfaces.resources.ServesResources`): several workers, and
-    replicas that share a token store, need it. Else one of them would not know what was created at another.
+    For a provider that serves resources (`ostiary_gateway.interfaces.resources.ServesResources`): required by several
+    workers, and by replicas that share a token store. Otherwise one of them would not see what another created.
     """
 
     shared_between_processes: bool
@@ -295,9 +291,9 @@ class SharedBetweenProcesses(Protocol):
 
 @runtime_checkable
 class SurvivesRestart(Protocol):
-    """A trait: what the store has acknowledged is there again after a restart of the gateway, and after a crash.
+    """Declares that acknowledged writes survive a restart of the gateway, and a crash.
 
-    Of a store without it we assume that a restart ends all sessions, and warn of that at every start.
+    Otherwise a restart is assumed to end all sessions, and the gateway warns about that at every start.
     """
 
     survives_restart: bool

@@ -1,4 +1,4 @@
-"""Providers that follow what an upstream holds: they list it once, and then hear of every change."""
+"""Providers that follow the content of an upstream: list it once, then watch it for changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ostiary_gateway.interfaces.admission import UpstreamAnswer
 
 
 class UpstreamLines(Protocol):
-    """An answer that goes on for as long as the upstream has something to say, line by line.
+    """A streaming response of the upstream, line by line.
 
-    `answer` is the whole answer in its place, if the upstream refused. `batches` gives the lines as they come, without
-    their ends, all that are there at once. It ends when the upstream ends the answer; it raises `ProviderError` if the
-    answer is cut off, a line is too long, or nothing came for too long.
+    `answer` is a complete error response instead, if the upstream returned one. `batches` yields the lines without
+    their ends, all that are available at once. It ends when the upstream ends the response; it raises `ProviderError`
+    if the response is truncated, a line is too long, or nothing arrived for too long.
     """
 
     answer: UpstreamAnswer | None
@@ -24,24 +24,24 @@ class UpstreamLines(Protocol):
 
 
 class UpstreamReader(Protocol):
-    """One upstream, as a provider reads it in the gateway's own name, with the gateway's own credential."""
+    """Read one upstream with the gateway's own credential, without impersonation."""
 
     async def get(self, target: str, *, largest: int) -> UpstreamAnswer:
-        """Raises `ProviderError` if there is no answer in time, or one of more than *largest* bytes."""
+        """Return the response. Raises `ProviderError` on timeout, or if it has more than *largest* bytes."""
 
     def read_lines(self, target: str, *, longest: int, silence: float) -> AbstractAsyncContextManager[UpstreamLines]:
-        """The answer to *target*; closed when the context ends. Raises `ProviderError` if there is none in time.
+        """Return the response to *target*; closed when the context ends. Raises `ProviderError` on timeout.
 
-        *longest* is the size of a line at most, *silence* for how many seconds nothing may come.
+        *longest* is the maximum size of a line, *silence* the maximum number of seconds without data.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedFigures:
-    """For the metrics. `age` is how many seconds ago the upstream was last heard; None before the first list.
+    """Metrics of a follower. `age` is the seconds since the upstream last sent something; None before the first list.
 
-    The others count since the provider was made: lists from the beginning, changes that were taken up, and objects or
-    messages that could not be understood.
+    The others count since the provider was created: complete lists, applied changes, and objects or messages that could
+    not be parsed.
     """
 
     age: float | None
@@ -53,13 +53,13 @@ class FollowedFigures:
 
 @runtime_checkable
 class UpstreamFollower(Protocol):
-    """What follows one upstream. All calls come from one event loop.
+    """Follow one upstream. All calls come from one event loop.
 
-    `follow` runs as long as the gateway serves, and goes on after failures by itself. `load` lists once, and raises
-    `ProviderError`; a reload waits for it where there is nothing to adopt. `adopt` goes on from what the follower of
-    the configuration before has; it says whether it could. `probe` asks whether everything may be read that it needs,
-    as `ostiary_gateway.interfaces.lifecycle.Probes`. `trouble` says why there is no answer to be had now, without
-    details; empty if there is one. `needs` are the requests that the gateway's credential must be allowed there.
+    `follow` runs as long as the gateway serves, and recovers from failures by itself. `load` lists once, and raises
+    `ProviderError`; a reload waits for it if there is no state to adopt. `adopt` takes over the state of the previous
+    configuration's follower, and returns whether it could. `probe` checks that everything required is readable, like
+    `ostiary_gateway.interfaces.lifecycle.Probes`. `trouble` says, without details, why the state is unavailable; empty
+    if it is available. `needs` are the requests that the gateway's credential must be allowed to make.
     """
 
     upstream: str
@@ -81,7 +81,7 @@ class UpstreamFollower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NeededAccess:
-    """What the gateway's own credential must be allowed at the upstream, in all namespaces."""
+    """What the gateway's own credential must be allowed to do at the upstream, in all namespaces."""
 
     verbs: tuple[str, ...]
     api_group: str
@@ -90,6 +90,6 @@ class NeededAccess:
 
 @runtime_checkable
 class FollowsUpstream(Protocol):
-    """An authorization provider whose policy is what an upstream holds. `following` is None in one that has its own."""
+    """An authorization provider whose policy is in an upstream. `following` is None in one with its own policy."""
 
     following: UpstreamFollower

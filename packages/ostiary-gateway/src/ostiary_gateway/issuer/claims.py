@@ -1,6 +1,7 @@
-"""What a JWT says of a session. Pure; called by the issuer. The claims are listed in docs/reference/issuer.md.
+"""Claims of the JWTs that the issuer signs, listed in docs/reference/issuer.md. Pure.
 
-`sequence` and `auth_time` let a verifier judge a revocation as we do: one ends what began before it.
+With `sequence` and `auth_time`, a verifier can apply revocations like the gateway: a revocation ends what began before
+it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from ostiary_gateway.wire.action_token import AllowedAction, url_digest
 
 
 def session_digest(session_id: str) -> str:
-    """What a JWT calls its session. The id itself is for operators: whoever reads a JWT need not know it."""
+    """Return the ``sid`` of a session. The session id itself is for operators and not disclosed to readers of a JWT."""
     return sha256(b"ostiary session\0" + session_id.encode()).hexdigest()
 
 
 def assertion_of(
     session: Session, user: UserInfo, *, issuer: str, audience: str, now: datetime, expires_at: datetime
 ) -> dict[str, object]:
-    """What an upstream is told about the user of a request. It has no id: nothing is kept of it, and it ends soon."""
+    """Return the claims that identify the user of a request to an upstream.
+
+    Without ``jti``, because the JWT is short-lived and not stored.
+    """
     seconds = int(now.timestamp())
     return {
         "iss": issuer,
@@ -40,7 +44,10 @@ def assertion_of(
 def action_of(
     session: Session, action: AllowedAction, *, issuer: str, audience: str, now: datetime, expires_at: datetime
 ) -> dict[str, object]:
-    """Proof for a backend that one request was allowed. Nothing is kept of it either; `cid` is the token it came by."""
+    """Return the claims that prove to a backend that one request was allowed.
+
+    The JWT is not stored. ``cid`` is the id of the token that the request was authenticated with.
+    """
     user = action.user
     claims = {
         **claims_of(session, issuer=issuer, audience=audience, credential_id=action.id, now=now, expires_at=expires_at),
@@ -72,7 +79,7 @@ def claims_of(
         "jti": credential_id,
         "sid": session_digest(session.id),
         "auth_time": int(session.created_at.timestamp()),
-        # One without a number is older than every revocation.
+        # A session without a number is older than every revocation.
         "sequence": session.sequence or 0,
         "username": user.username,
         "uid": user.uid,

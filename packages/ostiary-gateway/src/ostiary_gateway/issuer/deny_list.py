@@ -1,15 +1,7 @@
-"""What revocations mean for JWTs that have not expired. Pure; called by the door that tells verifiers of them.
+"""The list of revoked credentials for clusters and backends that verify JWTs themselves. Pure.
 
-A revocation can concern a JWT only if that was signed before it, and a JWT lives 15 minutes at most. So a revocation
-stays on the list for that long, and a little for clocks that differ. Each kind has its claim: a token its ``jti``, a
-session its ``sid``, a user ``username``, a group ``groups``; ``sequence`` and ``auth_time`` say what began before. A
-JWT does not say which sign-in at an identity system it came from: when such a sign-in ends, all older JWTs of its user
-are refused. Whoever has another living session gets a new one.
-
-The list is bounded for each user and in all, because anybody can sign in and out again and again. Of a user with more
-revoked ids than the share, the newest stand there by id, and one rule (``username`` and ``iat``) stands for the others:
-it also refuses older JWTs of the user's other sessions, and nobody else's. Where many users together have too many, the
-share is smaller for all of them, so whoever has the most is summed up first.
+A revocation affects only JWTs that were signed before it, and a JWT lives for at most 15 minutes. A revocation stays on
+the list for that time plus an allowance for clock skew. `revoked_credentials` describes the entries and their limits.
 """
 
 from __future__ import annotations
@@ -25,17 +17,17 @@ from ostiary_gateway.issuer.keys import CLOCK_SKEW, LONGEST_LIFETIME
 from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 
 LISTED_FOR = LONGEST_LIFETIME + 2 * CLOCK_SKEW
-# An API server compiles the list whenever it changes, and goes through it for every token that it has not seen lately.
+# An API server compiles the list whenever it changes, and scans it for every token that it has not cached.
 MOST_LISTED = 5_000
-# Enough for an account whose jobs sign out when they are done; ten of them do not fill the list.
+# Enough for an account whose jobs sign out when they end; ten such accounts do not fill the list.
 MOST_LISTED_OF_USER = 500
-# How far the clocks of replicas and of the token store may be apart. A longer time would refuse new JWTs for longer.
+# Maximum clock skew between replicas and the token store. A larger value would reject new JWTs for longer.
 REPLICA_SKEW = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
 class _RevokedId:
-    """A token or a session. `owner` is empty if nobody knows whose it was."""
+    """A revoked token or session. `owner` is empty if it is unknown."""
 
     kind: RevocationKind
     value: str
@@ -53,9 +45,17 @@ def revoked_credentials(
     most: int = MOST_LISTED,
     most_of_user: int = MOST_LISTED_OF_USER,
 ) -> RevokedCredentials:
-    """The list of what *revocations* end, with *most* entries, of which one user causes *most_of_user*.
+    """Return the list for *revocations*, with at most *most* entries, of which one user causes at most *most_of_user*.
 
-    If it would be longer though each user has one rule: all JWTs that are older than the last revocation.
+    Each kind of revocation matches a claim: a token ``jti``, a session ``sid``, a user ``username``, a group
+    ``groups``; ``sequence`` and ``auth_time`` say what began before it. A JWT has no claim for its sign-in at the IdP:
+    when such a sign-in ends, all older JWTs of its user are rejected. A user with another live session gets a new JWT.
+
+    The list is bounded because any user can sign in and out repeatedly. If a user has more revoked ids than the share,
+    the newest are listed by id, and one rule (``username`` and ``iat``) covers the others. The rule also rejects older
+    JWTs of the user's other sessions, but of no other user. If the list would still be too long, the share shrinks for
+    all users, which affects those with the most entries first. If one rule per user is still too many, the list rejects
+    all JWTs that are older than the last revocation.
     """
     recent = [each for each in revocations if each.recorded_at is None or now - each.recorded_at <= LISTED_FOR]
     subjects = [*_subjects(recent), *_of_ended_origins(recent, now)]
@@ -63,11 +63,11 @@ def revoked_credentials(
     listed = list(by_owner.pop("", ()))
     share = _share(by_owner, room=most - len(subjects) - len(listed), most_of_user=most_of_user)
     if share is None:
-        # Up to the last revocation, and not to this moment: the list stays the same until there is another one.
+        # The time of the last revocation, not the current time: the list must change only with a revocation.
         until = max(each.recorded_at or now for each in recent)
         return RevokedCredentials(issuer, audiences, head, issued_until=_issued_until(until))
     for owner, ids in by_owner.items():
-        # With the rule, the entries are as many as the share.
+        # The rule and the remaining ids are exactly *share* entries.
         summed_up = ids[: len(ids) - share + 1] if len(ids) > share else []
         if summed_up:
             until = max(each.revoked_at for each in summed_up)
@@ -84,7 +84,7 @@ def revoked_credentials(
 
 
 def _issued_until(revoked_at: datetime) -> int:
-    """Every JWT that this revocation ended says that it was issued at this time or before."""
+    """Return an upper bound of the ``iat`` of all JWTs that this revocation ended."""
     return int((revoked_at + REPLICA_SKEW).timestamp())
 
 
@@ -92,7 +92,7 @@ def _issued_until(revoked_at: datetime) -> int:
 
 
 def _ids(revocations: Iterable[Revocation], now: datetime) -> Iterable[_RevokedId]:
-    """Each once, the oldest first."""
+    """Return each revoked id once, oldest first."""
     ids: dict[tuple[RevocationKind, str], _RevokedId] = {}
     for each in revocations:
         if each.kind not in (RevocationKind.TOKEN, RevocationKind.SESSION):
@@ -102,7 +102,7 @@ def _ids(revocations: Iterable[Revocation], now: datetime) -> Iterable[_RevokedI
         if before is None:
             ids[key] = _RevokedId(*key, each.owner, revoked_at)
         else:
-            # Of two requests at once, one may not have known whose it was.
+            # One of two concurrent revocations may not have known the owner.
             ids[key] = _RevokedId(*key, before.owner or each.owner, max(before.revoked_at, revoked_at))
     return sorted(ids.values(), key=lambda each: each.revoked_at)
 
@@ -115,7 +115,7 @@ def _by_owner(ids: Iterable[_RevokedId]) -> dict[str, list[_RevokedId]]:
 
 
 def _share(by_owner: Mapping[str, list[_RevokedId]], *, room: int, most_of_user: int) -> int | None:
-    """How many entries a user may have, at least one, so that those of all users fit; None if they do not."""
+    """Return the largest number of entries per user, at least one, with which all users fit; None if none does."""
 
     def entries(share: int) -> int:
         return sum(min(len(ids), share) for ids in by_owner.values())
@@ -128,7 +128,10 @@ def _share(by_owner: Mapping[str, list[_RevokedId]], *, room: int, most_of_user:
 
 
 def _subjects(revocations: Iterable[Revocation]) -> list[RevokedSubject]:
-    """Without those that another one makes needless: who signs out everywhere ten times has one entry."""
+    """Return the entries of users, groups and everything, without those that another entry covers.
+
+    A user who signs out everywhere ten times has one entry.
+    """
     by_name: dict[tuple[str | None, str | None], list[RevokedSubject]] = {}
     for each in revocations:
         if each.kind in (RevocationKind.TOKEN, RevocationKind.SESSION, RevocationKind.ORIGIN):
@@ -144,15 +147,15 @@ def _subject(revocation: Revocation) -> RevokedSubject:
     return RevokedSubject(
         username=revocation.value if revocation.kind is RevocationKind.USER else None,
         group=revocation.value if revocation.kind is RevocationKind.GROUP else None,
-        # One without a number could not be stored yet: its time says what began before it.
+        # A revocation without a number is not stored yet: its time says what began before it.
         sequence=revocation.sequence or None,
-        # Whole seconds: what began within the same second is refused, too.
+        # Whole seconds: a session that began within the same second is rejected, too.
         began_until=None if revocation.at is None else int(revocation.at.timestamp()),
     )
 
 
 def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[RevokedSubject]:
-    """One for each user. Where no session came from an origin, it has no owner, and there is no JWT to refuse."""
+    """Return one entry per user. An origin without sessions has no owner, and there is no JWT to reject."""
     by_owner: dict[str, list[Revocation]] = {}
     for each in revocations:
         if each.kind is RevocationKind.ORIGIN and each.owner:
@@ -160,7 +163,7 @@ def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[
     return [
         RevokedSubject(
             username=owner,
-            # One that could not be stored yet is later than everything.
+            # A revocation that is not stored yet is later than all others.
             sequence=max(each.sequence for each in ended) if all(each.sequence for each in ended) else None,
             issued_until=_issued_until(max(each.recorded_at or each.at or now for each in ended)),
         )
@@ -169,7 +172,7 @@ def _of_ended_origins(revocations: Iterable[Revocation], now: datetime) -> list[
 
 
 def _covers(one: RevokedSubject, other: RevokedSubject) -> bool:
-    """Whether *one* refuses all that *other* refuses. Both name the same."""
+    """Whether *one* rejects all that *other* rejects. Both have the same user or group."""
     return _reaches(one.sequence, other.sequence) and _reaches(one.began_until, other.began_until)
 
 

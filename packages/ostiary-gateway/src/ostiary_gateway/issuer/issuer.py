@@ -1,11 +1,10 @@
-"""Signs JWTs for living sessions: whoever trusts our keys knows the user without asking us.
+"""Signs JWTs for live sessions, so that a verifier that trusts our keys identifies the user without calling us.
 
-    a token of ours -> is it a whole one? may the audience have JWTs? -> a credential under its session -> a JWT
+    access token  ->  not scoped? audience configured?  ->  a credential of its session  ->  a JWT
 
-Called by token exchange (``POST /auth/token``) and by the app, which keeps the keys fresh. The id of the credential
-(the claim ``jti``) is the digest of an access token that is made with the JWT and shown to nobody. So the store knows
-the JWT like any token: it ends with its session, can be revoked by its id, and `Authenticator.find` says whether it is
-still good.
+The id of the credential (the claim ``jti``) is the digest of an access token that is minted with the JWT and never
+disclosed. So the store treats the JWT like any token: it ends with its session, can be revoked by its id, and
+`Authenticator.find` reports whether it is still valid.
 """
 
 from __future__ import annotations
@@ -31,36 +30,34 @@ from ostiary_gateway.sessions import Tokens, digest
 from ostiary_gateway.wire.action_token import TYPE as ACTION
 from ostiary_gateway.wire.action_token import AllowedAction
 
-# Where signing keys come from: files of the operator, or the token store. What the issuer asks of either.
-
 
 class SigningKeySource(Protocol):
-    """The keys of one issuer. `ring` is what was read last, and stays when nothing can be read."""
+    """The signing keys of one issuer, in files or in the token store. `ring` is the last successful read."""
 
     ring: KeyRing
 
     async def refresh(self) -> None:
-        """Read the keys again. Raises `ProviderError` or `ConfigurationError` if that is not possible."""
+        """Read the keys again. Raises `ProviderError` or `ConfigurationError`, and keeps `ring`, if that fails."""
 
     async def rotate(self) -> bool:
-        """Do what is due: make the next key, drop the last. True if anything changed."""
+        """Create the next key and drop expired ones, if due. Returns whether the ring changed."""
 
 
 log = logging.getLogger("ostiary.gateway")
 
-# Names that Kubernetes itself gives out.
+# Prefix of the names that Kubernetes itself assigns.
 SYSTEM = "system:"
-# Each JWT is a record in the store until it ends, so one session may not have any number of them. Neither may one user:
-# whoever signs in once more has a new session.
+# Each JWT is stored until it expires, so their rate is limited per session, and per user, who can create further
+# sessions by signing in again.
 JWTS_PER_MINUTE = 60.0
 JWTS_PER_MINUTE_OF_USER = 300.0
-# Of what upstreams are told about the users of their requests.
+# Lifetime of the JWTs that identify the users of requests to upstreams.
 ASSERTION_LIFETIME = timedelta(minutes=1)
-# How often the keys are read again, and what is due is done.
+# How often the keys are read again, and rotated if due.
 ROTATION_SECONDS = 30.0
-# Whoever asks for the key set gets one that was read within this time, if it can be read.
+# Maximum age of the key set in a response, unless the keys cannot be read.
 FRESH_SECONDS = 1.0
-# A key that another replica has made or withdrawn is known to whoever signs within this time.
+# A signer uses a key that another replica created, and drops one that it withdrew, within this time.
 SIGNING_FRESH_SECONDS = 5.0
 
 
@@ -72,7 +69,7 @@ class AudienceRefused(LoginRefused):
 
 @dataclass(frozen=True, slots=True)
 class SignedToken:
-    """A new JWT. This is the only time that anybody sees it. `credential_id` is its ``jti``."""
+    """A new JWT, which is not stored. `credential_id` is its ``jti``."""
 
     token: Secret
     expires_at: datetime
@@ -80,7 +77,7 @@ class SignedToken:
 
 
 class JwtIssuer:
-    """One instance serves one event loop. *url* is the claim ``iss``."""
+    """Signs JWTs and keeps the signing keys fresh. One instance serves one event loop. *url* is the claim ``iss``."""
 
     def __init__(
         self,
@@ -107,18 +104,18 @@ class JwtIssuer:
         self._of_user = Buckets(rate / 60, rate, clock=clock, counts=counts, name="JWTs of users")
         self._refreshing = asyncio.Lock()
         self._read_at = float("-inf")
-        # Readings of the keys are numbered: the last that began, the last that ended, and whether that one failed.
+        # Reads of the keys are numbered: the last one that began, the last that ended, and whether that one failed.
         self._begun, self._ended, self._failed = 0, 0, False
 
     async def sign(self, found: Found, audience: str, lifetime: timedelta | None = None) -> SignedToken:
-        """A JWT for whoever presents the token *found*, as long as *lifetime* but no longer than is configured.
+        """Sign a JWT for the user of the token *found*, for *lifetime*, capped by the configured one.
 
-        Raises `LoginRefused` if the answer is no: `AudienceRefused` for an audience that is not configured; and
-        `ProviderError` if there is no key to sign with, or the store cannot be asked.
+        Raises `LoginRefused` if it is denied, `AudienceRefused` for an audience that is not configured, and
+        `ProviderError` if there is no key to sign with or the store is unavailable.
         """
         session = found.session
         if found.token.delegation:
-            # Whoever verifies the JWT could not know what the token may not do.
+            # A JWT cannot express the scope, so its verifier would grant the owner's full rights.
             raise LoginRefused(
                 "a narrowed token cannot be exchanged for a JWT",
                 cause="the JWT would have all rights of its owner",
@@ -126,7 +123,7 @@ class JwtIssuer:
             )
         user = session.user
         if any(name.startswith(SYSTEM) for name in (user.username, *user.groups)):
-            # The gateway has one cluster where such a name is bound, and a JWT may be for any: there it is another's.
+            # The gateway knows the name from one cluster, and the JWT may be for another, where it is another account.
             raise LoginRefused(
                 "a service account of a cluster gets no JWT",
                 cause=f"its name begins with {SYSTEM}: to another cluster it would be an account of its own",
@@ -143,7 +140,7 @@ class JwtIssuer:
         life = self._lifetime if lifetime is None else max(min(lifetime, self._lifetime), timedelta(seconds=1))
         issued = await self._tokens.mint(session, lifetime=life, delegation="")
         token_digest = digest(issued.token.reveal())
-        # Read again: a renewal may have taken groups away since *found* was read.
+        # Read again: a refresh may have removed groups since *found* was read.
         stored = await self._tokens.find_digest(token_digest)
         if stored is None:
             raise LoginRefused("the session has ended", cause="it was revoked or changed while the JWT was signed")
@@ -158,16 +155,16 @@ class JwtIssuer:
         )
         self._metrics.jwts.inc(audience)
         if key.private.is_elsewhere:
-            # The event loop serves others while a device signs.
+            # A device blocks while it signs.
             text = await asyncio.to_thread(key.private.sign, claims)
         else:
             text = key.private.sign(claims)
         return SignedToken(Secret(text), issued.expires_at, credential_id)
 
     def sign_assertion(self, session: Session, user: UserInfo, audience: str) -> str:
-        """A JWT that tells an upstream about *user*, for a minute. Raises `ProviderError` if there is no key.
+        """Sign a JWT that identifies *user* to an upstream for a minute. Raises `ProviderError` if there is no key.
 
-        *audience* is the upstream, which the configuration keeps apart from the audiences of clusters.
+        *audience* is the upstream. The configuration ensures that it is not an audience of a cluster.
         """
         now = self._clock.now()
         key = self._current_key(now)
@@ -179,7 +176,10 @@ class JwtIssuer:
     def sign_action(
         self, session: Session, action: AllowedAction, *, audience: str, lifetime: timedelta, ends_at: datetime
     ) -> str:
-        """Proof for *audience* that *action* was allowed, until *ends_at* at most. Raises `ProviderError`."""
+        """Sign proof for *audience* that *action* was allowed. Expires at *ends_at* at the latest.
+
+        Raises `ProviderError` if there is no key.
+        """
         now = self._clock.now()
         key = self._current_key(now)
         expires_at = min(now + lifetime, ends_at)
@@ -211,7 +211,7 @@ class JwtIssuer:
     # --- the keys ---
 
     async def key_set(self) -> dict[str, object]:
-        """The published keys: read just now, or the last known if they cannot be. Raises if none was ever read."""
+        """Return the published keys, or the last known ones if they cannot be read. Raises if none was ever read."""
         if self._clock.monotonic() - self._read_at >= FRESH_SECONDS:
             try:
                 await self._update(rotate=False)
@@ -221,14 +221,14 @@ class JwtIssuer:
         return self._keys.ring.jwks(self._clock.now())
 
     def adopt(self, old: JwtIssuer) -> None:
-        """Begin with the keys that *old* knows, until they are read."""
+        """Use the keys of *old*, the issuer before the reload, until they are read."""
         if type(old._keys) is type(self._keys):
             self._keys.ring = old._keys.ring
 
     async def run(self) -> None:
-        """Read the keys, and do what is due, as long as the gateway runs."""
+        """Read and rotate the keys until cancelled."""
         while True:
-            # What went wrong is told in `trouble`, and tried again.
+            # `trouble` reports the error, and the next iteration tries again.
             with suppress(OstiaryError):
                 await self._update(rotate=True)
             await asyncio.sleep(ROTATION_SECONDS)
@@ -237,7 +237,7 @@ class JwtIssuer:
         begun_before = self._begun
         async with self._refreshing:
             if not rotate and self._ended > begun_before:
-                # One reading serves all who waited for it: the key set is public, and anybody may ask for it.
+                # Share one read among concurrent callers: the key set is public, so any client can request it.
                 if self._failed:
                     raise ProviderError("the signing keys cannot be read", cause=self.trouble)
                 return

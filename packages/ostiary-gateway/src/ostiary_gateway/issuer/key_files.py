@@ -1,7 +1,7 @@
-"""Signing keys in files of the operator, or kept elsewhere: the first one signs, and all of them are published.
+"""Signing keys in the operator's files, or in a device or key service: the first one signs, all are published.
 
-Called by the issuer. To rotate, write the new key as a further file, wait until it is published everywhere, move it to
-the front, and remove the old one when its last JWT has ended. A file that was changed is read again.
+To rotate, add the new key as a further file, wait until it is published everywhere, move it to the front, and remove
+the old one when its last JWT has expired. A changed file is read again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGEST_KEY_FILE = 64 * 1024
 
 
 class KeyFiles:
-    """The keys in files, and those that are kept elsewhere, by their addresses."""
+    """`SigningKeySource` of keys in files, and of device keys by their addresses."""
 
     def __init__(self, places: Sequence[KeyPlace], clock: Clock) -> None:
         self._keys = [
@@ -31,7 +31,7 @@ class KeyFiles:
         self.ring = KeyRing()
 
     async def refresh(self) -> None:
-        # A device may take a while, and is asked once; a file is looked at again and again.
+        # Opening a device key may block, so it runs in a thread, once. A file is checked at each refresh.
         keys = [
             key.current() if isinstance(key, WatchedFile) else await asyncio.to_thread(key.current)
             for key in self._keys
@@ -39,11 +39,11 @@ class KeyFiles:
         self.ring = KeyRing(tuple(_ring_key(key, is_first=index == 0) for index, key in enumerate(keys)))
 
     async def rotate(self) -> bool:
-        return False  # the operator does
+        return False  # the operator rotates these keys
 
 
 class _DeviceKeyPlace:
-    """A key that is kept elsewhere: opened when it is first asked for, and held."""
+    """A device key: opened at its first use and kept open."""
 
     def __init__(self, address: KeyAddress) -> None:
         self._address = address
@@ -56,8 +56,8 @@ class _DeviceKeyPlace:
 
 
 def read_device_key(address: KeyAddress) -> SigningKey:
-    """The key at *address*, open; raises `ConfigurationError`."""
-    # Imported here: only those need it whose key is kept elsewhere.
+    """Open the key at *address*. Raises `ConfigurationError`."""
+    # Imported here because only device keys need it.
     from ostiary.keys.opening import open_configured_key
 
     try:
@@ -76,7 +76,7 @@ def _ring_key(key: SigningKey, *, is_first: bool) -> RingKey:
 
 
 def read_key_file(path: str) -> SigningKey:
-    """The key in the file; raises `ConfigurationError`, which never quotes the file."""
+    """Read the key in the file. Raises `ConfigurationError`, which never quotes the file."""
     cause = ""
     try:
         with open(path, "rb") as file:

@@ -1,7 +1,6 @@
-"""One signing key on the curve P-256, its id, and what others need to verify its signatures (ES256).
+"""Signing keys on the curve P-256 (ES256), the ring of keys that sign and are published, and its rotation.
 
-Called by the key sources, which read and make keys, and by the issuer, which signs. The id is the thumbprint of the
-public key (RFC 7638), so equal keys have equal ids wherever they were read.
+The id of a key is the thumbprint of its public key (RFC 7638), so a key has the same id wherever it is read.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ WRONG_CURVE = "it is not a key on the curve P-256 (prime256v1)"
 
 
 class SigningKey:
-    """A private key, here or kept elsewhere. Its `repr` names the id alone."""
+    """A private key, in memory or in a device. Its `repr` contains only the id."""
 
     def __init__(self, private: ec.EllipticCurvePrivateKey | DeviceKey) -> None:
         self._private = private
-        # Asking a device takes a while: whoever can, does it in a thread.
+        # A device may block while it signs: sign in a thread where possible.
         self.is_elsewhere = not isinstance(private, ec.EllipticCurvePrivateKey)
         public = private.public_key() if isinstance(private, ec.EllipticCurvePrivateKey) else private.public_key
         assert isinstance(public, ec.EllipticCurvePublicKey)
@@ -49,7 +48,7 @@ class SigningKey:
 
     @classmethod
     def from_pem(cls, pem: bytes) -> Self:
-        """The key in *pem*; raises `ValueError`, which never quotes the text."""
+        """Load the key in *pem*. Raises `ValueError`, which never quotes the text."""
         mistake = "it is not a private key in PEM without a password"
         try:
             private = serialization.load_pem_private_key(pem, password=None)
@@ -57,26 +56,26 @@ class SigningKey:
             private = None
         if isinstance(private, ec.EllipticCurvePrivateKey) and isinstance(private.curve, ec.SECP256R1):
             return cls(private)
-        # Raised outside of the handler: the decoder's exception may hold the text.
+        # Raised outside of the handler: the decoder's exception may contain the text of the key.
         raise ValueError(mistake if private is None else WRONG_CURVE)
 
     @classmethod
     def from_device(cls, key: DeviceKey) -> Self:
-        """Raises `ValueError` if the key is of another kind."""
+        """Wrap a device key. Raises `ValueError` if it is of another kind."""
         public = key.public_key
         if not isinstance(public, ec.EllipticCurvePublicKey) or not isinstance(public.curve, ec.SECP256R1):
             raise ValueError(WRONG_CURVE)
         return cls(key)
 
     def pem(self) -> bytes:
-        """The private key itself, for whoever seals it."""
+        """Return the private key, to be sealed."""
         assert isinstance(self._private, ec.EllipticCurvePrivateKey), "a key that is kept elsewhere is never sealed"
         return self._private.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
     def sign(self, claims: Mapping[str, object], *, kind: str = "JWT") -> str:
-        """A JWT of *claims*, in the compact form; *kind* is its ``typ``."""
+        """Return a JWT of *claims* in the compact serialization. *kind* is its ``typ``."""
         head = _compact({"alg": ALGORITHM, "kid": self.id, "typ": kind})
         signed = f"{_base64url(head)}.{_base64url(_compact(claims))}".encode()
         r, s = decode_dss_signature(self._signature(signed))
@@ -108,26 +107,26 @@ def _base64url(data: bytes) -> str:
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
-# Which key signs at a moment, and which keys are published then. Pure; called by the key sources and the issuer.
+# The key ring:
 #
 #     published ------------------------------------------------------------->
 #                (ahead)  signs ---------------->  (its last JWT may still live)
 #     made       signs_from                      signs_until        published_until
 #
-# A key is published before it signs, so that whoever keeps a copy of the key set knows it in time, and until the last
-# JWT that it signed has ended.
+# A key is published before it signs, so that verifiers that cache the key set have it in time, and until the last JWT
+# that it signed has expired.
 
 ALWAYS = datetime.min.replace(tzinfo=UTC)
 NEVER = datetime.max.replace(tzinfo=UTC)
-# How far the clock of a verifier may be behind ours.
+# How far the clock of a verifier may be behind the gateway's.
 CLOCK_SKEW = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RingKey:
-    """A key and its times. `private` is None if we cannot open it: then it neither signs nor is published here.
+    """A key and its times. `private` is None if the key cannot be opened: then it neither signs nor is published here.
 
-    A key that we cannot open may have been put into the store by somebody who cannot seal, and wants to be trusted.
+    An attacker who can write to the store, but does not have the sealing secret, may have added such a key.
     """
 
     id: str
@@ -136,7 +135,7 @@ class RingKey:
     signs_from: datetime = ALWAYS
     signs_until: datetime = NEVER
     published_until: datetime = NEVER
-    # The private half as it is kept in the store.
+    # The private key as it is stored.
     sealed: str = field(default="", repr=False)
 
 
@@ -145,7 +144,7 @@ class KeyRing:
     keys: tuple[RingKey, ...] = ()
 
     def signing(self, now: datetime) -> RingKey | None:
-        """The key that signs: of several whose time it is, the one whose time began last."""
+        """Return the key that signs at *now*: of several current keys, the one that began to sign last."""
         due = [key for key in self.keys if key.signs_from <= now < key.signs_until]
         return max(due, key=lambda key: key.signs_from, default=None)
 
@@ -156,20 +155,17 @@ class KeyRing:
         return {"keys": [dict(key.jwk) for key in self.published_keys(now)]}
 
 
-# What is due on a ring of keys: the first key, the next one ahead of its time, the end of the last. Pure.
-#
-# Called by `stored_keys`, by one replica at a time: whoever writes the ring first has rotated it, and the others read
-# it.
+# Rotation of the ring.
 
-# What any JWT may live for, whatever was configured when it was signed.
+# Maximum lifetime of any JWT, whatever was configured when it was signed.
 LONGEST_LIFETIME = timedelta(minutes=15)
-# More than `rotated_now` leaves behind in any emergency.
+# Limit on the keys of the ring. More than repeated calls of `rotated_now` leave in an emergency.
 MOST_KEYS = 16
 
-# Whoever signs or publishes has read the keys again after this time: see `issuer.SIGNING_FRESH_SECONDS`.
+# After this time, every signer and publisher has read the keys again: see `issuer.SIGNING_FRESH_SECONDS`.
 TAKEN_UP_AFTER = timedelta(seconds=10)
 
-# Makes a key that signs in this time; only the times are chosen here.
+# Makes a key. The functions below set its times.
 MakeKey = Callable[[], RingKey]
 
 
@@ -180,11 +176,11 @@ class KeyLife:
 
 
 def with_due_changes(ring: KeyRing, now: datetime, life: KeyLife, make_key: MakeKey) -> KeyRing:
-    """The ring as it must be now; the same object if it is right as it is."""
+    """Return the ring with the first or next key added and expired keys dropped; *ring* itself if nothing is due."""
     keys = [key for key in ring.keys if now < key.published_until]
     last = max((key.signs_until for key in keys), default=now)
     if KeyRing(tuple(keys)).signing(now) is None:
-        # The first key, or the store was away for so long that the next one was never made.
+        # The first key, or the store was unavailable for so long that the next one was never made.
         keys.append(_set_times(make_key(), now, life))
     elif last - now <= life.publish_ahead:
         keys.append(_set_times(make_key(), last, life))
@@ -192,15 +188,15 @@ def with_due_changes(ring: KeyRing, now: datetime, life: KeyLife, make_key: Make
 
 
 def rotated_now(ring: KeyRing, now: datetime, life: KeyLife, make_key: MakeKey, *, withdraw: bool) -> KeyRing:
-    """A new key signs as soon as every replica publishes it.
+    """Return the ring with a new key that signs as soon as every replica publishes it.
 
-    With *withdraw* it signs at once, and no other key is published any more: what they signed ends.
+    With *withdraw* it signs immediately and is the only published key, so the JWTs of all other keys become invalid.
     """
     if withdraw:
         return KeyRing((_set_times(make_key(), now, life),))
     start = now + TAKEN_UP_AFTER
     other_keys = [_retire(key, start) for key in ring.keys if now < key.published_until]
-    # Those that never signed, by no replica's clock, need not be published; of too many the newest count.
+    # Drop keys that have not signed by any replica's clock. Of too many, keep the newest.
     other_keys = [key for key in other_keys if key.signs_from <= start + CLOCK_SKEW][-(MOST_KEYS - 1) :]
     return KeyRing((*other_keys, _set_times(make_key(), start, life)))
 

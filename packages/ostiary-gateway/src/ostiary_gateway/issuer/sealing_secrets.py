@@ -1,7 +1,4 @@
-"""The secrets that seal signing keys in the token store: the lines of a file that the operator gives.
-
-Called when the configuration is read, and whenever stored keys are. The first line seals; each opens.
-"""
+"""Secrets that seal signing keys in the token store: the lines of a file. The first line seals; each opens."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ LARGEST_SECRET_FILE = 16 * 1024
 
 
 def read_sealing_secrets(path: str) -> tuple[Secret, ...]:
-    """At least one; raises `ConfigurationError`, which never quotes the file."""
+    """Read at least one secret. Raises `ConfigurationError`, which never quotes the file."""
     cause = ""
     try:
         with open(path, "rb") as file:
@@ -29,7 +26,7 @@ def read_sealing_secrets(path: str) -> tuple[Secret, ...]:
         cause = error.strerror or type(error).__name__
     except ValueError:
         cause = "it is not ASCII text"
-    # Raised outside of the handler: the decoder's exception holds the text.
+    # Raised outside of the handler: the decoder's exception contains the secret text.
     raise ConfigurationError(
         "the secret that seals signing keys cannot be used",
         cause=cause,

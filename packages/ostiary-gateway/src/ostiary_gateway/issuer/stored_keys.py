@@ -1,8 +1,7 @@
-"""Signing keys in the token store, shared by all workers and replicas: one object holds the whole ring.
+"""Signing keys in the token store, shared by all workers and replicas: one object contains the whole ring.
 
-Called by the issuer. Public halves lie there as they are, private ones sealed with a secret that the store does not
-have. A change is written only if nobody else has written meanwhile (compare and set), so one replica rotates, and the
-others take over what it wrote.
+Public keys are stored in the clear, private keys sealed with a secret that the store does not have. Updates use compare
+and set, so one replica rotates the keys, and the others read its result.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from ostiary_gateway.sealing import seal_text, unseal_text
 KIND, NAME = "issuer-keys", "ring"
 _SEALED = b"signing key of the issuer"
 _TIMES = ("signsFrom", "signsUntil", "publishedUntil")
-# How often a change is tried while others change the ring as well.
+# Attempts of an update while other replicas change the ring.
 ATTEMPTS = 5
 
 
 class StoredKeys:
-    """The ring in *store*, sealed with the secrets in the file at *secret_file*."""
+    """`SigningKeySource` of the ring in *store*, sealed with the secrets in the file at *secret_file*."""
 
     def __init__(self, store: ObjectStore, secret_file: str, life: KeyLife, clock: Clock) -> None:
         self._store = store
@@ -47,14 +46,18 @@ class StoredKeys:
         self.ring = KeyRing() if stored is None else decode_ring(stored.data, secrets, known_keys)
 
     async def rotate(self) -> bool:
-        """Make what is due, if anything is. With another secret than the others' nothing is: they could not open it."""
+        """Rotate the keys if due.
+
+        Does nothing if the current key cannot be opened: then this replica has another secret, and the others could not
+        open the keys that it makes.
+        """
         signing = self.ring.signing(self._clock.now())
         if signing is not None and signing.private is None:
             return False
         return await self._change(lambda ring, now: with_due_changes(ring, now, self._life, self._new_key))
 
     async def rotate_now(self, *, withdraw: bool = False) -> None:
-        """Sign with a new key at once; see `rotation.rotated_now`."""
+        """Sign with a new key now; see `keys.rotated_now`."""
         await self._change(lambda ring, now: rotated_now(ring, now, self._life, self._new_key, withdraw=withdraw))
 
     async def _change(self, change: Callable[[KeyRing, datetime], KeyRing]) -> bool:
@@ -66,7 +69,7 @@ class StoredKeys:
             if version is not None:
                 self.ring, self._version = changed, version
                 return True
-            # Another replica was quicker: what is due may be done.
+            # Another replica wrote first, so the change may no longer be due.
             await self.refresh()
         raise ProviderError("the signing keys cannot be changed", cause="others change them all the time")
 
@@ -91,7 +94,7 @@ def encode_ring(ring: KeyRing) -> bytes:
 
 
 def decode_ring(data: bytes, secrets: tuple[Secret, ...], known: dict[str, RingKey]) -> KeyRing:
-    """Raises `ProviderError` for what is no ring. *known* are keys that were opened before."""
+    """Decode a ring. Raises `ProviderError` for invalid data. *known* are keys that were opened before."""
     try:
         return KeyRing(tuple(_decode_key(fields, secrets, known) for fields in json.loads(data)["keys"]))
     except (ValueError, KeyError, TypeError):
@@ -105,7 +108,8 @@ def _decode_key(fields: dict[str, Any], secrets: tuple[Secret, ...], known: dict
     sealed = str(fields["sealed"])
     private = before.private if before is not None and before.sealed == sealed else _open(sealed, jwk["kid"], secrets)
     signs_from, signs_until, published_until = (_time(fields[name]) for name in _TIMES)
-    # What is published follows from what only we can seal, and not from what lies beside it.
+    # Publish the public half of the sealed key, not the stored JWK: an attacker who can write to the store could
+    # replace the JWK, but cannot seal a key.
     published = jwk if private is None else private.jwk
     return RingKey(jwk["kid"], published, private, signs_from, signs_until, published_until, sealed)
 

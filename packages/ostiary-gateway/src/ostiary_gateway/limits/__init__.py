@@ -1,1 +1,1 @@
-"""Admission: bounds on what one user may take of what all share."""
+"""Limits per user and in total: request rates, concurrency, streams, connections, buffered bytes, failed attempts."""

@@ -1,7 +1,6 @@
-"""The chain of admission providers: each may refuse a request that the policy allows.
+"""The chain of admission providers.
 
-Called by the engine before a request is forwarded, and when its answer is known. The providers are asked in the order
-of the configuration, and the first refusal ends the chain.
+Each may reject a request that the policy allows; the first rejection ends the chain.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class AdmissionChain:
         self._providers = providers
 
     def refusal_of(self, attributes: Attributes, *, size: int | None) -> Admission | None:
-        """The first refusal, or None if every provider admits the request; raises `ProviderError` if one fails."""
+        """Return the first rejection, or None if all admit the request; raises `ProviderError` if a provider fails."""
         for provider in self._providers:
             try:
                 admission = provider.admit(attributes, size=size)
@@ -34,7 +33,7 @@ class AdmissionChain:
         return None
 
     def settle(self, attributes: Attributes, *, status: int) -> None:
-        """Tell every provider how an admitted request ended."""
+        """Notify every provider of the outcome of an admitted request."""
         for provider in self._providers:
             try:
                 provider.settled(attributes, status=status)

@@ -1,11 +1,10 @@
 """Shared counts of one process, and of the processes of one machine.
 
     MemoryCounts    a dictionary, for a gateway with one worker
-    MachineCounts   a table in memory that the supervisor shares with its workers (memfd); a lock of the system keeps
-                    them apart, and is free again when a worker dies
+    MachineCounts   a table in memory (memfd) that the supervisor shares with its workers, protected by a file lock,
+                    which the kernel releases when a worker dies
 
-Called by limits, lockouts and quotas through `ostiary_gateway.interfaces.shared_counts`; the counts of several machines
-are reconciled by `core.counting.replicated_counts`.
+The counts of several machines are reconciled by `limits.replicated_counts`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ostiary_gateway.interfaces.shared_counts import NARROW, WIDE, Change, Count
 
 NARROW_LIMIT = 10_000
 WIDE_LIMIT = 10_000
-# Slots of the shared table; powers of two. Memory is used only for those that were ever needed.
+# Slots of the shared table; powers of two. Unused slots take no memory.
 NARROW_SLOTS = 65_536
 WIDE_SLOTS = 16_384
-# A key lies in one of so many slots from where its digest points to.
+# A key is in one of so many slots following the position given by its digest.
 PROBES = 16
-# Which byte of the memory stands for which lock.
+# Byte offsets of the file locks.
 _COUNTING, _WRITING = 0, 1
 
 T = TypeVar("T")
@@ -66,10 +65,10 @@ class MemoryCounts:
         return result
 
     def report(self, key: str, how: Reconciles, amount: float = 1.0, *, part: int = 0) -> None:
-        """Nobody else is to know."""
+        """Do nothing: there are no replicas."""
 
     def read_time_from(self, now: Callable[[], float]) -> None:
-        """Take the time from *now*, which goes by a clock that other machines go by, too."""
+        """Use the time *now*, which is synchronized with other machines."""
         self._now = now
 
     async def close(self) -> None:
@@ -80,8 +79,8 @@ class MemoryCounts:
         return len(self._narrow) + len(self._wide)
 
     def _make_room(self, now: float) -> None:
-        # If too many still matter, the oldest are forgiven: a quarter at once, so that a flood of new keys does not
-        # make every one of them search the table.
+        # If too many entries are still valid, drop the oldest: a quarter at a time, so that a flood of new keys does
+        # not search the table for each of them.
         remaining = {key: entry for key, entry in self._narrow.items() if entry[1] > now}
         most = self._narrow_limit * 3 // 4
         self._narrow = remaining if len(remaining) <= most else dict(list(remaining.items())[-most:])
@@ -89,7 +88,7 @@ class MemoryCounts:
     def _check_room(self, now: float) -> None:
         if len(self._wide) < self._wide_limit:
             return
-        # Looking at all of them takes time, and nothing is forgotten before the first of them is over.
+        # Searching all entries takes time, and none is dropped before the first one expires.
         if now >= self._full_until:
             self._wide = {key: entry for key, entry in self._wide.items() if entry[1] > now}
             self._full_until = min((entry[1] for entry in self._wide.values()), default=now)
@@ -98,7 +97,7 @@ class MemoryCounts:
 
 
 class _Table:
-    """Slots in shared memory: the digest of a key, until when it matters, how many numbers, the numbers."""
+    """Slots in shared memory: digest of the key, expiry, number of values, values."""
 
     def __init__(self, memory: mmap.mmap, start: int, slots: int, width: int) -> None:
         self._memory, self._start, self._slots = memory, start, slots
@@ -107,7 +106,7 @@ class _Table:
         self.end = start + slots * self._size
 
     def find(self, digest: bytes, now: float) -> tuple[int, State]:
-        """Where the key lies, or is to lie, and its state. The place is that of the key that matters least."""
+        """Return the position and state of a key, or the position of the slot that expires first."""
         first = int.from_bytes(digest[:8], "little")
         best, least = -1, float("inf")
         for probe in range(PROBES):
@@ -129,9 +128,9 @@ class _Table:
 
 
 class LineGuard:
-    """Lets one process at a time write lines to an output that several share, such as a pipe.
+    """Lets one process at a time write lines to a shared output, such as a pipe.
 
-    Whoever is in the middle of a line stays inside until it is written. If that one dies, the next one is told.
+    A process in the middle of a line keeps the lock until the line is complete. If it dies, the next one sees `torn`.
     """
 
     def __init__(self, descriptor: int, memory: mmap.mmap, place: int) -> None:
@@ -139,7 +138,7 @@ class LineGuard:
         self._inside = False
 
     def try_enter(self) -> bool:
-        """False if somebody else is inside."""
+        """Take the lock. Return False if another process holds it."""
         if not self._inside:
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _WRITING)
@@ -150,7 +149,7 @@ class LineGuard:
 
     @property
     def torn(self) -> bool:
-        """Whether the last line was not written to its end, by whoever was inside before."""
+        """Whether the previous holder of the lock did not complete its line."""
         return bool(self._memory[self._place])
 
     def leave(self) -> None:
@@ -159,21 +158,20 @@ class LineGuard:
             fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, _WRITING)
 
     def note(self, *, torn: bool) -> None:
-        """Before a piece of a line is written, and after its end."""
+        """Record whether a line is incomplete: before a part of it is written, and after its end."""
         self._memory[self._place] = torn
 
 
 class MachineCounts:
-    """Implements `ostiary_gateway.interfaces.shared_counts.ImmediateCounts` for all processes that were given
-    *descriptor*.
+    """Implements `ostiary_gateway.interfaces.shared_counts.ImmediateCounts` for all processes with *descriptor*.
 
-    The monotonic clock is the same for all processes of a machine. With `read_time_from` all of them must use the
-    same time; a few milliseconds do not matter.
+    The processes of a machine share the monotonic clock. With `read_time_from` all of them must use the same time, to
+    within a few milliseconds.
     """
 
     def __init__(self, descriptor: int, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._now: Callable[[], float] = clock.monotonic
-        # Of its own, so that closing it here closes nothing for others.
+        # A duplicate, so that closing it does not affect others.
         self._descriptor = os.dup(descriptor)
         self._memory = mmap.mmap(self._descriptor, os.fstat(self._descriptor).st_size)
         self._narrow = _Table(self._memory, 0, NARROW_SLOTS, NARROW)
@@ -181,15 +179,15 @@ class MachineCounts:
 
     @classmethod
     def create(cls) -> int:
-        """The memory that processes are to share, as a descriptor for them to inherit."""
+        """Create the shared memory and return its descriptor, to be inherited by the processes."""
         descriptor = os.memfd_create("ostiary-counts")
         head = struct.calcsize("16sdQ")
-        # One more byte, for the guard of what all of them write to.
+        # One more byte for the line guard.
         os.ftruncate(descriptor, NARROW_SLOTS * (head + 8 * NARROW) + WIDE_SLOTS * (head + 8 * WIDE) + 1)
         return descriptor
 
     def line_guard(self) -> LineGuard:
-        """For an output that all who share this memory write lines to."""
+        """Return a guard for an output that all processes with this memory write lines to."""
         return LineGuard(self._descriptor, self._memory, self._wide.end)
 
     async def update(self, key: str, change: Change[T], *, wide: bool = False) -> T:
@@ -198,7 +196,7 @@ class MachineCounts:
     def update_now(self, key: str, change: Change[T], *, wide: bool = False) -> T:
         digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         table = self._wide if wide else self._narrow
-        # Held for microseconds. The system gives it back when the process that holds it dies.
+        # Held for microseconds. The kernel releases it when the process dies.
         fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, _COUNTING)
         try:
             now = self._now()
@@ -216,10 +214,10 @@ class MachineCounts:
         return result
 
     def report(self, key: str, how: Reconciles, amount: float = 1.0, *, part: int = 0) -> None:
-        """Nobody else is to know."""
+        """Do nothing: there are no replicas."""
 
     def read_time_from(self, now: Callable[[], float]) -> None:
-        """Take the time from *now*, which goes by a clock that other machines go by, too."""
+        """Use the time *now*, which is synchronized with other machines."""
         self._now = now
 
     async def close(self) -> None:

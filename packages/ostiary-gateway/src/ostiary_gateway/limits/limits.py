@@ -1,10 +1,9 @@
-"""All limits together: they keep one user from using up what all share.
+"""The limits of a worker, which keep one user from exhausting shared resources.
 
-    rate (a bucket per user)  ->  a seat, at once or after waiting in turn  ->  the request  ->  the seat is free again
+    rate (token bucket per user)  ->  permit, immediately or after queuing  ->  request  ->  permit released
 
-Called by the engine around every request. Rates and failed attempts are counted by all workers of a machine together,
-and nearly so by all replicas (`core.counting`); seats and streams by each worker. Each user has a `UserUsage`, which
-counts what they hold.
+All workers of a machine count rates and failed attempts together, and replicas do so approximately
+(`replicated_counts`). Concurrency and streams are counted per worker, in a `UserUsage` per user.
 """
 
 from __future__ import annotations
@@ -24,11 +23,6 @@ from ostiary_gateway.limits.rates import Buckets, FailedAttempts
 from ostiary_gateway.limits.settings import LimitSettings
 from ostiary_gateway.limits.user_usage import Leave, UserUsage, no_place
 
-# Seats: how many requests are served at once, and in which order those are served that wait for a seat.
-#
-# Called by `admit.limits` around every request that is not a stream. With all seats taken, everybody else waits for one
-# request of a greedy user at most per seat.
-
 
 class _Waiter:
     __slots__ = ("deadline", "share", "turn")
@@ -38,10 +32,10 @@ class _Waiter:
 
 
 class FairSemaphore:
-    """Bounds the requests that are served at once, in all and for one user. Each user has a queue of their own.
+    """Limits concurrent requests, in total and per user. Each user has a queue.
 
-    The queues are served in turn. A user who holds their share is passed over: while a seat is free, nobody waits but
-    such users.
+    The queues are served round robin. A user at their limit is skipped: while a permit is free, only such users wait.
+    When all permits are taken, other users wait for at most one request of a greedy user per permit.
     """
 
     def __init__(
@@ -58,9 +52,9 @@ class FairSemaphore:
         self._per_user = per_user or 2**62
         self._queue_length, self._queued_in_all, self._wait_seconds = queue_length, queued_in_all, wait_seconds
         self._clock = clock
-        # In the order in which they are served: a user who has been served goes to the end.
+        # In the order of service: a user who was served moves to the end.
         self._queues: dict[UserUsage, deque[_Waiter]] = {}
-        # All that wait, the longest first. All may wait equally long, so this is also the order of deadlines.
+        # All waiting requests, oldest first. Their timeout is the same, so this is also the order of deadlines.
         self.waiters: dict[_Waiter, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.in_flight = 0
@@ -70,8 +64,8 @@ class FairSemaphore:
         return len(self.waiters)
 
     def try_enter(self, share: UserUsage) -> Leave | None:
-        """A seat, if there is one right now."""
-        # A user who waits although a seat is free holds their whole share, so nobody is overtaken.
+        """Return a permit, or None if none is free now."""
+        # A user who waits although a permit is free is at their limit, so no user is overtaken.
         if self.in_flight >= self._seats or share.seats >= self._per_user:
             return None
         self.in_flight += 1
@@ -79,11 +73,11 @@ class FairSemaphore:
         return share.leave_seat
 
     def is_free_for(self, share: UserUsage) -> bool:
-        """Whether `try_enter` would give a seat."""
+        """Whether `try_enter` would return a permit."""
         return self.in_flight < self._seats and share.seats < self._per_user
 
     async def wait(self, share: UserUsage) -> Leave:
-        """A seat, when it is this user's turn; raises `TooManyRequests` if the queue is full or the wait too long."""
+        """Wait for a permit; raises `TooManyRequests` if the queue is full or the wait takes too long."""
         leave = self.try_enter(share)
         if leave is not None:
             return leave
@@ -95,7 +89,7 @@ class FairSemaphore:
             raise
 
     def expire(self) -> None:
-        """Refuse all that have waited too long. A timer calls it while any request waits."""
+        """Reject all requests that have waited too long. Called by a timer while requests wait."""
         now = self._clock.monotonic()
         overdue = []
         for waiter in self.waiters:
@@ -121,7 +115,7 @@ class FairSemaphore:
         return waiter
 
     def serve_waiting(self) -> None:
-        """A seat has become free: give it to the user whose turn it is."""
+        """Pass a released permit to the user whose turn it is."""
         while self.in_flight < self._seats:
             share = next((share for share in self._queues if share.seats < self._per_user), None)
             if share is None:
@@ -152,7 +146,7 @@ class FairSemaphore:
             del self._queues[waiter.share]
 
     def _give_up(self, waiter: _Waiter) -> None:
-        """A client that waited has gone. If it was given a seat in the same moment, that is free again."""
+        """Remove a waiter whose client is gone, and release a permit that it was given at the same time."""
         self._remove(waiter)
         turn = waiter.turn
         if turn.done() and not turn.cancelled() and turn.exception() is None:
@@ -170,20 +164,15 @@ class FairSemaphore:
         return TooManyRequests("too many requests at once", cause=cause, retry_after=1.0)
 
 
-# Bounds how many streams are open: watches, logs, terminals, and whatever else takes long.
-#
-# Called by `admit.limits` for a request that is known to take long, and by `request.streams` for one that turns out to.
-
-
 class StreamLimit:
-    """How many streams may be open: of one user, and of all."""
+    """Limits open streams, per user and in total: watches, logs, terminals, and other long-running requests."""
 
     def __init__(self, per_user: int, in_all: int) -> None:
         self._per_user, self._in_all = per_user, in_all
         self.open_in_all = 0
 
     def try_open(self, share: UserUsage) -> Leave | None:
-        """A place, if one is free."""
+        """Open a stream, or return None if the limit is reached."""
         if not share.exempt and (self._has_most(share) or self._is_full):
             return None
         share.streams += 1
@@ -191,7 +180,7 @@ class StreamLimit:
         return share.close_stream
 
     def open(self, share: UserUsage) -> Leave:
-        """A place; raises `TooManyRequests` if none is free."""
+        """Open a stream; raises `TooManyRequests` if the limit is reached."""
         leave = self.try_open(share)
         if leave is None:
             cause = "too many streams of all users are open"
@@ -212,20 +201,15 @@ class StreamLimit:
         return bool(self._in_all) and self.open_in_all >= self._in_all
 
 
-# Bounds the bytes that wait for slow clients and upstreams, and thereby the memory that they take.
-#
-# Called by a user's connections, through the user's share.
-
-
 class UnreadLimit:
-    """How many bytes may wait: for one user, and for all. Nobody is exempt from using memory."""
+    """Limits the bytes that are buffered for slow clients and upstreams, per user and in total. No user is exempt."""
 
     def __init__(self, per_user: int, in_all: int) -> None:
         self._per_user, self._in_all = per_user, in_all
         self.held_in_all = 0
 
     def hold(self, share: UserUsage, size: int) -> bool:
-        """Count *size* more bytes, or fewer if it is negative; False if they are too many."""
+        """Add *size* bytes, which may be negative. Return False if the limit is exceeded."""
         share.unread += size
         self.held_in_all += size
         return not (
@@ -233,18 +217,18 @@ class UnreadLimit:
         )
 
 
-# So many lookups at a time for addresses with too many invalid tokens. A connection has one, so they take turns.
+# Concurrent lookups for addresses with too many invalid tokens. One per connection, so connections take turns.
 SUSPECT_LOOKUPS = 8
 
 
 class Limits:
-    """As the engine uses them::
+    """The limits, as used by the engine::
 
         leave = limits.try_enter(share) or await limits.wait(share)
         try: ...
         finally: leave()
 
-    Both raise `TooManyRequests`. A long-running request has `open_stream` instead of a seat.
+    Both raise `TooManyRequests`. A long-running request uses `open_stream` instead.
     """
 
     def __init__(
@@ -274,9 +258,9 @@ class Limits:
 
     @asynccontextmanager
     async def lookup(self, address: str) -> AsyncIterator[None]:
-        """Held while a token is looked up that is not in memory, which a client at *address* has presented.
+        """Hold this while a token that is not cached is looked up for a client at *address*.
 
-        Addresses with too many invalid tokens share a few lookups at a time: a valid token from there waits, but is
+        Addresses with too many invalid tokens share a few concurrent lookups: a valid token from there waits, but is
         not rejected.
         """
         if self.failures.seconds_blocked(address):
@@ -287,11 +271,11 @@ class Limits:
 
     @property
     def unread(self) -> int:
-        """How many bytes wait for clients and upstreams that do not read them."""
+        """The number of bytes buffered for clients and upstreams that do not read them."""
         return self._unread.held_in_all
 
     def share(self, user: UserInfo) -> UserUsage:
-        """The share that a user's requests count for. It lives as long as a plan, a request or a connection has it."""
+        """Return the usage of a user. It lives as long as a plan, a request or a connection refers to it."""
         settings = self.settings
         exempt = user.username in settings.exempt_users or not settings.exempt_groups.isdisjoint(user.groups)
         share = self._shares.get((user.username, exempt))
@@ -307,7 +291,7 @@ class Limits:
         return share
 
     def try_enter(self, share: UserUsage) -> Leave | None:
-        """A seat, if there is one right now; None if the caller must `wait` for it."""
+        """Count a request and return a permit; None if the caller must `wait` for it."""
         if share.exempt:
             return no_place
         if self._has_rate:
@@ -315,19 +299,19 @@ class Limits:
         return self.seats.try_enter(share)
 
     def pass_through(self, share: UserUsage) -> bool:
-        """Count a request that is over as soon as it is let in, and needs a seat for no time.
+        """Count a request that ends immediately and needs no permit.
 
-        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        Return False if it must use `try_enter` instead; then nothing was counted.
         """
         if share.exempt:
             return True
-        # The rate comes last: what takes from it is let in.
+        # Check the rate last, because it consumes a token.
         return self.seats.is_free_for(share) and not (self._has_rate and self._rate.take(share.name))
 
     def take_seat(self, share: UserUsage) -> bool:
-        """Count a request and take a seat, which `UserUsage.leave` gives back, if there is one right now.
+        """Count a request and take a permit, which `UserUsage.leave` releases.
 
-        False if it must go the usual way, by `try_enter`: nothing was counted then.
+        Return False if it must use `try_enter` instead; then nothing was counted.
         """
         if share.exempt:
             return True
@@ -354,16 +338,16 @@ class Limits:
             )
 
 
-# Counts the connections of each user. Called by the engine when a connection carries another user's request.
-
-
 def charge_connection(connection: ClientConnection, share: UserUsage) -> bool:
-    """Count *connection* for the user of *share*, and no longer for its last one; False if that user has too many."""
+    """Charge *connection* to *share* instead of its previous user.
+
+    Return False if the user has too many connections.
+    """
     account = connection.account
     if account is None:
         connection.charge(share)
     else:
-        # Written out here: on a connection that many users share, every request does it.
+        # Inlined: runs for every request on a connection that many users share.
         account.connections -= 1
         share.connections += 1
         connection.account = share

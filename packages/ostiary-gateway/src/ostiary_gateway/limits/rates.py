@@ -1,12 +1,11 @@
-"""Token buckets over shared counts: so many at once, then so many a second, for each key.
+"""Token buckets over shared counts, and limits on failed authentication.
 
-Called by the gateway's limits and by its login. Whoever shares the counts shares the buckets. Replicas on several
-machines take together at most
+Buckets are shared by everything that shares the counts. Replicas on several machines together allow at most
 
     burst + rate * (t + L) + others * (burst + rate * s)        in any t seconds
 
-where `others` is the number of further replicas, s is how many seconds it takes until a replica has told what it took,
-and L is `LATEST_CHARGE_SECONDS`, which s must not exceed. What was too much is paid back: on average the rate is exact.
+where `others` is the number of further replicas, s is the time in seconds until a replica has reported its takes, and L
+is `LATEST_CHARGE_SECONDS`, which s must not exceed. Excess is charged later: on average the rate is exact.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from ostiary_gateway.limits.counts import NARROW_LIMIT, MemoryCounts
 from ostiary_gateway.networks import network
 
 TABLE_LIMIT = NARROW_LIMIT
-# Replicas are charged for what they took within this time: the pause between two exchanges, and a slow exchange.
+# Replicas are charged for takes within this time: the interval between two exchanges, and a slow exchange.
 LATEST_CHARGE_SECONDS = 1.0
 
 
 class Buckets:
-    """A bucket of tokens per key: *burst* at once, then *rate* a second. Holds a bounded number of keys.
+    """A token bucket per key: *burst* tokens, refilled at *rate* per second. The number of keys is bounded.
 
-    With *counts* the buckets called *name* are those of all who share them; else they are this process's. `take`
-    decides at once, and replicas reconcile what they took: see `charge`. `take_exactly` waits for what all share.
-    Buckets of one name are used in one of the two ways.
+    With *counts*, the buckets called *name* are shared by all users of the counts; otherwise they belong to this
+    process. `take` decides immediately, and replicas reconcile later: see `charge`. `take_exactly` waits for the shared
+    count. Buckets with one name must use only one of the two.
     """
 
-    # They implement `ostiary_gateway.interfaces.shared_counts.Reconciles`.
+    # Implements `ostiary_gateway.interfaces.shared_counts.Reconciles`.
     wide = False
 
     def __init__(
@@ -46,13 +45,13 @@ class Buckets:
         name: str = "",
     ) -> None:
         self._rate, self._burst = rate, float(max(burst, 1))
-        # The bucket that all replicas have together holds what fills one while the latest takes are not charged yet.
+        # The capacity of the replicas' shared bucket: one bucket, plus its refill until the latest takes are charged.
         self._shared_burst = self._burst + rate * LATEST_CHARGE_SECONDS
         self._counts = MemoryCounts(clock=clock, narrow_limit=limit) if counts is None else counts
         self._prefix = f"bucket/{name}/"
 
     def take(self, key: str) -> float:
-        """Take a token and return zero; or how many seconds it takes until there is one."""
+        """Take a token and return zero, or return the seconds until there is one."""
         key = self._prefix + key
         wait = self._counts.update_now(key, self._take)
         if not wait:
@@ -60,11 +59,11 @@ class Buckets:
         return wait
 
     async def take_exactly(self, key: str) -> float:
-        """As `take`. Raises `ProviderError` if the counts cannot be reached: then there is none to take."""
+        """Like `take`, but exact. Raises `ProviderError` if the counts are unreachable; then no token is taken."""
         return await self._counts.update(self._prefix + key, self._take)
 
     def empty_for(self, key: str) -> float:
-        """As `take`, without taking any."""
+        """Like `take`, without taking a token."""
         return self._counts.update_now(self._prefix + key, self._look)
 
     def __len__(self) -> int:
@@ -77,7 +76,7 @@ class Buckets:
         if not state:
             return self._burst
         elapsed = now - state[1]
-        # The clock of a store may be set back, and then nothing is taken away for it.
+        # If the clock of a store is set back, no tokens are removed.
         return min(self._burst, state[0] + elapsed * self._rate) if elapsed > 0 else state[0]
 
     def _take(self, state: State, now: float) -> tuple[State, float, float]:
@@ -92,16 +91,16 @@ class Buckets:
         return state, self._seconds_until_full(tokens), 0.0 if tokens >= 1 else (1 - tokens) / self._rate
 
     def _seconds_until_full(self, tokens: float) -> float:
-        # A bucket that is full again is the same as none.
+        # A full bucket is equivalent to none.
         return (self._burst - tokens) / self._rate if self._rate else 0.0
 
-    # --- several replicas ---
+    # --- reconciliation of replicas ---
 
     def charge(self, shared: State, now: float, amounts: Mapping[int, float]) -> tuple[State, float]:
-        """The bucket of all replicas goes below zero when they have taken more than it had, and fills from there.
+        """Charge takes to the shared bucket, which may become negative and is refilled from there.
 
-        After an outage of the store a replica is not charged for all that it let pass meanwhile: nobody is to wait for
-        longer than if the replica had taken it all at once.
+        The charge is limited: after an outage of the store, the wait is at most as long as if the replica had taken
+        everything at once.
         """
         most = self._shared_burst
         tokens = min(most, shared[0] + max(0.0, now - shared[1]) * self._rate) if shared else most
@@ -109,23 +108,23 @@ class Buckets:
         return (tokens, now), (most - tokens) / self._rate if self._rate else 0.0
 
     def adopt(self, local: State, now: float, *, shared: State, unsettled: Mapping[int, float]) -> tuple[State, float]:
-        """The lower one of the two: this machine's has everything that was taken here, all replicas' what is known."""
+        """Use the lower one of the local bucket, which includes all local takes, and the shared one."""
         filled = shared[0] + max(0.0, now - shared[1]) * self._rate if shared else self._burst
         tokens = min(self._tokens(local, now), filled - unsettled.get(0, 0.0))
         return (tokens, now), self._seconds_until_full(tokens)
 
 
-# One credential may use up half of what its address may: a program whose token has expired can have dozens of requests
-# in flight, and only a 401 makes it refresh.
+# A credential may use half the budget of its address: a client with an expired token may have dozens of requests in
+# flight, and refreshes only after a 401.
 _CREDENTIALS_OF_AN_ADDRESS = 2
 
 
 class FailedAttempts:
-    """Counts failed authentications: of each credential, then of the address that they come from.
+    """Limits failed authentications per credential and per address.
 
-    Look a credential up first, and `charge` it if it is not valid: people behind one address must not lock each other
-    out. A program that repeats one revoked credential is charged for that, and its address only in part, so that its
-    neighbours still learn from a 401 that their own credential has expired.
+    Look up a credential first and `charge` it if it is invalid: users behind one address must not lock each other out.
+    A client that repeats a revoked credential is charged for it, and its address only in part, so that other clients
+    there still get a 401 when their credentials expire.
     """
 
     def __init__(
@@ -138,20 +137,20 @@ class FailedAttempts:
     ) -> None:
         self._enabled = per_minute > 0
         self._buckets = Buckets(per_minute / 60, per_minute, clock=clock, limit=limit, counts=counts, name="failures")
-        # Of this process: a credential that fails here is looked up by each of the others as often.
+        # Per process: each process looks a credential up equally often.
         least = per_minute / _CREDENTIALS_OF_AN_ADDRESS
         self._credentials = Buckets(least / 60, least, clock=clock, limit=limit)
 
     def check_credential(self, digest: bytes) -> None:
-        """Raise `TooManyRequests` if this credential, of which *digest* is kept, was invalid too often."""
+        """Raise `TooManyRequests` if the credential with this *digest* was invalid too often."""
         retry_after = self._credentials.empty_for(digest.hex()) if self._enabled else 0.0
         if retry_after:
             raise _too_many("this credential was not valid", retry_after)
 
     def charge(self, address: str, digest: bytes = b"") -> None:
-        """Count an invalid credential; raises `TooManyRequests` if there were too many.
+        """Count an invalid credential; raises `TooManyRequests` above the limit.
 
-        *digest* tells it from others; empty if it is not even well-formed.
+        *digest* identifies the credential; empty if it is malformed.
         """
         if not self._enabled:
             return
@@ -162,7 +161,7 @@ class FailedAttempts:
             raise _too_many("too many credentials from this address were not valid", retry_after)
 
     def seconds_blocked(self, address: str) -> float:
-        """How many seconds until an invalid credential from this address is no longer too many; zero if it is none."""
+        """Return the seconds until an invalid credential from this address is within the limit again, or zero."""
         return self._buckets.empty_for(network(address)) if self._enabled else 0.0
 
     def __len__(self) -> int:

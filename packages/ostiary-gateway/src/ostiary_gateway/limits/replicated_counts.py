@@ -1,12 +1,12 @@
-"""The counts of one machine, reconciled with those of all replicas through their token store.
+"""The counts of one machine, reconciled with those of all replicas through the token store.
 
-    update        asks the store each time: exact
-    update_now    decides on the machine's own counts
-    report        keeps in mind what was decided at once
-    exchange      tells it to the store, which charges it to the state of all; the machine adopts that state
+    update        queries the store each time: exact
+    update_now    uses the machine's own counts
+    report        queues an update that was decided locally
+    exchange      sends queued updates to the store, which adds them to the shared state; the machine adopts that state
 
-Made for every gateway. Without a store that keeps counts (`join`) it is the machine's counts and nothing else. How far
-off the counts of several replicas can be is worked out in ``docs/decisions/0044-replicas-count-together.md``.
+Without a store that keeps counts (`join`), these are the machine's counts. For the possible deviation between replicas
+see ``docs/decisions/0044-replicas-count-together.md``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from ostiary_gateway.interfaces.shared_counts import Change, CountsFull, Reconci
 from ostiary_gateway.interfaces.store_capabilities import CountStore
 from ostiary_gateway.limits.counts import MachineCounts, MemoryCounts
 
-# Shared counts of all replicas, kept in their token store. Every update asks the store.
-#
-# Called by what counts seldom and must be exact: lockouts and sign-ins.
-
 T = TypeVar("T")
 
 
 class StoreCounts:
-    """Implements `ostiary_gateway.interfaces.shared_counts.SharedCounts`. The store belongs to somebody else."""
+    """Counts in the token store, shared by all replicas, for rare updates that must be exact: lockouts and sign-ins.
+
+    Implements `ostiary_gateway.interfaces.shared_counts.SharedCounts`. Does not close the store.
+    """
 
     def __init__(self, store: CountStore) -> None:
         self._store = store
@@ -47,38 +46,33 @@ class StoreCounts:
         pass
 
 
-# The time by the clock of the token store, which all replicas can agree on, without asking the store for it.
-#
-# Called by `replicated_counts`, which learns the store's time with every exchange.
-
-
 class StoreTime:
-    """This machine's monotonic clock, and how far ahead of it the clock of the store is."""
+    """The time of the token store's clock, which all replicas share, computed from the monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._monotonic = clock.monotonic
-        # Until the store is asked for the first time, its clock is taken to be right, as ours is.
+        # Until the first exchange, assume that the clocks agree.
         self._ahead = clock.now().timestamp() - clock.monotonic()
 
     def now(self) -> float:
         return self._monotonic() + self._ahead
 
     def correct(self, now: float, *, earliest: float, latest: float) -> None:
-        """The store's clock said *now* at a moment between *earliest* and *latest*, by this machine's monotonic clock.
+        """Adjust to the store's time *now*, read between *earliest* and *latest* on the monotonic clock.
 
-        The time moves no farther than it has to. So it stands still for the whole delay of an exchange, and a slow one
-        does not make it jump.
+        Moves the time as little as possible: it stays unchanged within the delay of an exchange, so a slow one causes
+        no jump.
         """
         self._ahead = min(max(self._ahead, now - latest), now - earliest)
 
 
-# How many keys one question to the store is about.
+# Keys per query of the store.
 BATCH_KEYS = 200
-# How many keys may wait for the store, narrow and wide ones each. It may be away for hours.
+# Maximum number of unsent keys, for narrow and wide ones each: the store may be unavailable for hours.
 MOST_WAITING = 10_000
-# How many parts of time one key may wait with.
+# Maximum number of unsent time slices per key.
 MOST_PARTS = 64
-# A store that has not answered by then is away.
+# Timeout for one exchange; after it the store counts as unavailable.
 EXCHANGE_SECONDS = 5.0
 
 
@@ -88,7 +82,7 @@ class UpdateNow(Protocol):
 
 @dataclass(slots=True)
 class _Unsettled:
-    """What the other replicas have not been told about a key."""
+    """Unsent updates of a key."""
 
     how: Reconciles
     amounts: dict[int, float] = field(default_factory=dict)
@@ -100,11 +94,9 @@ class _Unsettled:
 
 
 class ReplicatedCounts:
-    """Implements `ostiary_gateway.interfaces.shared_counts.ImmediateCounts`. *local* is closed with it, the store is
-    not.
-    """
+    """Implements `ostiary_gateway.interfaces.shared_counts.ImmediateCounts`. Closes *local*, but not the store."""
 
-    # It is `local`'s own, since it is called with every request.
+    # The method of `local` itself, because it is called for every request.
     update_now: UpdateNow
 
     def __init__(self, local: MemoryCounts | MachineCounts, *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -117,11 +109,11 @@ class ReplicatedCounts:
         self._wide: dict[str, _Unsettled] = {}
         self._something_waits = asyncio.Event()
         self._being_told = 0
-        # How many keys were not told to the others, because too many waited or the store had no room.
+        # Number of keys that were not sent, because too many were queued or the store had no room.
         self.dropped = 0
 
     def join(self, store: CountStore) -> None:
-        """Count together with all who have joined *store*."""
+        """Count together with all replicas that have joined *store*."""
         self._store = store
         self._exact = StoreCounts(store)
         self.local.read_time_from(self._time.now)
@@ -132,7 +124,7 @@ class ReplicatedCounts:
 
     @property
     def waiting(self) -> int:
-        """How many keys the other replicas have not been told about."""
+        """The number of keys with unsent updates."""
         return len(self._narrow) + len(self._wide) + self._being_told
 
     async def update(self, key: str, change: Change[T], *, wide: bool = False) -> T:
@@ -150,13 +142,13 @@ class ReplicatedCounts:
         unsettled.add(part, amount)
 
     async def wait_for_reports(self) -> None:
-        """Return as soon as there is something to tell the others."""
+        """Return when there are unsent updates."""
         while not self.waiting:
             self._something_waits.clear()
             await self._something_waits.wait()
 
     async def exchange(self) -> None:
-        """Settle with the store what waits now. If it raises, the rest goes on waiting."""
+        """Send all queued updates to the store. If it raises, the rest stays queued."""
         for table in (self._narrow, self._wide):
             keys = list(table)
             for start in range(0, len(keys), BATCH_KEYS):
@@ -174,7 +166,7 @@ class ReplicatedCounts:
         return unsettled
 
     def _make_room(self, table: dict[str, _Unsettled]) -> None:
-        # What has waited longest matters least: limits forget with time.
+        # The oldest updates matter least, because limits decay with time.
         while len(table) > MOST_WAITING:
             del table[next(iter(table))]
             self.dropped += 1
@@ -182,7 +174,7 @@ class ReplicatedCounts:
     async def _settle(self, table: dict[str, _Unsettled], keys: list[str]) -> None:
         assert self._store is not None, "nothing waits for a store that there is not"
         batch = {key: table.pop(key) for key in keys if key in table}
-        # Sorted, so that two replicas never wait for each other's keys.
+        # Sorted, so that two replicas cannot deadlock.
         keys = sorted(batch, key=stored_key)
         changes = [(stored_key(key), partial(_charge, batch[key].how, batch[key].amounts)) for key in keys]
         began_at = self._clock.monotonic()
@@ -191,7 +183,7 @@ class ReplicatedCounts:
             async with asyncio.timeout(EXCHANGE_SECONDS):
                 answers = await self._store.update_counts(changes, wide=table is self._wide)
         except BaseException:
-            # Perhaps it was charged, and only the answer is lost. To charge it twice is safer than not at all.
+            # The update may have been stored before the error. Counting it twice is safer than not at all.
             self._put_back(table, batch)
             raise
         finally:
@@ -199,11 +191,11 @@ class ReplicatedCounts:
         ended_at = self._clock.monotonic()
         for key, counted in zip(keys, answers, strict=True):
             if counted is None:
-                # There is no room for it in the store: this machine goes on alone.
+                # The store has no room for the key: this machine counts alone.
                 self.dropped += 1
                 continue
             self._time.correct(counted.now, earliest=began_at, latest=ended_at)
-            # While the store was asked, more may have been counted.
+            # Updates made during the exchange.
             more = table[key].amounts if key in table else {}
             with suppress(CountsFull):
                 self.update_now(key, partial(_adopt, batch[key].how, counted.state, more), wide=table is self._wide)
@@ -221,7 +213,7 @@ class ReplicatedCounts:
 
 
 def stored_key(key: str) -> str:
-    """A key as the store keeps it: it shows no names and addresses. Whoever guesses one can still recognise it."""
+    """Return the key for the store, a hash that hides names and addresses. A guessed key can still be verified."""
     return blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16, person=b"ostiary counts").hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The ``limits`` of the configuration: what one user may take of what all share. Read by `gateway.admit`."""
+"""The ``limits`` section of the configuration."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ostiary_gateway.settings.kinds import Integer, NameSet, Rate, Seconds
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """The ``limits`` of the configuration. Zero is no limit, for rates and for what is counted.
+    """The ``limits`` section of the configuration. Zero means no limit, for rates and counts.
 
-    `concurrency_per_user` None: a quarter of `concurrency`, so that no user takes the seats of all others.
+    If `concurrency_per_user` is None, it is a quarter of `concurrency`, so that one user cannot take all permits.
     """
 
     requests_per_second: Annotated[float, Rate("requests of one user, on average", zero=True)] = 0.0

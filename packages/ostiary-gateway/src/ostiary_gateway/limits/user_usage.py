@@ -1,23 +1,20 @@
-"""What one user holds of what all share: seats, streams, connections, unread bytes.
-
-Made by `admit.limits`, kept with the user's plans and connections, and changed by the limits and by the connections.
-"""
+"""Per-user usage of the shared limits: concurrent requests, streams, connections, buffered bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sized
 from typing import Protocol
 
-# Gives a place back. To be called once.
+# Releases a permit. Must be called once.
 Leave = Callable[[], None]
 
 
 def no_place() -> None:
-    """The `Leave` of a request that takes no place."""
+    """The `Leave` of a request without a permit."""
 
 
 class SeatsOfAll(Protocol):
-    """The seats, as a share gives one back."""
+    """The concurrency limit, as used to release a permit."""
 
     in_flight: int
 
@@ -28,19 +25,19 @@ class SeatsOfAll(Protocol):
 
 
 class StreamsOfAll(Protocol):
-    """The streams, as a share gives one back."""
+    """The stream limit, as used to close a stream."""
 
     def close(self, share: UserUsage) -> None: ...
 
 
 class UnreadOfAll(Protocol):
-    """The unread bytes, as a share counts its own."""
+    """The limit of buffered bytes."""
 
     def hold(self, share: UserUsage, size: int) -> bool: ...
 
 
 class UserUsage:
-    """The share of one user, for all of their tokens."""
+    """The usage of one user, for all of their tokens."""
 
     __slots__ = (
         "__weakref__",
@@ -77,11 +74,11 @@ class UserUsage:
 
     @property
     def leave(self) -> Leave:
-        """Gives back what a request of this user takes that is let in without waiting."""
+        """Releases the permit of a request that was let in without waiting."""
         return no_place if self.exempt else self.leave_seat
 
     def leave_seat(self) -> None:
-        # Written out here: every request does it.
+        # Inlined: this runs for every request.
         self.seats -= 1
         seats = self._all_seats
         seats.in_flight -= 1
@@ -94,7 +91,7 @@ class UserUsage:
     # --- called by the user's connections ---
 
     def hold_unread(self, size: int) -> bool:
-        """A client does not read *size* bytes that we have for it; False if this user has too many of those."""
+        """Add *size* bytes buffered for a client that does not read. Return False if the user exceeds the limit."""
         return self._all_unread.hold(self, size)
 
     def release_unread(self, size: int) -> None:

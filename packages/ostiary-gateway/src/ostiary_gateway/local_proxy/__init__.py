@@ -1,1 +1,1 @@
-"""``ostiary connect``: a proxy on loopback that holds the credential of a kubeconfig's user, and a context for it."""
+"""``ostiary connect``: a loopback proxy that holds the credential of a kubeconfig's user, and contexts for it."""

@@ -1,7 +1,6 @@
-"""The certificate by which clients know the proxy: made here, for 127.0.0.1 alone, by an authority of its own.
+"""The TLS certificate of the proxy: for 127.0.0.1 only, one per context, issued by an authority of its own.
 
-The authority's key is never written anywhere: it signs once and is gone, so what a kubeconfig trusts is this one
-certificate. Each context has its own.
+The authority's key signs once and is never stored, so a kubeconfig trusts this one certificate only.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from ostiary.core.platform.memory_files import in_memory_file
 from ostiary.model import Secret
 
 ADDRESS = "127.0.0.1"
-# The most that all clients accept of a certificate.
+# The longest lifetime that all clients accept.
 LIFETIME = timedelta(days=825)
-# `ostiary connect` makes a new one when less than this is left.
+# `ostiary connect` replaces a certificate with less than this left.
 RENEWED_BEFORE = timedelta(days=60)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopbackCertificate:
-    """`authority_pem` goes into the kubeconfig; the other two are the proxy's. `expires_at` is in Unix time."""
+    """`authority_pem` goes into the kubeconfig; the other two stay with the proxy. `expires_at` is in Unix time."""
 
     authority_pem: str
     certificate_pem: str
@@ -39,8 +38,8 @@ class LoopbackCertificate:
 
 
 def make_certificate(clock: Clock) -> LoopbackCertificate:
-    """A new key and certificate."""
-    # Imported here: only those who make a context pay for it.
+    """Generate a key and a certificate."""
+    # Imported lazily: needed only when a context is created.
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -58,7 +57,7 @@ def make_certificate(clock: Clock) -> LoopbackCertificate:
             .issuer_name(issuer)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            # Clocks are set back by small amounts.
+            # Tolerate clocks that are slightly behind.
             .not_valid_before(now - timedelta(hours=1))
             .not_valid_after(expires_at)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -112,7 +111,7 @@ def _usage(*, signs_certificates: bool):  # type: ignore[no-untyped-def]  # its 
 
 
 def load_into(context: ssl.SSLContext, certificate: LoopbackCertificate) -> None:
-    """Have a listener present it."""
+    """Load *certificate* into the *context* of a listener."""
     chain, key = certificate.certificate_pem.encode(), certificate.key_pem.reveal().encode()
     with in_memory_file(chain) as chain_path, in_memory_file(key) as key_path:
         context.load_cert_chain(chain_path, key_path)

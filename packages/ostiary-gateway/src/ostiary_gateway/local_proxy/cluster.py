@@ -1,7 +1,7 @@
-"""One cluster as the user of a kubeconfig: the credential, the TLS context and the connections of its requests.
+"""The connection to the cluster of one context: the credential, the TLS context and the connections of its requests.
 
-Everything about the user is `ostiary.client`'s: where the credential comes from, when it is refreshed, which proxy is
-used, whom it impersonates. Here the connections of the gateway's engine are given that.
+Everything about the user is implemented in `ostiary.client`: where the credential comes from, when it is refreshed, the
+proxy, impersonation. This module connects it to the gateway's connection pool.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ from ostiary_gateway.http1.client_pool import Dial, Pool
 from ostiary_gateway.local_proxy.record import ConnectRecord
 from ostiary_gateway.local_proxy.supported_contexts import check_connectable
 
-# Opens connections to a cluster through the proxy that its kubeconfig, or the environment, names.
-#
-# Given to the pool of a cluster (`cluster`). ``http://`` and ``https://`` proxies are asked by CONNECT, SOCKS proxies
-# by RFC 1928 and 1929. As with client-go, the proxy looks up the cluster's name. A proxy over TLS is verified by the
-# system's authorities: the cluster's says nothing about it, and the client certificate is not for it.
+# Connections through the proxy that the kubeconfig or the environment names: CONNECT for ``http://`` and ``https://``
+# proxies, RFC 1928 and 1929 for SOCKS. As with client-go, the proxy resolves the cluster's name. A proxy over TLS is
+# verified with the system's certificate authorities, not the cluster's, and does not get the client certificate.
 
 _DIAL_THROUGH_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 LARGEST_HEAD = 16 * 1024
@@ -49,7 +47,7 @@ _SOCKS_FAILURES = {
 
 
 def through(proxy: str) -> Dial:
-    """What opens connections through *proxy*, a URL that `client.proxy` has checked."""
+    """Return a dialer for connections through *proxy*, a URL that `client.proxy` has checked."""
     parts = urlsplit(proxy)
     host = parts.hostname or ""
 
@@ -58,7 +56,7 @@ def through(proxy: str) -> Dial:
     ) -> UpstreamConnection:
         context = ssl.create_default_context() if parts.scheme == "https" else None
         port = parts.port or _DIAL_THROUGH_PORTS[parts.scheme]
-        # Without a StreamWriter, which would close the connection when it is collected.
+        # No StreamWriter: it would close the connection when it is garbage-collected.
         reader = asyncio.StreamReader(limit=LARGEST_HEAD)
         transport, _ = await loop.create_connection(
             lambda: asyncio.StreamReaderProtocol(reader), host, port, ssl=context
@@ -80,7 +78,7 @@ async def _take_over(
     loop: asyncio.AbstractEventLoop,
     connection: UpstreamConnection,
 ) -> UpstreamConnection:
-    """Nothing can have come meanwhile: the cluster is silent until we speak."""
+    """Switch the connection to its protocol. No data is lost: the cluster sends nothing before the first request."""
     if address.tls is None:
         transport.set_protocol(connection)
         connection.connection_made(transport)
@@ -132,7 +130,7 @@ async def _ask_socks(
         _, code, _, kind = await reader.readexactly(4)
         if code:
             raise OSError(0, f"the SOCKS proxy refused: {_SOCKS_FAILURES.get(code, 'unknown reason')}")
-        # The address that the proxy uses, which is of no interest.
+        # Skip the bound address of the proxy.
         size = {1: 4, 4: 16}.get(kind) or (await reader.readexactly(1))[0]
         await reader.readexactly(size + 2)
     except asyncio.IncompleteReadError:
@@ -142,16 +140,16 @@ async def _ask_socks(
 T = TypeVar("T")
 
 NO_TERMINAL = "let it ask in a terminal: ostiary connect --stop, then ostiary connect CONTEXT --foreground"
-# For a whole connection with its handshake. A key in hardware, or a cluster behind a VPN, may take its time.
+# For connecting and the TLS handshake. A hardware key, or a cluster behind a VPN, may be slow.
 CONNECT_SECONDS = 30.0
 MOST_CONNECTIONS, MOST_WAITING = 256, 1024
-# The context is asked for again after this, because the file of the authorities may have changed.
+# How often the TLS context is rebuilt, because the file of certificate authorities may have changed.
 CONTEXT_SECONDS = 60.0
 _PORTS = {"http": 80, "https": 443}
 
 
 class Route:
-    """The way to the cluster as one version of the kubeconfig describes it."""
+    """The cluster's address, credential and connections, for one version of the kubeconfig."""
 
     def __init__(self, access: ClusterAccess, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         server = urlsplit(access.server)
@@ -175,24 +173,24 @@ class Route:
         self._context_again_at = float("-inf")
 
     async def ask(self, signing: Signing) -> Signature | Future[Credential]:
-        """How *signing* signs now, asked for in a thread until it was there once; raises `OstiaryError`.
+        """Return the signature, or a future for the credential. Raises `OstiaryError`.
 
-        A key in hardware may have to be opened for it, and a person may be typing the PIN.
+        The first call runs in a thread: it may have to unlock a hardware key, and the user may be typing the PIN.
         """
         if self._has_asked:
             return signing.current()
-        # One at a time: the others would wait in as many threads.
+        # One call at a time: the others would each block a thread.
         async with self._first_asked:
             current = await wait_async(_in_own_thread(signing.current))
             self._has_asked = True
             return current
 
     async def take_up(self, credential: Credential | None) -> None:
-        """Use the client certificate of *credential* from the next connection on; raises `OstiaryError`."""
+        """Use the client certificate of *credential* for new connections. Raises `OstiaryError`."""
         now = self._clock.monotonic()
         if credential is self._made_for and now < self._context_again_at:
             return
-        # In a thread: a key in hardware may have to be found first.
+        # In a thread: it may have to search for a hardware key.
         context: ssl.SSLContext | None = await asyncio.to_thread(self.access.ssl_context)
         self._made_for, self._context_again_at = credential, now + CONTEXT_SECONDS
         if context is not self.pool.address.tls:
@@ -200,7 +198,10 @@ class Route:
 
 
 def _in_own_thread(work: Callable[[], T]) -> Future[T]:
-    """Not one of the event loop's: the process ends without waiting for a person who is asked there."""
+    """Run *work* in a daemon thread of its own.
+
+    A thread of the event loop's pool would keep the process from exiting while a PIN prompt is open.
+    """
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
 
@@ -215,9 +216,7 @@ def _in_own_thread(work: Callable[[], T]) -> Future[T]:
 
 
 class SignedRequest:
-    """One request's way to the cluster, with the credential that it has. It is what a `ProxiedRequest` calls its
-    upstream.
-    """
+    """The upstream of one `ProxiedRequest`: a request to the cluster with the credential that it uses."""
 
     refuses_redirects = True
 
@@ -230,7 +229,7 @@ class SignedRequest:
         self._is_renewed = False
 
     async def sign(self) -> bytes:
-        """The lines of the head that say where it goes and who asks; raises `OstiaryError` if that is not known."""
+        """Return the header lines with the host and the credential. Raises `OstiaryError`."""
         current = await self.route.ask(self._signing)
         if isinstance(current, Future):
             credential = await wait_async(current)
@@ -241,7 +240,7 @@ class SignedRequest:
         return self._lines()
 
     def renewed_credential(self, rejected: bytes) -> asyncio.Future[bytes | None] | None:
-        """The client's rule for a 401: one refresh for all whose credential was rejected, and one more attempt."""
+        """Handle a 401 like the client: refresh once for all requests with the rejected credential, then retry once."""
         if self._is_renewed:
             return None
         replacement = self._signing.replacement(self._credential, 401, {})
@@ -263,7 +262,7 @@ class SignedRequest:
         return self._lines()
 
     def note(self, status: int) -> None:
-        """The cluster has answered with *status*."""
+        """Record the status of the cluster's response."""
         self._signing.note(self._credential, status)
 
     def _lines(self) -> bytes:
@@ -272,7 +271,7 @@ class SignedRequest:
 
 
 class ConnectedCluster:
-    """The cluster of one record. The kubeconfig is read again when it has changed."""
+    """The cluster of one record. The kubeconfig is loaded again when it has changed."""
 
     def __init__(
         self, record: ConnectRecord, loop: asyncio.AbstractEventLoop, clock: Clock, *, has_terminal: bool
@@ -285,9 +284,9 @@ class ConnectedCluster:
         self._routes: list[Route] = []
 
     def route(self) -> Route:
-        """Raises `ConfigurationError` if the kubeconfig cannot be used."""
+        """Return the current route. Raises `ConfigurationError` if the kubeconfig cannot be used."""
         if not self._routes or any(fingerprint(path) != seen for path, seen in self._seen.items()):
-            # Before they are read: what is written meanwhile is then seen as a change.
+            # Take the fingerprints before reading: a concurrent write is then detected as a change.
             seen = {path: fingerprint(path) for path in self._record.kubeconfig.split(os.pathsep) if path}
             config = kubeconfigs.load(environ={"KUBECONFIG": self._record.kubeconfig})
             unavailable = not self._has_terminal
@@ -300,7 +299,7 @@ class ConnectedCluster:
         return self._routes[-1]
 
     async def check(self) -> None:
-        """Raise the `OstiaryError` for which a request could not be sent now, if there is one."""
+        """Raise the `OstiaryError` that would prevent a request now, if any."""
         try:
             await SignedRequest(self.route(), _NoHeaders()).sign()
         except PluginNotInteractive as error:

@@ -1,4 +1,4 @@
-"""``ostiary connect``: make contexts that go through a proxy on this machine, which holds the credential."""
+"""``ostiary connect``: create contexts that go through a local proxy, which holds the credential."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORGOTTEN = "forgotten: {}; kubectl config delete-context takes them out of the
 
 
 def main(argv: list[str]) -> int:
-    """The exec plugin is told apart here: argparse must not print its help where a client expects a credential."""
+    """Handle the exec plugin before argparse, which must not print help where a client expects a credential."""
     if argv[:1] == [PLUGIN]:
         return _run_plugin(argv[1:])
     return run_command(f"{program()} connect", COMMANDS["connect"][1], configure, argv)
@@ -77,7 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
-    # Imported here: --help must not wait for it.
+    # Imported lazily, so that --help is fast.
     from ostiary_gateway.local_proxy import management
 
     as_json = arguments.output == JSON
@@ -190,6 +190,6 @@ def _minutes(text: str) -> float:
     return number
 
 
-# What argparse calls them in an error.
+# Names of the types in argparse's error messages.
 _port.__name__ = "port from 1024 on"
 _minutes.__name__ = f"number of minutes from {LEAST_IDLE} to {MOST_IDLE}"

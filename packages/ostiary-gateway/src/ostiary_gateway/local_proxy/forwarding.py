@@ -1,8 +1,8 @@
-"""Sends the requests of one listener on to its cluster, signed as the user of the kubeconfig.
+"""Forward the requests of one listener to its cluster, signed as the user of the kubeconfig.
 
-head -> is it for us, and from a program that has the token (`request_check`)
-     -> the client's claims about who it is are dropped, the user's credential takes their place (`cluster`)
-     -> the bytes go both ways (`gateway.upstream.proxied`): bodies, watches, WebSocket and SPDY
+head -> is it for this listener, and does the client have the token?
+     -> the client's credential is replaced by the user's (`cluster`)
+     -> the bytes go both ways (`ProxiedRequest`): bodies, watches, WebSocket and SPDY
 """
 
 from __future__ import annotations
@@ -27,17 +27,15 @@ from ostiary_gateway.local_proxy.record import ConnectRecord
 from ostiary_gateway.observability.repeated_log import RepeatedLog
 from ostiary_gateway.proxy.proxied_request import ProxiedRequest
 
-# Whether a request to a listener may go on: it names the listener, no web page sends it, and it has the token. Pure.
-#
-# A port on loopback is open to every user of the machine, and to every page in every browser. The token keeps them out.
-# The two other checks keep a browser out even of an answer: with DNS rebinding a page reaches the port under a name of
-# its own, and a page's simple requests arrive without asking first.
+# A loopback port is open to every user of the machine, and to every page in every browser. The token keeps them out.
+# Host and origin are checked too, so that a browser does not even get a response: with DNS rebinding a page reaches the
+# port under a name of its own, and simple requests (CORS) are sent without a preflight.
 
 _BEARER = b"bearer "
 
 
 class RequestRefusal(NamedTuple):
-    """`message` is told to the client, and names no secret."""
+    """A rejected request. `message` is sent to the client, and contains no secret."""
 
     status: int
     reason: str
@@ -53,7 +51,7 @@ NOT_A_PATH = RequestRefusal(400, "BadRequest", "the target of the request is not
 def refusal_for(
     request: RequestHead, authorization: bytes | None, *, host: bytes, tokens: LoopbackTokens
 ) -> RequestRefusal | None:
-    """Why *request* is refused at the listener *host* (address and port); None if it is not."""
+    """Return why *request* is rejected at the listener *host* (address and port), or None if it is accepted."""
     if request.host.lower() != host:
         return WRONG_HOST
     if _is_from_page(request, b"https://" + host):
@@ -66,9 +64,10 @@ def refusal_for(
 
 
 def _is_from_page(request: RequestHead, own_origin: bytes) -> bool:
-    """Browsers set these two themselves, and no page can change them (RFC 6454; Fetch Metadata, W3C).
+    """Report whether a web page sent the request.
 
-    Some WebSocket libraries send the server's own origin with every handshake. No page of that origin exists.
+    Browsers set these two headers, and pages cannot change them (RFC 6454; Fetch Metadata, W3C). Some WebSocket
+    libraries send the server's own origin with every handshake. No page of that origin exists.
     """
     for name, value in request.headers:
         lower = name.lower()
@@ -80,24 +79,24 @@ def _is_from_page(request: RequestHead, own_origin: bytes) -> bool:
 log = logging.getLogger("ostiary.connect")
 
 _JSON = [(b"Content-Type", b"application/json")]
-# All that kube-apiserver knows.
+# The impersonation headers of kube-apiserver.
 _IMPERSONATE_USER = b"impersonate-user"
 _IMPERSONATE = (_IMPERSONATE_USER, b"impersonate-group", b"impersonate-uid")
 _IMPERSONATE_EXTRA = b"impersonate-extra-"
-# As long as the client waits, we do. Its connection is what bounds it.
+# No timeout: the request lasts as long as the client's connection.
 _NO_LIMIT = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A request on its way, and where it came from."""
+    """A forwarded request, and the exchange with the client."""
 
     exchange: Exchange
     signed: SignedRequest
 
 
 class Forwarding:
-    """For the requests of one listener. *note_use* is called with each that has the token."""
+    """Forward the requests of one listener. *note_use* is called for each request with a valid token."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class Forwarding:
         self._tasks: set[asyncio.Task[None]] = set()
         self._note_use = note_use
         self.requests = 0
-        # How many are under way. Connections do not count: anybody on this machine can hold one open.
+        # In-flight requests. Connections do not count: any user of this machine can hold one open.
         self.open = 0
 
     def handle(self, exchange: Exchange) -> None:
@@ -162,7 +161,7 @@ class Forwarding:
             self._end()
             return
         request = exchange.request
-        # The cluster's audit log and the client have the same id, as without us.
+        # The client and the cluster's audit log get the same id, as without the proxy.
         audit_line = b"Audit-Id: " + str(uuid.uuid4()).encode()
         head = b"".join(
             (
@@ -202,7 +201,7 @@ class Forwarding:
         signed, exchange = proxied.context.signed, proxied.context.exchange
         access = signed.route.access
         if kind is FailureKind.CREDENTIAL:
-            # To the client this is the answer that it would have had without us.
+            # The response that the client would get without the proxy.
             message = f"the server rejected the credential of user {access.selection.user.name!r}"
             _answer(exchange, 401, "Unauthorized", message)
             return
@@ -217,7 +216,10 @@ class Forwarding:
 
 
 class _ClientHeaders:
-    """What the client said that counts: as with kubectl, its own impersonation replaces the kubeconfig's, whole."""
+    """The client's headers that affect signing.
+
+    As with kubectl, its own impersonation replaces all of the kubeconfig's.
+    """
 
     def __init__(self, *, has_impersonation: bool) -> None:
         self._has_impersonation = has_impersonation
@@ -227,9 +229,10 @@ class _ClientHeaders:
 
 
 def _impersonation(scanned: FilteredHeaders) -> bytes:
-    """The client's own lines; raises `BadHeader` for those that some or all API servers do not act upon.
+    """Return the client's impersonation lines. Raises `BadHeader` for lines that some API servers ignore.
 
-    The client's lines replace those of the kubeconfig, so with such lines nobody would be impersonated.
+    The client's lines replace those of the kubeconfig, so if the server ignored them, the request would have the rights
+    of the user itself.
     """
     names = [name for name, _ in scanned.impersonate]
     if not all(name in _IMPERSONATE or name.startswith(_IMPERSONATE_EXTRA) for name in names):
@@ -241,7 +244,7 @@ def _impersonation(scanned: FilteredHeaders) -> bytes:
 
 
 def _is_relayed(target: bytes) -> bool:
-    """Whether a program behind the API server may answer, whose 401 says nothing about our credential."""
+    """Report whether a server behind the API server may respond: its 401 says nothing about our credential."""
     return b"proxy" in target.partition(b"?")[0].split(b"/")
 
 

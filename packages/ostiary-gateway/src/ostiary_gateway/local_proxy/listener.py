@@ -1,4 +1,4 @@
-"""The listener of one context: its port on loopback, its certificate, its tokens, and the cluster behind it."""
+"""The listener of one context: its loopback port, its certificate, its tokens, and the cluster behind it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ostiary_gateway.local_proxy.record import ConnectRecord
 
 BACKLOG = 128
 HANDSHAKE_SECONDS = 10.0
-# A controller may have some hundred watches, and large objects have large heads.
+# A controller may have hundreds of watches. Uploads may be slow.
 LIMITS = ServerLimits(connections=1000, body_rate=0)
 
 
 class ContextListener:
-    """Serves the context of *record* from `open` to `close`."""
+    """Serve the context of *record* between `open` and `close`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ContextListener:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Raises `ConfigurationError` if the port cannot be had."""
+        """Start listening. Raises `ConfigurationError` if the port is not available."""
         self._server = await self._loop.create_server(
             self._http.connection,
             sock=_bind(self.record),
@@ -57,7 +57,7 @@ class ContextListener:
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way that has the token."""
+        """Whether a request with a valid token is in flight."""
         return self.forwarding.open > 0
 
     @property
@@ -70,7 +70,7 @@ class ContextListener:
         self.cluster.tick(now)
 
     def close(self) -> None:
-        """Accept nothing more, and end what is under way."""
+        """Stop listening, and reset connections."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._http.connections):
@@ -81,7 +81,7 @@ class ContextListener:
 def _context(record: ConnectRecord) -> ssl.SSLContext:
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
+    # kubectl offers HTTP/2 first. ALPN selects HTTP/1.1, the only version served here.
     context.set_alpn_protocols(["http/1.1"])
     context.options |= ssl.OP_NO_RENEGOTIATION
     load_into(context, record.certificate)

@@ -1,4 +1,4 @@
-"""The log of the proxy: a file of this user alone, bounded in size, without anything that looks like a secret."""
+"""The log file of the proxy: private to the user, limited in size, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Redacted(logging.Formatter):
 
 
 def log_to_file() -> None:
-    """Have everything of this process logged to the file, and the file of before kept once."""
+    """Log everything in this process to the file, and keep one rotated file."""
     os.makedirs(files.sessions_folder(), mode=0o700, exist_ok=True)
     _install(_PrivateFile(log_path(), maxBytes=LARGEST, backupCount=1))
 

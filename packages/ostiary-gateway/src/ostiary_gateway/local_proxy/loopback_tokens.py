@@ -1,7 +1,7 @@
-"""The tokens by which clients prove themselves to one listener. They live in memory, for minutes, and nowhere else.
+"""Tokens for the clients of one listener: in memory only, valid for minutes.
 
-Who asks at the Unix socket gets one; a request must present it. A token is good at the listener of one context only,
-and of this process only: whoever kept one finds the next process closed to it.
+A client gets one at the control socket and presents it with each request. A token is valid at the listener of one
+context and for one process: the next process rejects it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ostiary.core.clock import Clock
 from ostiary.model import Secret
 
 LIFETIME = timedelta(minutes=5)
-# With less than this left the next one who asks gets a new token.
+# With less than this left, clients get a new token.
 LEAST_LEFT = timedelta(minutes=2)
 
 
@@ -27,14 +27,14 @@ class LoopbackToken:
 
 
 class LoopbackTokens:
-    """Those of one listener: the current one and the one before it."""
+    """The tokens of one listener: the current one and its predecessor."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._tokens: list[LoopbackToken] = []
 
     def current(self) -> LoopbackToken:
-        """One that is good for a while."""
+        """Return a token with at least `LEAST_LEFT` to live."""
         now = self._clock.monotonic()
         if not self._tokens or self._tokens[-1].ends_at - now < LEAST_LEFT.total_seconds():
             token = Secret(secrets.token_urlsafe(32))
@@ -43,7 +43,7 @@ class LoopbackTokens:
         return self._tokens[-1]
 
     def accepts(self, presented: bytes) -> bool:
-        """Whether *presented* is one of ours. In constant time, and by a clock that nobody can set back."""
+        """Report whether *presented* is valid, in constant time and by a clock that cannot be set back."""
         now = self._clock.monotonic()
         matches = [hmac.compare_digest(each.token.reveal().encode(), presented) for each in self._tokens]
         return any(match and now < each.ends_at for match, each in zip(matches, self._tokens, strict=True))

@@ -1,4 +1,4 @@
-"""Makes, shows and removes the contexts of ``ostiary connect``. Called by the command, which parses and prints."""
+"""Create, show and remove the contexts of ``ostiary connect``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ostiary_gateway.local_proxy.record import DEFAULT_IDLE_SECONDS, ConnectReco
 from ostiary_gateway.local_proxy.start import ask_or_start, ask_running
 from ostiary_gateway.local_proxy.supported_contexts import check_connectable
 
-# Below the ports that systems choose for outgoing connections, so that one of those does not take it.
+# Below the ephemeral port range, so that an outgoing connection does not take the port.
 FIRST_PORT, LAST_PORT = 20_000, 32_000
 ATTEMPTS = 200
 SUFFIX = "@ostiary"
@@ -30,7 +30,7 @@ SUFFIX = "@ostiary"
 
 @dataclass(frozen=True, slots=True)
 class ContextOptions:
-    """What the command line says about a new context. With *starts* it is tried at once, in the background."""
+    """Command-line options of a new context. With *starts* the context is tested immediately, in the background."""
 
     kubeconfig: str | None = None
     name: str | None = None
@@ -43,14 +43,14 @@ class ContextOptions:
 
 @dataclass(frozen=True, slots=True)
 class MadeContext:
-    """`text` is its kubeconfig, and `described` what a program is told of it."""
+    """A new context. `text` is its kubeconfig, and `described` the JSON output."""
 
     text: str
     described: dict[str, object]
 
 
 def make(context: str, options: ContextOptions) -> MadeContext:
-    """Make the context for *context*, or make it again; raises `OstiaryError`, and leaves all as it was then."""
+    """Create or update the context for *context*. Raises `OstiaryError`, and then changes nothing."""
     paths = kubeconfig_files() if options.kubeconfig is None else [os.path.abspath(options.kubeconfig)]
     namespace = _checked_namespace(context, paths)
     record, old = _record(context, os.pathsep.join(paths), options)
@@ -77,7 +77,7 @@ def make(context: str, options: ContextOptions) -> MadeContext:
 
 
 def _checked_namespace(context: str, paths: list[str]) -> str | None:
-    """The namespace that the context has; raises `ConfigurationError` if it cannot be connected."""
+    """Return the namespace of the context. Raises `ConfigurationError` if the proxy cannot serve the context."""
     config = kubeconfigs.load(environ={"KUBECONFIG": os.pathsep.join(paths)})
     selection = kubeconfigs.select(config, context=context)
     check_connectable(selection)
@@ -85,7 +85,7 @@ def _checked_namespace(context: str, paths: list[str]) -> str | None:
 
 
 def _record(context: str, kubeconfig: str, options: ContextOptions) -> tuple[ConnectRecord, ConnectRecord | None]:
-    """The record to be written, and the one that is there."""
+    """Return the record to write, and the existing one."""
     name = options.name or context + SUFFIX
     if not is_name(name):
         raise ConfigurationError(
@@ -115,7 +115,7 @@ def _record(context: str, kubeconfig: str, options: ContextOptions) -> tuple[Con
 
 
 def _try(record: ConnectRecord, *, may_move: bool) -> ConnectRecord:
-    """Have the proxy serve it, with the credential; on another port if that one was taken meanwhile."""
+    """Let the proxy serve the context, with the credential. Move to another port if the port was taken meanwhile."""
     try:
         ask_or_start(f"check {record.name}")
     except OstiaryError as error:
@@ -130,7 +130,7 @@ def _try(record: ConnectRecord, *, may_move: bool) -> ConnectRecord:
 
 
 def free_port() -> int:
-    """A port on which nothing listens, and which no other context has."""
+    """Return a port that nothing listens on and no other context uses."""
     known = {record.port for record in records.all_records()}
     for _ in range(ATTEMPTS):
         port = FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT)
@@ -151,7 +151,7 @@ def _is_free(port: int) -> bool:
 
 
 def status() -> dict[str, object]:
-    """The proxy and all contexts, those that it does not serve at the moment too."""
+    """Return the status of the proxy and of all contexts, including those that it does not currently serve."""
     reply = ask_running("status")
     live: dict[str, object] = {"running": False} if reply is None else json.loads(reply)
     served = live.get("contexts", [])
@@ -171,7 +171,7 @@ def status() -> dict[str, object]:
 
 
 def stop() -> bool:
-    """End the proxy; False if it does not run."""
+    """Stop the proxy. Returns False if it is not running."""
     return ask_running("stop") is not None
 
 
@@ -184,7 +184,7 @@ def remove(names: list[str]) -> None:
 
 
 def serve_in_foreground() -> bool:
-    """Serve until Ctrl-C; False if another process serves already."""
+    """Serve until Ctrl-C. Returns False if another process already serves."""
     from ostiary_gateway.local_proxy.log_file import log_to_terminal
     from ostiary_gateway.local_proxy.process import serve_in_foreground as serve
 

@@ -1,7 +1,7 @@
-"""The process of ``ostiary connect``: one for each user, for all contexts, until nobody has used it for a while.
+"""The background process of ``ostiary connect``: one per user, for all contexts, until it is idle for a while.
 
-Started by `ostiary_gateway.local_proxy.start`, or in the foreground by the command. It holds a lock as long as it
-lives, so that there is one, and so that whoever holds the lock may replace a socket that was left behind.
+It is started by `ostiary_gateway.local_proxy.start`, or in the foreground by the command. It holds a lock as long as it
+lives, so that there is only one, and so that the owner of the lock may replace a stale socket.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from ostiary_gateway.local_proxy.log_file import log_path, log_to_file
 from ostiary_gateway.local_proxy.record import DEFAULT_IDLE_SECONDS
 from ostiary_gateway.local_proxy.runtime import ensured_folder
 
-# The Unix socket of the proxy: who may have a token asks here.
-#
-# The folder is the user's alone, and so is the socket; and the kernel tells whose process is at the other end, so that
-# neither a folder with other permissions nor a descriptor that was passed on lets anybody else in.
+# Control socket: clients get their tokens here. Its folder and the socket are accessible to the user only. The peer's
+# user id, which the kernel reports, is checked too: it also rejects other users if the permissions of the folder are
+# wrong or a descriptor was passed on.
 
 log = logging.getLogger("ostiary.connect")
 
 LONGEST_LINE = 1024
-# One question; the answer may take as long as a plugin does.
+# Timeout for reading a request. The response may take as long as an exec plugin does.
 QUESTION_SECONDS = 5.0
 MOST_CLIENTS = 64
 LAST_SECONDS = 1.0
@@ -47,7 +46,7 @@ Answer = Callable[[str], Awaitable[bytes]]
 
 
 def bind_socket(path: str) -> socket.socket:
-    """A new socket at *path*, in the place of one that a process has left behind. The caller holds the lock."""
+    """Bind a new socket at *path*, replacing a stale one. The caller holds the lock."""
     if os.path.lexists(path):
         os.unlink(path)
     listener = bind_privately(path, backlog=MOST_CLIENTS)
@@ -56,7 +55,7 @@ def bind_socket(path: str) -> socket.socket:
 
 
 class ControlSocket:
-    """Answers the questions of this user's processes with *answer*, which may raise `OstiaryError`."""
+    """Serve the requests of this user's processes. *answer* may raise `OstiaryError`."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -65,7 +64,7 @@ class ControlSocket:
         self._all_answered.set()
 
     async def answer_rest(self) -> None:
-        """Wait a moment for the replies that are under way: the process is ending."""
+        """Wait a moment for in-flight requests: the process is ending."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._all_answered.wait(), LAST_SECONDS)
 
@@ -87,7 +86,7 @@ class ControlSocket:
                     if not self._clients:
                         self._all_answered.set()
         except OSError:
-            # It went away.
+            # The client disconnected.
             pass
         finally:
             writer.close()
@@ -95,10 +94,10 @@ class ControlSocket:
     async def _reply(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         is_full = self._clients > MOST_CLIENTS
         try:
-            # Also where there is no room: a reply to what was not read would be lost.
+            # Read the request even if too many are in flight: otherwise the client might not receive the response.
             line = (await asyncio.wait_for(reader.readline(), QUESTION_SECONDS)).decode()
         except (OSError, ValueError):
-            # It went away, or said nothing that is a question.
+            # The client disconnected, timed out or sent an invalid line.
             return
         if is_full:
             log.error("a question at the socket was refused: %d others are being answered", MOST_CLIENTS)
@@ -114,7 +113,7 @@ class ControlSocket:
         except OstiaryError as error:
             return _error_reply(error)
         except Exception as error:
-            # Without a reply the client would take us for dead, and start another proxy.
+            # Without a response the client would assume that the process is dead, and start another one.
             log.error("a question at the socket failed inside the proxy", exc_info=error)
             return _error_reply(_unavailable(f"it failed with {type(error).__name__}, and its log says where"))
 
@@ -127,11 +126,11 @@ def _error_reply(error: OstiaryError) -> bytes:
     return ERROR + json.dumps({"summary": error.summary, **dict(error.lines())}).encode()
 
 
-# When the proxy ends by itself: no request is under way, and nobody has asked for anything for a while. Pure.
+# Idle timeout.
 
 
 class IdleTime:
-    """How long nothing has happened. `touch` is called whenever something does."""
+    """The time since the last activity. Call `touch` for every activity."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -141,11 +140,11 @@ class IdleTime:
         self._since = self._clock.monotonic()
 
     def seconds_left(self, limit: float) -> float:
-        """How long until *limit* has passed."""
+        """Return the seconds until *limit* has passed."""
         return self._since + limit - self._clock.monotonic()
 
     def is_over(self, limit: float, *, busy: bool) -> bool:
-        """Whether *limit* seconds have passed; never while a request is under way."""
+        """Report whether *limit* seconds have passed without activity; never while a request is in flight."""
         if busy:
             self.touch()
         return self.seconds_left(limit) <= 0
@@ -157,7 +156,7 @@ READY, TAKEN = b"ready\n", b"taken\n"
 
 
 class ConnectProcess:
-    """What the process does: `run` until it is stopped or idle for too long."""
+    """The process: `run` serves until it is stopped or idle for too long."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK, has_terminal: bool = False) -> None:
         self._clock = clock
@@ -169,7 +168,7 @@ class ConnectProcess:
         self._stopping = asyncio.Event()
 
     async def run(self, path: str, *, ready: int | None = None) -> None:
-        """Serve at the Unix socket *path*; writes to the descriptor *ready* when that is open."""
+        """Serve at the Unix socket *path*. Writes to the descriptor *ready* when the socket is open."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopping.set)
@@ -183,7 +182,7 @@ class ConnectProcess:
         try:
             await self._serve_until_idle(loop)
         finally:
-            # First the socket: whoever comes now starts a new process, which waits for our lock.
+            # Remove the socket first: a new client then starts a new process, which waits for the lock of this one.
             with suppress(OSError):
                 os.unlink(path)
             server.close()
@@ -199,7 +198,7 @@ class ConnectProcess:
             self.tick(loop.time())
 
     def tick(self, now: float) -> None:
-        """About once a second: end what has waited too long, and the process when it is idle."""
+        """Close timed-out connections, and stop the process when it is idle. Called about once a second."""
         for listener in self._listeners.values():
             listener.tick(now)
         if self._idle.is_over(self._idle_limit, busy=any(each.busy for each in self._listeners.values())):
@@ -218,10 +217,10 @@ class ConnectProcess:
     def _idle_limit(self) -> float:
         return max((each.record.idle_seconds for each in self._listeners.values()), default=DEFAULT_IDLE_SECONDS)
 
-    # --- questions at the socket ---
+    # --- requests at the control socket ---
 
     async def answer(self, line: str) -> bytes:
-        """The reply to one question; raises `OstiaryError`."""
+        """Return the response to one request. Raises `OstiaryError`."""
         question, _, rest = line.partition(" ")
         if question == "token":
             version, _, name = rest.partition(" ")
@@ -241,7 +240,7 @@ class ConnectProcess:
     async def _token(self, name: str, version: str) -> bytes:
         self._idle.touch()
         listener = await self._listener(name)
-        # A credential that cannot be had is told here, where a person reads it, and not as the answer to a request.
+        # Report a missing credential here, where the user sees the error, and not as the response to a request.
         await listener.cluster.check()
         token = listener.tokens.current()
         self._idle.touch()
@@ -301,7 +300,7 @@ class ConnectProcess:
 
 
 def hold_life_lock(folder: str) -> int | None:
-    """The descriptor of the lock that the one process of a user holds; None if another process has it."""
+    """Take the lock of the user's only process and return its descriptor, or None if another process has it."""
     descriptor = os.open(f"{folder}/connect.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -312,7 +311,7 @@ def hold_life_lock(folder: str) -> int | None:
 
 
 def serve_in_foreground() -> bool:
-    """Serve until it is stopped; False if another process serves already."""
+    """Serve until stopped. Returns False if another process already serves."""
     folder = ensured_folder()
     if hold_life_lock(folder) is None:
         return False
@@ -325,7 +324,7 @@ async def _run(path: str, *, ready: int | None = None, has_terminal: bool = Fals
 
 
 def main() -> None:
-    """The process in the background. Its argument is the descriptor that the starter reads."""
+    """Run the background process. Its argument is the descriptor that the starter reads."""
     ready = int(sys.argv[1])
     try:
         folder = ensured_folder()

@@ -1,7 +1,7 @@
-"""What is remembered of each context that ``ostiary connect`` has made: which context it is for, its port and its key.
+"""The stored contexts of ``ostiary connect``: the original context, the port and the key.
 
-A file each, in the folder that also holds the sessions of this user. The command writes them; the proxy reads them, so
-that any process can start it.
+One file each, in the folder of the user's sessions. The command writes them; the proxy reads them, so that any client
+can start it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _END = ".json"
 
 @dataclass(frozen=True, slots=True)
 class ConnectRecord:
-    """`name` is the context that clients use; `context` and `kubeconfig` (paths, as in $KUBECONFIG) the user's own."""
+    """A stored context.
+
+    `name` is the context that clients use; `context` and `kubeconfig` (paths, as in $KUBECONFIG) are the original.
+    """
 
     name: str
     context: str
@@ -68,7 +71,7 @@ def save(record: ConnectRecord) -> None:
 
 
 def load(name: str) -> ConnectRecord:
-    """Raises `ConfigurationError` if there is none of this name, or it cannot be trusted."""
+    """Load a record. Raises `ConfigurationError` if it does not exist or cannot be used."""
     path = path_of(name)
     content = files.read(path)
     if content is None:
@@ -85,7 +88,7 @@ def load(name: str) -> ConnectRecord:
         key = Secret(certificate.pop("key_pem"))
         return ConnectRecord(**fields, certificate=LoopbackCertificate(**certificate, key_pem=key))
     except (ValueError, TypeError, KeyError, AttributeError):
-        # Not quoted: it holds the key.
+        # Do not quote the contents: they include the key.
         cause = "the file is incomplete, or of another version of ostiary"
     raise ConfigurationError(
         f"context {name!r} cannot be used",
@@ -101,7 +104,7 @@ def load_if_known(name: str) -> ConnectRecord | None:
 
 
 def all_records() -> Iterator[ConnectRecord]:
-    """Those that can be read, by name."""
+    """Yield the readable records, by name."""
     folder = os.path.join(files.sessions_folder(), "connect")
     with suppress(FileNotFoundError, NotADirectoryError):
         for entry in sorted(os.listdir(folder)):

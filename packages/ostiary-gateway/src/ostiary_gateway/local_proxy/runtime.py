@@ -1,4 +1,4 @@
-"""The folder of the socket, made and checked: it must be the user's, and nobody else may enter it."""
+"""The folder of the control socket, which only the user may access."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from contextlib import suppress
 from ostiary.cli.quick_token import runtime_folder, socket_path
 from ostiary.errors import ConfigurationError
 
-# What the system allows for the path of a Unix socket, less the byte at its end; macOS allows a little less than Linux.
+# The longest path of a Unix socket without the final NUL. This is the limit of macOS, which is a little below that of
+# Linux.
 LONGEST_PATH = 103
 
 
 def ensured_folder() -> str:
-    """Raises `ConfigurationError` if it is not ours alone, or cannot be made."""
+    """Create the folder and check it.
+
+    Raises `ConfigurationError` if it is not private to the user, or cannot be created.
+    """
     folder = runtime_folder(dict(os.environb))
     if folder is None:
         raise ConfigurationError(

@@ -1,10 +1,10 @@
-"""Asks the proxy, and starts it first if it does not run: once, however many ask at the same moment.
+"""Query the proxy, and start it first if it is not running; only once if several clients do so concurrently.
 
-    ask -> a reply          done
-        -> nobody answers   take the lock of those who start -> ask again -> start the process -> ask
+    query -> response       done
+          -> no process     take the start lock -> query again -> start the process -> query
 
-The process holds a lock of its own as long as it lives (`proxy.process`). A socket without a process behind it is
-replaced by the next process, under that lock.
+The process holds a lock of its own as long as it lives (`local_proxy.process`). Under that lock it replaces a stale
+socket.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READY = b"ready\n"
 
 
 def ask_running(line: str) -> bytes | None:
-    """What the proxy replies; None if it does not run. Raises the `OstiaryError` that it replies with."""
+    """Return the proxy's response, or None if it is not running. Raises the `OstiaryError` in the response."""
     folder = ensured_folder()
     try:
         return content_of(ask(line.encode()))
@@ -39,12 +39,12 @@ def ask_running(line: str) -> bytes | None:
     except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BrokenPipeError):
         return None
     except OSError as error:
-        # A socket of ours that we cannot use, or a process that does not answer.
+        # The socket is the user's but unusable, or the process does not respond.
         raise _unavailable(error.strerror or str(error), socket_path(folder)) from None
 
 
 def ask_or_start(line: str) -> bytes:
-    """The same, after starting the proxy if need be."""
+    """Like `ask_running`, but starts the proxy if necessary."""
     reply = ask_running(line)
     if reply is not None:
         return reply
@@ -55,13 +55,13 @@ def ask_or_start(line: str) -> bytes:
             if reply is not None:
                 return reply
             if not _start(deadline):
-                # One that is ending still has its lock.
+                # A process that is ending still holds the lock.
                 time.sleep(LOOK_AGAIN_SECONDS)
     raise _unavailable(f"it has not started within {START_SECONDS:.0f} seconds", ensured_folder())
 
 
 def content_of(reply: bytes) -> bytes:
-    """The reply without its first line; raises the error that it holds."""
+    """Return the response without its status line. Raises the error that it contains."""
     if reply.startswith(OK):
         return reply[len(OK) :]
     raise _error_of(reply.removeprefix(ERROR))
@@ -78,13 +78,13 @@ def _error_of(content: bytes) -> OstiaryError:
 
 
 def _start(deadline: float) -> bool:
-    """Start the process; False if there is another one. Raises `OstiaryError` if it cannot be started."""
+    """Start the process. Returns False if another one is running. Raises `OstiaryError` if it cannot be started."""
     import httptools  # noqa: F401  # The process in the background could tell nobody.
 
     reading, writing = os.pipe()
     try:
         try:
-            # -P: what lies in the folder that somebody works in is not ours.
+            # -P: do not import modules from the user's working directory.
             command = [sys.executable, "-P", "-c", _SERVE, str(writing)]
             start_detached(command, keep_open=(writing,), without=(INFO_VARIABLE,))
         finally:
@@ -100,7 +100,7 @@ def _start(deadline: float) -> bool:
 
 
 def _read(descriptor: int, deadline: float) -> bytes:
-    """What the new process says about itself, to the end of it."""
+    """Read the status message of the new process until it closes the pipe."""
     said = b""
     while select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
         part = os.read(descriptor, 4096)
@@ -120,15 +120,14 @@ def _unavailable(cause: str, where: str | None) -> ConfigurationError:
     )
 
 
-# ``ostiary connect token NAME`` when asking the running proxy was not enough: start it, or say what is wrong.
-#
-# Called by the command after `quick_token` has printed nothing. Stdout is for the credential alone.
+# ``ostiary connect token NAME`` when querying the running proxy has failed: start it, or report the error. Stdout is
+# for the credential only.
 
 _SPOKEN = ("v1", "v1beta1")
 
 
 def print_token(name: str) -> int:
-    """Raises `OstiaryError`; what it says is all that a person behind kubectl sees."""
+    """Print the credential. Raises `OstiaryError`, whose text is all that a kubectl user sees."""
     if quick_token.failure is not None:
         content_of(quick_token.failure)
     text = os.environ.get(INFO_VARIABLE)

@@ -1,4 +1,4 @@
-"""Which contexts the proxy cannot serve, and why. Pure. Asked when a context is made, and when its proxy reads it."""
+"""Check which contexts the proxy can serve, on creation and whenever its kubeconfig is loaded. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def check_connectable(selection: Selection) -> None:
     """Raise `ConfigurationError` if requests of this context cannot go through the proxy."""
     plugin, name = selection.user.exec, selection.context_name
     if plugin is not None and is_our_program(plugin.command) and plugin.args[:2] == (CONNECT, TOKEN):
-        # The proxy would ask itself for ever.
+        # The proxy would query itself in a loop.
         raise ConfigurationError(
             f"context {name!r} goes through ostiary connect already",
             cause="its user asks the proxy for a token",
@@ -22,7 +22,7 @@ def check_connectable(selection: Selection) -> None:
             code=CODE,
         )
     if selection.user.signing is not None:
-        # Bodies are streamed through the proxy, and a signature is about a whole request.
+        # A signature covers a whole request, and the proxy streams bodies.
         raise ConfigurationError(
             f"context {name!r} cannot be used through ostiary connect",
             cause="its requests have to be signed, and the proxy signs none (extension ostiary.dev/request-signing)",

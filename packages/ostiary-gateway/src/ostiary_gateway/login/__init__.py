@@ -1,1 +1,1 @@
-"""``/auth``: how people and their programs sign in. `routes` says which request is for whom."""
+"""Sign-in at ``/auth`` for users and workloads. `routes` dispatches the requests."""

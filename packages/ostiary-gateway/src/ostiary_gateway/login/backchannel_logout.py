@@ -1,10 +1,9 @@
-"""Logouts that an identity system starts: at ``/auth/<name>/logout``, by a server of its own or by a browser.
+"""Logouts started by an IdP: at ``/auth/<name>/logout``, by its server (back channel) or through a browser.
 
-    handle_logout -> which sign-in has ended -> was this message used before -> every session that came from it ends
+    handle_logout -> which sign-in has ended -> was this message used before -> every session of that sign-in ends
 
-Called by the sign-in routes. No cookie plays a part: what the message says decides, and the provider says whether to
-believe it. A logout that comes while its sign-in is under way is not lost: the store has its number, and refuses
-sessions whose sign-in began before it.
+Cookies are ignored: only the message counts, and the provider verifies it. A logout that arrives while its sign-in is
+in progress is not lost: the store has its number, and rejects sessions whose sign-in started before it.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.networks import network
 from ostiary_gateway.sessions import Tokens, ended_origins
 
-# Messages from one address that are not believed, or that anybody could have sent. Many: behind a proxy that is not
-# trusted, the identity system has the same address as everybody else, and its logouts must get through.
+# Unverified messages from one address, and messages that any client could have sent. The limit is high: behind a proxy
+# that is not trusted, the IdP shares its address with all clients, and its logouts must get through.
 DOUBTFUL_PER_MINUTE = 600.0
 USED = "used-logout"
-# Sessions of one sign-in that are looked at, to learn whose they are. All of them end.
+# Sessions of one sign-in that are listed to find their users. All of its sessions end.
 MOST_LISTED = 1000
 
 
-# The page of an identity system may load it in a frame. There is nothing in it to be clicked at.
+# An IdP may load this response in a frame. It contains nothing to click.
 _DONE = LoginAnswer(
     200,
     (
@@ -84,7 +83,7 @@ class Logouts:
         self._doubtful = Buckets(rate / 60, rate, clock=clock, counts=counts, name="doubtful logouts")
 
     def at(self, name: str) -> str:
-        """Where the identity system of this provider sends its logouts to."""
+        """Return the logout URL to register at the IdP of this provider."""
         return f"{self._external_url}/auth/{name}/logout"
 
     def takes(self, provider: Identity | None) -> bool:
@@ -110,7 +109,7 @@ class Logouts:
         except Exception as error:
             answer = self._events.record_failure(error, request, provider.name)
         if len(ended) > 1:
-            # Of one name nothing was there: what the other names ended is what happened.
+            # Drop the entry without a username if other origins ended sessions of a named user.
             ended.pop("", None)
         for username, count in ended.items():
             self._events.record_logout(
@@ -120,7 +119,7 @@ class Logouts:
 
     async def _going_on(self, logout: Logout, request: LoginRequest, provider: Identity) -> LoginAnswer:
         if logout.is_return:
-            # A link to here signs nobody out.
+            # A link to this path signs no user out.
             is_signed_in = await self._browsers.find(request) is not None
             return answers.redirect("/auth/token", 303) if is_signed_in else views.signed_out()
         if isinstance(logout.answer, Redirect):
@@ -140,7 +139,7 @@ class Logouts:
         return logout
 
     async def _apply(self, logout: Logout, provider: Identity, ended: dict[str, int]) -> None:
-        """End what *logout* names; how many sessions of which user that were is noted in *ended*."""
+        """End the sessions that *logout* names, and count them per user in *ended*."""
         origins = ended_origins(provider.name, session_id=logout.session_id, subject=logout.subject)
         if not origins:
             return
@@ -150,7 +149,7 @@ class Logouts:
             raise LoginRefused("the logout is not accepted", cause="the message was used before")
         await self._end(self._store, origins, logout, provider, ended)
         if logout.once_until is not None:
-            # Last: if sessions could not be ended, the identity system may send the same message again.
+            # Mark the message as used last: if sessions could not be ended, the IdP may send it again.
             await self._used.use_up(provider.name, logout.token_id, until=logout.once_until)
 
     async def _end(
@@ -167,13 +166,13 @@ class Logouts:
             owners = sorted({session.user.username for session in sessions})
             if not owners and not logout.verified:
                 continue
-            # Once for each user: verifiers of JWTs are told by user name. The first time ends all of the sessions.
+            # Once per user: JWT verifiers are notified by user name. The first call ends all of the sessions.
             for owner in owners or [""]:
                 by = f"{provider.name}: the identity system has ended the sign-in"
                 try:
                     count = await self._tokens.revoke(RevocationKind.ORIGIN, origin, by=by, owner=owner)
                 except ProviderError as error:
-                    # This process refuses them already. The others are tried all the same.
+                    # This process rejects the sessions already. Try the other users too.
                     failure, count = error, 0
                 ended[owner] = ended.get(owner, 0) + count
         if failure is not None:

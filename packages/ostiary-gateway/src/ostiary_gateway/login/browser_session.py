@@ -1,8 +1,8 @@
-"""Browser sessions: who is signed in on the gateway's own pages.
+"""Browser sessions: the user who is signed in on the gateway's own pages.
 
-Called by the sign-in routes and the pages. A session begins at every sign-in, under a new secret that only the
-browser's cookie holds, and the previous session of this browser ends. The cookie opens the pages below ``/auth`` and
-nothing else. What was attested longer ago than a token's lifetime is checked again before it is used.
+Every sign-in starts a new session and ends the previous one of this browser. Its new secret is only in the browser's
+cookie, which opens the pages below ``/auth`` and nothing else. An attestation older than a token's lifetime is checked
+again before it is used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Recheck = Callable[[Session, LoginRequest, Secret | None], Awaitable[Attested]]
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person who is signed in on our pages. `has_api_tokens` tells that there is a page of API tokens for them."""
+    """A signed-in user on our pages. `has_api_tokens`: they may use the page of API tokens."""
 
     session: Session
     secret: Secret
@@ -38,22 +38,22 @@ class Visitor:
 
     @property
     def keeping(self) -> Secret:
-        """What opens the things that are kept for this session."""
+        """The secret that unseals the state stored for this session."""
         return keeping_secret(self.secret)
 
     @property
     def form_token(self) -> str:
-        """A hidden field in each form of this session; no other site can know it."""
+        """The hidden field of each form of this session. No other site can know it."""
         return form_token(self.secret)
 
     @property
     def stream_key(self) -> str:
-        """In the address of a stream that a page of ours opens. It opens streams only: an address may be logged."""
+        """The key in the URL of an event stream. It is valid for streams only, because URLs may be logged."""
         return _code_of(self.secret, b"ostiary stream")
 
 
 def form_token(secret: Secret) -> str:
-    """What the forms of a browser with *secret* hold, which is in one of its cookies."""
+    """Return the form token of a browser with *secret*, which is in one of its cookies."""
     return _code_of(secret, b"ostiary form")
 
 
@@ -78,7 +78,7 @@ class BrowserSessions:
         return None if session is None else Visitor(session, Secret(secret))
 
     async def begin(self, request: LoginRequest, signed: SignedIn) -> tuple[Session, tuple[str, str]]:
-        """A new session, and the header that gives it to the browser. The previous one ends."""
+        """Start a session and end the previous one. Return it with its Set-Cookie header."""
         attested = signed.attested
         issued = await self._tokens.issue_browser(
             attested.user,
@@ -103,18 +103,20 @@ class BrowserSessions:
         await self._tokens.end_session(session, by=by)
 
     async def attest(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        """Who the visitor is, as fresh as a token would be. Raises `LoginRefused` if they may no longer sign in.
+        """Return the visitor's identity, as recent as a token's would be.
 
-        What is kept for the browser's session stays there; `hand_over` gives it to another one.
+        Raises `LoginRefused` if they may not sign in.
+
+        The provider's stored state stays with the browser session; `hand_over` moves it to another session.
         """
         visitor = await self._current(visitor)
         return self._signed_in(visitor.session, replace(await self._attest(visitor, request), kept=None))
 
     async def hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        """The same for a session that goes on longer than this one, a command line's: it gets what is kept, too.
+        """Like `attest`, but move the provider's state to a session that outlives this one, such as a command line's.
 
-        Two sessions cannot have it: the identity system would take the second use of a refresh token for theft. The
-        browser's session is then one about which nobody can be asked, and ends as soon as those do.
+        Two sessions cannot share the state: the IdP would treat the second use of a refresh token as theft. The browser
+        session can then not be checked with the provider, and expires as early as other unchecked sessions.
         """
         visitor = await self._current(visitor)
         session = visitor.session
@@ -126,9 +128,9 @@ class BrowserSessions:
         return self._signed_in(session, attested)
 
     async def _current(self, visitor: Visitor) -> Visitor:
-        """The visitor with a session that is alive now, and the number of the last revocation before that was asked.
+        """Check that the session is still valid. Return it with the number of the last revocation before that check.
 
-        In this order: whatever ends the session from here on also ends what is about to be made of it.
+        The order matters: a revocation from this moment on also ends what is issued from the session.
         """
         sequence = await self._tokens.sequence()
         session = await self._tokens.find_browser(visitor.secret.reveal())
@@ -140,7 +142,7 @@ class BrowserSessions:
 
     async def _attest(self, visitor: Visitor, request: LoginRequest) -> Attested:
         session = visitor.session
-        # Sessions of an earlier version were sealed with the cookie itself.
+        # Earlier versions sealed sessions with the cookie itself.
         stored = unseal_kept(session, visitor.keeping.reveal()) or unseal_kept(session, visitor.secret.reveal())
         if self._clock.now() - session.created_at < self._tokens.lifetime:
             return Attested(session.user, session.sources, stored)
@@ -162,14 +164,14 @@ class BrowserSessions:
         return self._cookie.forget()
 
     def _signed_in(self, session: Session, attested: Attested) -> SignedIn:
-        """What is made of a browser's session comes from the same sign-in, and ends with it."""
+        """Return a sign-in for tokens issued from a browser session. They share its origin and end with it."""
         attested = replace(attested, origins=session.origins, until=self._last_end(session))
         return SignedIn(session.provider, attested, session.sequence)
 
     def _last_end(self, session: Session) -> datetime | None:
-        """By when what is made of *session* must have ended; None if that may go on longer than the session.
+        """Return when tokens issued from *session* must have expired; None if they may outlive the session.
 
-        Where nobody can be asked about the person, or the identity system ends the sign-in at some time, it may not.
+        They may not if the user cannot be checked again or the IdP limits the sign-in.
         """
         is_unchecked = self._lengths.of(session.provider, kept=bool(session.sealed)) is not None
         is_shorter = session.expires_at < session.created_at + self._tokens.session_lifetime

@@ -1,10 +1,4 @@
-"""Step-ups: what a session must prove, how its person is asked, and what becomes of the session.
-
-demands    what held requests wait for, in the token store
-tickets    a step-up under way: for which session, and what it must prove
-step_ups   applies what the identity system said to the session
-calls      what programs on the person's machine ask
-"""
+"""Step-up challenges in the token store: tickets of step-ups in progress, and demands of held requests."""
 
 from __future__ import annotations
 
@@ -22,18 +16,16 @@ from ostiary_gateway.login.records import Records
 from ostiary_gateway.login.required import required_from_json, required_json
 from ostiary_gateway.proxy.step_up_gate import Demand, DemandState
 
-# A step-up that is under way: for which session, by which rule, and what the person reads before they agree.
-#
-# Called by `calls`, which makes one for a program that holds the session's token, and by the sign-in routes, which the
-# person's browser comes to with it. A ticket gives nobody anything: what is proved must be proved by the very user of
-# the session, and the result goes to the program that began it.
+# A ticket is a step-up in progress: its session and rule, and what the user reads before they agree. `login.step_up`
+# issues it to a client with the session's token, and the user's browser brings it to the sign-in routes. A ticket
+# grants nothing: the session's own user must authenticate, and the result goes to the client that started the step-up.
 
 LIFETIME = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """`request`, from `address`, waits for it; both are empty if the person asked for the step-up beforehand."""
+    """A step-up in progress for `request` from `address`. Both are empty if no request waits for it."""
 
     session_id: str
     username: str
@@ -70,17 +62,14 @@ class Tickets:
         return None if value is None else Ticket(**{**value, "required": required_from_json(value["required"])})
 
     async def take(self, secret: str) -> Ticket | None:
-        """The same, once."""
+        """Like `find`, but consume the ticket."""
         value = await self._records.take(secret)
         return None if value is None else Ticket(**{**value, "required": required_from_json(value["required"])})
 
 
-# What held requests wait for, in the token store, so that any worker and replica can tell the person's machine.
-#
-# Called by the engine (`request.step_up.gate`) and by `login.step_up.calls`. There is one demand per session, the
-# latest.
-
-# Longer than a request is held: after its 401 the credential plugin asks what was demanded.
+# Demands of held requests are in the token store, so that any worker and replica can report them to the user's machine.
+# There is one demand per session, the latest. It outlives the held request: after the 401 the credential plugin queries
+# what was demanded.
 
 
 class StoredDemands:

@@ -1,10 +1,9 @@
-"""The clusters that somebody is offered: on the page after sign-in, in a kubeconfig, and by ``kubeconfig --all``.
+"""The clusters that a user is offered: on the page after sign-in, in a kubeconfig, and by ``kubeconfig --all``.
 
-    the upstreams that speak Kubernetes, each with the URL where kubectl finds it    `ClusterOffer`
-    those of them that this user can use                                             `Clusters.of`
+    the Kubernetes upstreams, each with its URL for kubectl    `ClusterOffer`
+    those that this user can use                               `Clusters.of`
 
-Built by the app from the configuration; called by the routes and the pages. Of a cluster that the user cannot use
-nothing is said, not even its name.
+Nothing about a cluster that the user cannot use is disclosed, not even its name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger("ostiary.gateway")
 
 @dataclass(frozen=True, slots=True)
 class ClusterOffer:
-    """A cluster, and where kubectl finds it: `server` is a URL of the gateway, or of a proxy that asks it."""
+    """A cluster and its URL for kubectl: `server` is a URL of the gateway, or of a proxy that it authorizes for."""
 
     name: str
     label: str
@@ -41,7 +40,7 @@ class ClusterOffer:
 
 @dataclass(frozen=True, slots=True)
 class UsersClusters:
-    """Those of one user. `incomplete`: about some upstream nobody could be asked, so it is left out."""
+    """The clusters of one user. `incomplete`: an upstream that could not be checked is left out."""
 
     clusters: tuple[ClusterOffer, ...] = ()
     incomplete: bool = False
@@ -51,7 +50,7 @@ NO_CLUSTERS = UsersClusters()
 
 
 def offers(routes: Routes, external_url: str, *, port: int | None = None) -> Iterator[ClusterOffer]:
-    """The Kubernetes upstreams of *routes*, at the port of *external_url* or at *port*."""
+    """Yield the Kubernetes upstreams of *routes*, at the port of *external_url* or at *port*."""
     for upstream in routes.upstreams:
         settings = upstream.settings
         if not upstream.is_kubernetes or settings.offered is Offered.NEVER:
@@ -62,11 +61,11 @@ def offers(routes: Routes, external_url: str, *, port: int | None = None) -> Ite
 
 
 def _server(routes: Routes, upstream: Upstream, external_url: str, port: int | None) -> str:
-    """A URL that leads to *upstream* and to no other one; empty if there is none."""
+    """Return a URL that is routed to *upstream* and no other; empty if there is none."""
     url, prefix = urlsplit(external_url), upstream.settings.prefix
     own_host = bracketed(url.hostname or "")
     hosts = upstream.settings.hosts
-    # The gateway's own host first: its certificate is for that one in any case.
+    # Prefer the gateway's own host, which its certificate always covers.
     for host in (own_host, *hosts) if not hosts or own_host in hosts else hosts:
         if routes.find(host, prefix) is upstream:
             return f"{url.scheme}://{host}{browser_port(external_url, port)}{prefix.rstrip('/')}"
@@ -74,15 +73,16 @@ def _server(routes: Routes, upstream: Upstream, external_url: str, port: int | N
 
 
 class Clusters:
-    """Says which of *every* a user is offered. One event loop uses an instance."""
+    """Select the clusters of *every* that a user is offered. One instance serves one event loop."""
 
     def __init__(self, every: Sequence[ClusterOffer], authorizer: Authorizer) -> None:
-        # An upstream may be reached both by us and by a proxy: once is enough, and ours comes first.
+        # An upstream may be reachable through the gateway and through another proxy: offer it once, through the
+        # gateway.
         self._every = tuple({cluster.name: cluster for cluster in reversed(every)}.values())[::-1]
         self._authorizer = authorizer
 
     async def of(self, user: UserInfo, delegation: Delegation | None = None) -> UsersClusters:
-        """Those that *user* can use; with *delegation* only where such a token can be used."""
+        """Return the clusters that *user* can use; with *delegation* only those in its scope."""
         here = [cluster for cluster in self._every if delegation is None or _is_in_scope(delegation, cluster.name)]
         uses = await asyncio.gather(*(self._use(user, cluster) for cluster in here))
         return UsersClusters(
@@ -95,7 +95,7 @@ class Clusters:
         )
 
     async def _use(self, user: UserInfo, cluster: ClusterOffer) -> ClusterUse | None:
-        """None if nobody can be asked."""
+        """Return the user's access to *cluster*, or None if it cannot be determined."""
         try:
             use = await use_of(self._authorizer, user, cluster.name)
         except ProviderError as error:

@@ -1,12 +1,12 @@
-"""Signing in for a command line on the person's own machine.
+"""Sign-in for a command line on the user's machine.
 
     /auth/cli?challenge&port&state&client  ->  sign in, in the browser  ->  http://127.0.0.1:<port>/callback?code&state
                                            ->  it failed  ->  .../callback?error&error_description&request_id&failure
     POST /auth/cli/token, code and verifier  ->  tokens
 
-Called by the routes and the pages. The browser carries a code that is good once, for a minute, and only with the secret
-whose digest the command line sent along (PKCE, RFC 7636): tokens are never in a URL, and the code alone is useless. The
-browser always goes to the loopback of its own machine.
+The browser carries a code that can be used once, within a minute, and only with the secret whose digest the command
+line sent (PKCE, RFC 7636). Tokens are never in a URL, and the code alone is useless. The redirect always targets the
+loopback address of the browser's machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ostiary_gateway.login.visit import client_text, field, only, short
 from ostiary_gateway.sessions import Issued
 
 CODE_LIFETIME = timedelta(seconds=60)
-# The page may be loaded again.
+# Long enough to reload the page.
 FAILURE_LIFETIME = timedelta(minutes=10)
 LONGEST_CAUSE = 500
 MAX_STATE = 128
@@ -42,7 +42,7 @@ _PARAMETERS = frozenset(("challenge", "port", "state", "client", "provider", "st
 
 
 def goal_of(request: LoginRequest) -> CliReturnTo:
-    """What the address asks for. Raises `ValueError`, which a person may read."""
+    """Parse the query. Raises `ValueError` with a message that may be shown to the user."""
     names = [name for name, _ in request.query]
     if len(set(names)) < len(names) or not _PARAMETERS.issuperset(names):
         raise ValueError("duplicate or unknown parameter")
@@ -58,17 +58,17 @@ def goal_of(request: LoginRequest) -> CliReturnTo:
 
 
 def callback(goal: CliReturnTo, **answer: str) -> str:
-    """Where the browser goes. Host and path are ours to say.
+    """Return the callback URL. Its host and path are fixed.
 
-    ``page`` says that /auth/cli/ended is here: the command line then leads the browser there, away from the address
-    that holds the code.
+    ``page`` says that /auth/cli/ended exists: the command line then redirects the browser there, away from the URL with
+    the code.
     """
     return f"http://127.0.0.1:{goal.port}/callback?{urlencode({**answer, 'page': '1', 'state': goal.state})}"
 
 
 @dataclass(frozen=True, slots=True)
 class FailedSignIn:
-    """Why a sign-in for a command line failed, as far as the person may know; *step_up*: they are still signed in."""
+    """The disclosable reason of a failed command-line sign-in. *step_up*: the user is still signed in."""
 
     cause: str
     request_id: str
@@ -76,18 +76,21 @@ class FailedSignIn:
 
 
 class FailedSignIns:
-    """What the last page of a failed sign-in says. It is found by a random id: no link can put words on that page."""
+    """Content of the last page of a failed sign-in.
+
+    A random id identifies it: no link can inject text into that page.
+    """
 
     def __init__(self, store: RecordStore, *, clock: Clock) -> None:
         self._records = Records(store, "failed sign-in", FAILURE_LIFETIME, clock=clock)
 
     async def callback(self, goal: CliReturnTo, code: str, cause: str, request_id: str) -> str:
-        """Where the browser goes, which tells the command line."""
+        """Store the failure. Return the callback URL that reports it to the command line."""
         cause, failure = cause[:LONGEST_CAUSE], secrets.token_urlsafe(16)
         try:
             await self._records.put(failure, {"cause": cause, "request_id": request_id, "step_up": bool(goal.step_up)})
         except Exception:
-            # The store may be what failed. The command line is told all the same.
+            # The store may be what failed. Report the error to the command line without the page.
             failure = ""
         told = {"error": code, "error_description": cause, "request_id": request_id, "failure": failure}
         return callback(goal, **{name: value for name, value in told.items() if value})
@@ -98,7 +101,7 @@ class FailedSignIns:
 
 
 class Codes:
-    """What a person has signed in for, until the command line fetches it."""
+    """Sign-ins for command lines, stored under a code until the command line fetches the result."""
 
     def __init__(self, store: RecordStore, grants: Grants, *, clock: Clock) -> None:
         self._records = Records(store, "cli code", CODE_LIFETIME, clock=clock)
@@ -106,7 +109,7 @@ class Codes:
         self._clock = clock
 
     async def issue(self, goal: CliReturnTo, signed: SignedIn, request: LoginRequest) -> str:
-        """A code for what waits at the goal. Raises `LoginRefused` if *signed* is not who a step-up is for."""
+        """Issue a code for the command line. Raises `LoginRefused` if a step-up is for another user than *signed*."""
         code = secrets.token_urlsafe(32)
         client = client_text(request, goal.client or "command line")
         grant = await self._grants.make(signed, client=client, at=self._clock.now(), step_up=goal.step_up)
@@ -114,9 +117,9 @@ class Codes:
         return code
 
     async def exchange(self, request: LoginRequest) -> Issued | Session | None:
-        """The tokens for a code and its verifier, or the session that was stepped up.
+        """Return the tokens for a code and its verifier, or the session that was stepped up.
 
-        Once tried, a code is used up, whatever came of it.
+        The first attempt consumes the code, even if it fails.
         """
         code, verifier = field(request, "code"), field(request, "verifier")
         grant = await self._records.take(code) if code else None

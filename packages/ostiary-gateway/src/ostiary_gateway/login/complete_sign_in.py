@@ -1,7 +1,6 @@
-"""What comes of a sign-in: a token, a browser session, a redirect to another page, or a refusal.
+"""Response to a sign-in: a token, a browser session, a redirect to another page, or an error.
 
-Called by the sign-in routes with what the providers answered. A command line that waits for the sign-in is told of a
-refusal as well, by the redirect that it waits for.
+A waiting command line receives the error as well, in the redirect that it waits for.
 """
 
 from __future__ import annotations
@@ -56,7 +55,10 @@ class CompleteSignIn:
         self._starts = starts
 
     async def answer(self, visit: Visit, outcome: Outcome, goal: ReturnTo) -> LoginAnswer:
-        """What the client gets for *outcome*. Raises what the store raises: then nothing was issued."""
+        """Return the response for *outcome*.
+
+        If the store raises an error, it is raised here, and nothing was issued.
+        """
         if isinstance(outcome, Challenge):
             return answers.challenge(outcome.www_authenticate, outcome.advice)
         if isinstance(outcome, Elsewhere):
@@ -77,7 +79,7 @@ class CompleteSignIn:
         elif isinstance(goal, CliReturnTo):
             code = await self._codes.issue(goal, outcome, visit.request)
             url = callback(goal, code=code)
-            # The command line goes on when the browser is closed: what the provider keeps is for its session.
+            # The command line outlives the browser session, so its session gets the provider's stored state.
             outcome = replace(outcome, attested=replace(outcome.attested, kept=None))
         if visit.html:
             with traced_step("issue tokens"):
@@ -114,12 +116,12 @@ class CompleteSignIn:
         return answers.redirect(outcome.url).with_headers(cookie)
 
     async def refusal(self, refusal: LoginRefused, request: LoginRequest, goal: ReturnTo) -> LoginAnswer:
-        """The answer to a sign-in that is refused. It is not recorded yet."""
+        """Return the response to a denied sign-in, without recording it."""
         told = await self._callback_with_error(goal, refusal.code, refusal.summary, request)
         return told or answers.refusal(refusal)
 
     async def failure(self, error: Exception, request: LoginRequest, provider: str, goal: ReturnTo) -> LoginAnswer:
-        """Records that nobody could be asked, or that a provider broke its contract; returns the answer."""
+        """Record an outage or a contract violation of a provider. Return the response."""
         code = error.code if isinstance(error, OstiaryError) else "provider-failed"
         cause = error.summary if isinstance(error, LoginRefused) else failure_answer(error).message
         instead = await self._callback_with_error(goal, code, cause, request)
@@ -128,7 +130,7 @@ class CompleteSignIn:
     async def _callback_with_error(
         self, goal: ReturnTo, code: str, cause: str, request: LoginRequest
     ) -> LoginAnswer | None:
-        """Tells the command line that waits; None if none does."""
+        """Return a redirect that reports the error to the waiting command line; None if there is none."""
         if not isinstance(goal, CliReturnTo):
             return None
         url = await self._failures.callback(goal, code, cause, request.request_id)

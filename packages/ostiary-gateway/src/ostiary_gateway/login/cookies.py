@@ -1,6 +1,6 @@
-"""The gateway's own cookies. They go to this host only, scripts cannot read them, and no upstream gets them.
+"""The gateway's own cookies.
 
-Called by the flows and the browser sessions.
+They are sent to this host only, unreadable for scripts, and not forwarded to upstreams.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _OURS = tuple(prefix.decode() for prefix in OUR_COOKIES)
 
 
 class Cookie:
-    """One cookie. Without TLS, which is allowed on loopback only, browsers refuse the ``__Host-`` prefix."""
+    """One cookie. Without TLS, which is allowed on loopback only, browsers reject the ``__Host-`` prefix."""
 
     def __init__(self, name: str, *, secure: bool) -> None:
         # Browsers accept a cookie with this prefix only from this host over TLS, and send it nowhere else.
         self.name = f"__Host-ostiary-{name}" if secure else f"ostiary-{name}"
-        # Lax: a browser that returns from an identity system must send it; a form of another site must not.
+        # Lax: a browser that returns from an IdP must send it; a form of another site must not.
         self._attributes = f"Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
 
     def of(self, request: LoginRequest) -> str:
-        """Its value; empty if there is none, or more than one, because somebody else may have set one of them."""
+        """Return its value; empty if it is absent or ambiguous, because another site may have set one of several."""
         values = [value for name, value in _cookies(request) if name == self.name]
         return values[0] if len(values) == 1 else ""
 
     def occurrences(self, request: LoginRequest) -> int:
-        """How often a request has it. More than once: somebody else has set one, perhaps for a whole domain."""
+        """Count its occurrences. More than one means that another site set one, perhaps for a whole domain."""
         return sum(name == self.name for name, _ in _cookies(request))
 
     def set(self, value: str, *, seconds: float) -> tuple[str, str]:
@@ -39,7 +39,7 @@ class Cookie:
 
 
 def without_ours(request: LoginRequest) -> LoginRequest:
-    """*request* as a provider may see it: without our cookies."""
+    """Return *request* as a provider may see it: without our cookies."""
     headers = []
     for name, value in request.headers:
         if name == "cookie":
@@ -56,7 +56,7 @@ def without_cookies(request: LoginRequest) -> LoginRequest:
 
 
 def _cookies(request: LoginRequest) -> list[tuple[str, str]]:
-    # Not the standard library's reader, which drops all cookies if one of them is odd.
+    # Not http.cookies: it drops all cookies if one of them is malformed.
     parts = [part for name, value in request.headers if name == "cookie" for part in value.split(";")]
     split = [part.strip().partition("=") for part in parts]
     return [(name, value) for name, _, value in split]

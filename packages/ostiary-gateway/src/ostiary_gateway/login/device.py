@@ -1,11 +1,11 @@
-"""Signing in for a machine without a browser: a code is read off there, and approved here.
+"""Device login (RFC 8628): a machine without a browser shows a code, and the user approves it in a browser.
 
-    POST /auth/device -> device code (kept by the machine), user code (shown to the person)
-    the person signs in anywhere, enters the user code, sees who asks from where, and approves or denies
+    POST /auth/device -> device code (stored by the machine), user code (shown to the user)
+    the user signs in anywhere, enters the user code, sees the client and its address, and approves or denies
     POST /auth/device/token with the device code, every two seconds -> not yet | tokens | denied
 
-Called by the routes and the pages (RFC 8628). A user code is short, so it is good for one decision, lives ten minutes,
-and may only be tried by somebody who is signed in, and not often. Knowing a user code grants nothing.
+A user code is short, so it allows one decision, expires after ten minutes, and only signed-in users may try codes, at a
+limited rate. Knowing a user code grants nothing.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ INTERVAL_SECONDS = 2
 LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 CODE_LENGTH = 8
 TRIES_PER_MINUTE = 10.0
-# Two seconds by the clock of the machine may be a little less by ours.
+# Two seconds by the machine's clock may be a little less by ours.
 _POLLS_PER_SECOND = 1 / (INTERVAL_SECONDS * 0.9)
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A machine that waits for somebody's approval, as the person is shown it."""
+    """A machine that waits for approval, as shown to the user."""
 
     user_code: str
     client: str
     address: str
     at: datetime
-    # The ticket of a step-up, if it is for one and not for a session of its own.
+    # The ticket of a step-up, if the machine requests one and not a session of its own.
     step_up: str = field(default="", repr=False)
 
 
 class Pending(Exception):
-    """There are no tokens yet, or never will be: `error` is RFC 8628's code for it."""
+    """No tokens yet, or never: `error` is the code of RFC 8628."""
 
     def __init__(self, error: str) -> None:
         super().__init__(error)
@@ -63,7 +63,7 @@ class Pending(Exception):
 
     @property
     def is_routine(self) -> bool:
-        """Whether the device only has to wait: it asks every few seconds, and nothing is wrong."""
+        """Whether the device only has to keep polling. This is not an error."""
         return self.error in ("authorization_pending", "slow_down")
 
 
@@ -117,7 +117,7 @@ class Devices:
         raise ProviderError("no code could be generated", cause="all generated codes are in use")
 
     async def poll(self, request: LoginRequest) -> Issued | Session:
-        """The tokens, or the session that was stepped up; raises `Pending` if there are none, now or ever."""
+        """Return the tokens, or the session that was stepped up. Raises `Pending` if there are none, now or ever."""
         device_code = form_field(request, "device_code")
         if device_code is None or await self._devices.find(device_code) is None:
             raise Pending("expired_token")
@@ -133,12 +133,12 @@ class Devices:
             raise Pending("access_denied")
         return issued
 
-    # --- the person ---
+    # --- the user ---
 
     async def wait(self, request: LoginRequest, session: Session) -> float:
-        """Count one more attempt at a code and return zero, or return how many seconds to wait.
+        """Count one attempt at a code. Return zero, or the number of seconds to wait.
 
-        Exact, also between replicas: whoever guesses codes must not gain anything by going from one to the other.
+        The count is exact across replicas, so an attacker gains nothing by alternating between them.
         """
         keys = (f"user {session.user.username}", f"address {network(request.remote_address)}")
         return max([await self._tries.take_exactly(key) for key in keys])
@@ -148,13 +148,13 @@ class Devices:
         return None if record is None else _request_of(user_code, record)
 
     async def ticket(self, device: DeviceRequest) -> Ticket | None:
-        """The step-up that *device* asks for; None if it has expired, or it asks for a session."""
+        """Return the step-up that *device* requests; None if it has expired, or the device requests a session."""
         return await self._grants.ticket(device.step_up) if device.step_up else None
 
     async def decide(self, user_code: str, signed: SignedIn | None) -> DeviceRequest | None:
-        """Approve as *signed*, or deny with None. None if there is nothing to decide any more.
+        """Approve as *signed*, or deny with None. Return None if there is nothing to decide any more.
 
-        Raises `LoginRefused` if *signed* is not who a step-up is for.
+        Raises `LoginRefused` if a step-up is for another user than *signed*.
         """
         record = await self._requests.take(user_code)
         if record is None:
@@ -166,7 +166,7 @@ class Devices:
             try:
                 grant = await self._grants.make(signed, client=client, at=now, step_up=ticket)
             except LoginRefused:
-                # The machine must not wait for it any longer.
+                # Release the waiting machine.
                 await self._decisions.put(record["device"], {"grant": None})
                 raise
         await self._decisions.put(record["device"], {"grant": grant})
@@ -179,7 +179,7 @@ def _request_of(user_code: str, record: Value) -> DeviceRequest:
 
 
 def normal_code(text: str) -> str:
-    """A user code as somebody typed it: case, dashes and spaces do not matter. Empty if it cannot be one."""
+    """Normalize a user code as typed: case, dashes and spaces do not matter. Return "" if it cannot be one."""
     code = "".join(char for char in text.upper() if char not in " -\u2010\u2011\u2012\u2013\u2014\u00a0\t")
     return code if len(code) == CODE_LENGTH and set(code) <= set(LETTERS) else ""
 

@@ -1,7 +1,4 @@
-"""Reports what happens at ``/auth``, and turns failures into answers that say no more than the person may know.
-
-Called by the sign-in routes. `ostiary_gateway.audit.sign_ins` records the events.
-"""
+"""Audit events of ``/auth``, and error responses without confidential detail."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ LONGEST_NAME = 100
 
 
 def failure_answer(error: Exception) -> LoginAnswer:
-    """The answer where nobody could be asked, or a provider broke its contract."""
+    """Return the response to an outage or a contract violation of a provider."""
     known_outage = isinstance(error, (ProviderError, OSError)) and not isinstance(error, ContractBroken)
     reported = error.reported if isinstance(error, ProviderError) else ""
     return answers.outage(503 if known_outage else 500, reported)
 
 
 class LoginEvents:
-    """Emits an event for what happens. Where something went wrong, also chooses the answer."""
+    """Emit an event for each outcome, and choose the response to failures."""
 
     def __init__(self, on_event: OnEvent) -> None:
         self._on_event = on_event
@@ -48,7 +45,7 @@ class LoginEvents:
         )
 
     def record_logout(self, request: LoginRequest, *, provider: str, username: str, sessions: int, status: int) -> None:
-        """An identity system has ended a sign-in, and so many sessions of this user ended with it."""
+        """Record that an IdP ended a sign-in, and how many sessions of this user ended with it."""
         ended = f"{sessions} session{'' if sessions == 1 else 's'} ended"
         reason = f"logout by the identity system: {ended}"
         self._emit(LoginEventKind.ENDED, request, status, provider=provider, username=username, reason=reason)
@@ -56,20 +53,20 @@ class LoginEvents:
     def record_refusal(
         self, error: OstiaryError, request: LoginRequest, answer: LoginAnswer, provider: str = ""
     ) -> LoginAnswer:
-        """Records it, and returns *answer*, which is what the person gets."""
+        """Record a denial. Return *answer*, which is sent to the client."""
         return self._record(LoginEventKind.REFUSED, request, provider, error, answer)
 
     def record_failure(
         self, error: Exception, request: LoginRequest, provider: str = "", *, instead: LoginAnswer | None = None
     ) -> LoginAnswer:
-        """A provider could not be asked, or broke its contract. *instead* replaces the usual answer."""
+        """Record an outage or a contract violation of a provider. *instead* replaces the default response."""
         kind = LoginEventKind.CONTRACT_BROKEN if isinstance(error, ContractBroken) else LoginEventKind.OUTAGE
         return self._record(kind, request, provider, error, instead or failure_answer(error))
 
     def record_answer(self, request: LoginRequest, answer: LoginAnswer, *, visitor: str = "") -> LoginAnswer:
-        """Records an error that is not recorded yet. Called last, for every answer.
+        """Record an error that is not recorded yet. Called last, for every response.
 
-        So every request id that a person is shown can be found by the operator.
+        This way the operator can find every request id that is shown to a user.
         """
         if answer.recorded or answer.routine or answer.status < 400:
             return answer
@@ -85,7 +82,7 @@ class LoginEvents:
         return replace(answer, recorded=True)
 
     def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
-        """A request that could not even be read."""
+        """Record a request that could not be parsed."""
         self._emit(LoginEventKind.REFUSED, request, status, reason=reason)
 
     def _record(
@@ -107,7 +104,7 @@ class LoginEvents:
         session: str = "",
         reason: str = "",
     ) -> None:
-        # People may type their password into the wrong field: what looks like a secret is removed.
+        # Users type passwords into the wrong field: redact what looks like a secret.
         claimed = "" if username else redact(claimed_name(request)[:LONGEST_NAME])
         self._on_event(
             LoginEvent(

@@ -1,7 +1,6 @@
-"""Which groups a token attests: the relevant ones only, from every group provider that knows this user.
+"""The groups that a token attests: the relevant ones only, from every group provider that serves this user.
 
-Called by `providers` right after identity is known, and again at each renewal. Any error here ends the sign-in: a
-token must not silently lack groups.
+An error of any provider ends the sign-in or session refresh: a token must not silently lack groups.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from ostiary_gateway.interfaces.group import ChecksUsers, KeepsGroups, Membershi
 from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 
 RelevantGroups = Callable[[], Awaitable[AbstractSet[str]]]
-# Names that Kubernetes itself gives out. No provider may attest them: system:masters passes every rule there.
+# Names reserved for Kubernetes. No provider may attest them: system:masters passes every authorization rule.
 SYSTEM = "system:"
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderUser:
-    """A user whom an identity provider identified: with its own name (`own`), and with the name in tokens (`user`)."""
+    """A user whom an identity provider identified, with the provider's name (`own`) and the name in tokens (`user`)."""
 
     identity: str
     own: UserInfo
@@ -35,7 +34,7 @@ class ProviderUser:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """The group provider at `position` wants the browser elsewhere; `memberships` are those known before it."""
+    """The group provider at `position` redirects the browser. `memberships` are those of the providers before it."""
 
     redirect: Redirect
     position: int
@@ -43,7 +42,7 @@ class Away:
 
 
 class ContractBroken(ProviderError):
-    """A provider's answer breaks the contract. The operator must learn of it."""
+    """A provider result that breaks the contract. It is reported to the operator."""
 
 
 class GroupChecks:
@@ -61,10 +60,10 @@ class GroupChecks:
         returning: bool = False,
         before: Sequence[tuple[str, str]] | None = None,
     ) -> tuple[Membership, ...] | Away:
-        """The memberships, from the provider at *position* on; with *returning*, that one gets its second request.
+        """Return the memberships from the provider at *position* on. *returning*: that provider completes its redirect.
 
-        At a renewal *before* are the groups that the session has, each with how it is known; None where the identity
-        provider has just told everything anew, as at a sign-in.
+        At a session refresh *before* are the groups of the session with their sources. It is None at a sign-in, and if
+        the identity provider has just returned the complete user.
         """
         relevant = _checked_relevant(await self._relevant_groups())
         for index in range(position, len(self._groups)):
@@ -91,7 +90,7 @@ class GroupChecks:
 
 
 def attest(user: UserInfo, memberships: Sequence[Membership]) -> tuple[UserInfo, tuple[tuple[str, str], ...]]:
-    """The user with its groups, each once, and how each is known."""
+    """Return the user with its groups, without duplicates, and the source of each."""
     sources: dict[str, str] = {}
     for membership in memberships:
         sources.setdefault(membership.group, membership.source)
@@ -105,7 +104,7 @@ def _checked_relevant(relevant: object) -> frozenset[str]:
 
 
 def _relevant_to(provider: Groups, relevant: AbstractSet[str]) -> frozenset[str]:
-    """The relevant groups as this provider calls them: without its prefix."""
+    """Return the relevant groups under this provider's own names, without its prefix."""
     prefix = provider.prefix
     return frozenset(group[len(prefix) :] for group in relevant if group.startswith(prefix) and group != prefix)
 
@@ -114,7 +113,7 @@ def _checked_memberships(provider: Groups, wanted_groups: AbstractSet[str], answ
     if not isinstance(answer, (tuple, list)) or not all(isinstance(item, Membership) for item in answer):
         cause = f"it answered with {type(answer).__name__} instead of memberships"
         raise ContractBroken(f'the group provider "{provider.name}" breaks its contract', cause=cause)
-    # Groups that were not asked for are dropped: nobody has checked what they would allow.
+    # Drop groups that were not requested: no policy check has covered what they would allow.
     return tuple(
         Membership(provider.prefix + item.group, _source(provider, item))
         for item in answer
@@ -123,7 +122,7 @@ def _checked_memberships(provider: Groups, wanted_groups: AbstractSet[str], answ
 
 
 def _memberships_before(provider: Groups, before: Sequence[tuple[str, str]]) -> tuple[Membership, ...]:
-    """The session's groups that this provider attested, in its own words: the reverse of `_checked_memberships`."""
+    """Return the session's groups from this provider under its own names: the reverse of `_checked_memberships`."""
     rows = ((group, *source.partition(": ")) for group, source in before)
     return tuple(
         Membership(group[len(provider.prefix) :], source)

@@ -1,7 +1,4 @@
-"""Between the connection code and the sign-in routes: reads a request to ``/auth``, and sends the answer.
-
-Called by the engine for every request to ``/auth`` and below, which needs no token of ours.
-"""
+"""Adapter between the HTTP server and the sign-in routes: parses requests to ``/auth`` and sends the responses."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ from ostiary_gateway.proxy.responses import send_status
 from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
 
 LARGEST_FORM = 64 * 1024
-# In seconds: whoever has not made room for the next piece of a stream by then is cut.
+# Timeout in seconds: a client that has not read enough of a stream by then is disconnected.
 SLOWEST_READ = 10.0
 _FORM = "application/x-www-form-urlencoded"
 _STRICT_TRANSPORT = (b"Strict-Transport-Security", b"max-age=31536000")
 
 
 class LoginHandler:
-    """``/auth`` and below."""
+    """Serve ``/auth`` and everything below it. No token is required."""
 
     def __init__(self, login: Login, trusted_proxies: Sequence[Network] = ()) -> None:
         self._login = login
@@ -62,7 +59,7 @@ class LoginHandler:
             if name.lower() != "content-length"
         ]
         headers = [(b"Audit-Id", ctx.audit_id.encode()), *headers, *_transport_security(ctx)]
-        # Before a stream: how long somebody watches is no measure of how quick we are.
+        # Report before streaming: the duration of a stream says nothing about our latency.
         served(answer.status)
         if answer.stream is None:
             exchange.respond(answer.status, headers, answer.body)
@@ -104,21 +101,21 @@ class LoginHandler:
         )
 
     def _client(self, ctx: RequestContext) -> str:
-        """The client's address, as far as trusted proxies vouch for it. Failed attempts are counted by it."""
+        """Return the client's address as far as trusted proxies vouch for it. Failed attempts are counted by it."""
         forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
         remote = ctx.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
 
 def _own_certificate(ctx: RequestContext) -> bytes | None:
-    """What our listener showed on this connection. Another one may be in its file by now."""
+    """Return the listener's certificate on this connection. Its file may contain a newer one by now."""
     tls = ctx.exchange.connection.transport.get_extra_info("ssl_object")
     context = getattr(tls, "context", None)
     return context.certificate if isinstance(context, ListenerContext) else None
 
 
 async def send_stream(exchange: Exchange, code: int, headers: Headers, stream: BodyStream) -> None:
-    """Send a body piece by piece. Whoever does not read it is cut; it ends when the gateway stops."""
+    """Stream a body. Disconnects a client that does not read; ends when the gateway shuts down."""
     answer = StreamedAnswer(exchange)
     answer.begin(code, headers)
     if exchange.request.method == b"HEAD":
@@ -135,7 +132,7 @@ async def send_stream(exchange: Exchange, code: int, headers: Headers, stream: B
 
 
 def _transport_security(ctx: RequestContext) -> list[tuple[bytes, bytes]]:
-    """HSTS where we serve TLS; not on loopback, where other servers without TLS share the host name."""
+    """Return HSTS if this connection uses TLS, but not on loopback, where servers without TLS share the host name."""
     exchange = ctx.exchange
     if exchange.connection.transport.get_extra_info("ssl_object") is None:
         return []

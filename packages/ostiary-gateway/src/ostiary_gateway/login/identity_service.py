@@ -1,13 +1,12 @@
-"""Asking the providers: who is it, which groups, and is that still so.
+"""Calls to the identity and group providers during sign-in and session refresh.
 
     visit             handle_client           -> a user | elsewhere | a challenge
     finish_identity   handle_provider         -> a user | elsewhere
     finish_groups     groups_from_provider    -> a user | elsewhere
     a user            -> groups, the relevant ones only    -> `SignedIn` | elsewhere
-    recheck           at a renewal: is all that still so
+    recheck           at a session refresh: does all of this still hold
 
-Called by the sign-in routes and at renewals. An answer that breaks the contract is an error of the provider, and nobody
-is signed in by it.
+A result that breaks the provider contract counts as an error of the provider and signs no user in.
 """
 
 from __future__ import annotations
@@ -72,10 +71,11 @@ _ENDED = "this session has expired or was revoked: sign in again"
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Identity and groups are known. Only now may there be a token.
+    """A completed sign-in: identity and groups are verified, so a token may be issued.
 
-    `sequence` is the number of the last revocation before anybody was asked: what was revoked since then stays so.
-    `www_authenticate` goes with the answer: the proof of who we are, where the client has asked for one.
+    `sequence` is the number of the last revocation before the provider was queried: a later revocation also ends this
+    sign-in. `www_authenticate` is sent with the response: it proves the gateway's identity to a client that requested
+    mutual authentication.
     """
 
     provider: str
@@ -86,7 +86,7 @@ class SignedIn:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The browser goes to `url`, with `form` if there is one, and `flow` is to be remembered until it returns."""
+    """A redirect to `url`, by POST with `form` if it is set. `flow` is stored until the browser returns."""
 
     url: str
     flow: Flow
@@ -143,7 +143,7 @@ class IdentityService:
         remembered = flow.remember if flow is not None and begun_here else ()
         required = _required(flow.goal) if flow is not None and begun_here else None
         shown_request = replace(self._prepare(provider, request), remembered=remembered, required=required)
-        # The provider sees every return, even one that this browser did not begin.
+        # The provider sees every return, even one that this browser did not start.
         answer: object = await self._ask(provider, provider.instance.handle_provider(shown_request))
         identified = identity_of(provider, answer)
         if flow is None or not begun_here:
@@ -154,7 +154,7 @@ class IdentityService:
         return await self._ask_groups(provider, identified, shown_request, flow.goal)
 
     async def _use_up(self, provider: Identity, identified: Identified, username: str) -> None:
-        """Raises `LoginRefused` if what proves this identity is good for one sign-in, and was used."""
+        """Mark a single-use proof as used. Raises `LoginRefused` if it was used before."""
         if identified.once_until is None:
             return
         until, token_id = identified.once_until, identified.token_id
@@ -169,7 +169,7 @@ class IdentityService:
             )
 
     async def metadata(self, provider: Identity, publishing: PublishesMetadata) -> PublishedDocument:
-        """What *provider* publishes about itself."""
+        """Return the document that *provider* publishes about itself."""
         request = LoginRequest("GET", "", callback_url=self._callback(provider, groups=False))
         document: object = await self._ask(provider, publishing.publish_metadata(request))
         if not isinstance(document, PublishedDocument) or not isinstance(document.content, bytes):
@@ -195,14 +195,14 @@ class IdentityService:
     async def verify(
         self, provider: Identity, verifying: VerifiesTokens, token: Secret, request: LoginRequest
     ) -> tuple[SignedIn, VerifiedToken]:
-        """Who presents *token*, which their platform has issued; *verifying* is the provider's ability.
+        """Return the user who presents *token*, issued by a platform. *verifying* is the provider's token verification.
 
-        Raises `LoginRefused` if it is not accepted.
+        Raises `LoginRefused` if the token is not accepted.
         """
         verified: object = await self._ask(provider, verifying.verify_token(token))
         if not isinstance(verified, VerifiedToken):
             raise contract_broken(provider, f"it answered with {type(verified).__name__}, instead of a verified token")
-        # The group providers do not see the token.
+        # Do not pass the token to the group providers.
         headers = tuple(header for header in request.headers if header[0] not in ("authorization", "cookie"))
         shown_request = replace(request, form=(), headers=headers, callback_url=self._callback(provider, groups=True))
         identified = IdentifiedUser(user_of(provider, verified.user))
@@ -213,9 +213,11 @@ class IdentityService:
         return outcome, verified
 
     async def recheck(self, session: Session, request: LoginRequest, kept: Secret | None = None) -> Attested:
-        """Who the session's user is today. Raises `LoginRefused` if nobody any more.
+        """Return what the providers attest now for the session's user.
 
-        *kept* is what the identity provider keeps for this session.
+        Raises `LoginRefused` if the user may not continue.
+
+        *kept* is the state that the identity provider stored for this session.
         """
         with _about(session.user.username):
             return await self._recheck(session, request, kept)
@@ -236,7 +238,7 @@ class IdentityService:
         elif revalidating is not None:
             own = user_of(provider, await self._ask(provider, revalidating.revalidate(own)))
         provider_user = provider_user_of(provider, own, self._prefixes)
-        # The providers do not see the token. After `ask_again` the request looks as at a sign-in.
+        # Do not pass the token to the providers. After `ask_again` the request looks like one of a sign-in.
         headers = tuple(header for header in request.headers if header[0] != "authorization")
         path = request.path if before is not None else "/auth"
         shown_request = without_ours(replace(request, path=path, form=(), headers=headers))
@@ -244,13 +246,13 @@ class IdentityService:
         if isinstance(memberships, Away):
             raise LoginRefused(_ENDED, cause="groups cannot be looked up without an interactive sign-in")
         attested = _with_groups(provider_user, memberships, refreshed)
-        # A refresh is no sign-in: what the person has proved last is still what they have proved.
+        # A refresh is not a sign-in: the authentication context of the last sign-in still applies.
         return replace(attested, user=with_latest_context(attested.user, session.user))
 
     async def _ask_again(
         self, instance: AsksAgain, provider: Identity, session: Session, own: UserInfo, kept: Secret
     ) -> tuple[UserInfo, Secret | None]:
-        # Two workers must not use one refresh token: the issuer would take the second use for theft.
+        # Two workers must not use one refresh token: the issuer would treat the second use as theft.
         if not await self._asking.put(session.id, {}):
             summary = "this session is being refreshed: try again in a moment"
             raise LoginRefused(summary, cause="another program with the same session is refreshing it", retry_after=1.0)
@@ -266,7 +268,8 @@ class IdentityService:
         self, provider: Identity, identified: IdentifiedUser, request: LoginRequest, goal: ReturnTo
     ) -> Outcome:
         provider_user = provider_user_of(provider, identified.user, self._prefixes)
-        # Groups return to a path of their own, and do not see what the identity provider asked to remember.
+        # Group providers have their own callback path, and do not see what the identity provider stored in the
+        # transaction.
         request = replace(request, callback_url=self._callback(provider, groups=True), remembered=())
         return await self._complete(provider_user, request, goal, identified)
 
@@ -286,22 +289,25 @@ class IdentityService:
     ) -> Outcome:
         outcome = _outcome_of(provider_user, result, goal, identified)
         if isinstance(outcome, SignedIn):
-            # Whatever the provider was asked for, what its identity system says counts.
+            # The IdP's statement counts, whatever the provider requested.
             check_required(outcome.attested.user, _required(goal), self._now())
         return outcome
 
     def _prepare(self, provider: Identity, request: LoginRequest, *, groups: bool = False) -> LoginRequest:
-        """*request* as a provider may see it, with the URL that the browser comes back to."""
+        """Return *request* as a provider may see it, with the callback URL."""
         unnamed = "/auth/groups/provider" if groups else "/auth/provider"
         url = self._callback(provider, groups=groups)
         if request.path == unnamed:
-            # A sign-in that began with this redirect URI; the issuer expects the same one with the code (RFC 6749,
-            # 4.1.3). The routes accept it only where there is a single provider that it can belong to.
+            # The sign-in started with this redirect URI, and the issuer expects the same one with the code (RFC 6749,
+            # section 4.1.3). The routes accept it only if it can belong to a single provider.
             url = f"{self._external_url}{unnamed}"
         return replace(without_ours(request), callback_url=url)
 
     def _callback(self, provider: Identity, *, groups: bool) -> str:
-        """Where the browser returns to. It has the provider's name, so that it stays when another one is added."""
+        """Return the callback URL.
+
+        It contains the provider's name, so it stays valid when another provider is added.
+        """
         return redirect_uri(self._external_url, provider, groups=groups)
 
     async def _ask(self, provider: Identity, asking: Awaitable[T]) -> T:
@@ -316,12 +322,12 @@ class IdentityService:
 
 
 def redirect_uri(external_url: str, provider: Identity, *, groups: bool = False) -> str:
-    """What is registered at an issuer: where it sends browsers back to."""
+    """Return the redirect URI to register at the issuer."""
     return f"{external_url.rstrip('/')}/auth/{provider.name}{'/groups' if groups else ''}/provider"
 
 
 def for_people(identity: Mapping[str, Identity]) -> dict[str, Identity]:
-    """The providers that people can sign in with: not those for programs alone."""
+    """Return the providers that users can sign in with, without those for workloads only."""
     kinds = {name: ability(each.instance, TellsSignIn) for name, each in identity.items()}
     return {
         name: each
@@ -331,7 +337,7 @@ def for_people(identity: Mapping[str, Identity]) -> dict[str, Identity]:
 
 
 def returns_by_post(provider: Identity) -> bool:
-    """Whether browsers come back to *provider* with a form of the identity system's page."""
+    """Report whether the IdP returns the browser to *provider* with a form (POST)."""
     return has_trait(provider.instance, ReturnsByPost)
 
 
@@ -341,7 +347,7 @@ def _required(goal: ReturnTo) -> RequiredAuthentication | None:
 
 @contextmanager
 def _about(username: str) -> Iterator[None]:
-    """Errors raised inside name this user in the operator's log."""
+    """Attach *username* to errors raised inside, for the operator's log."""
     try:
         yield
     except OstiaryError as error:
@@ -375,7 +381,10 @@ def _outcome_of(
 
 
 def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership], kept: Secret | None) -> Attested:
-    """What a token may attest. Names that no header can carry are refused now, while the person can be told."""
+    """Return what a token may attest.
+
+    Names that no header can carry are denied here, while the user can still see the reason.
+    """
     user, sources = attest(provider_user.user, (*account_groups(provider_user), *memberships))
     extra, headers = (value for _, values in user.extra for value in values), HeaderNames()
     for name in (user.username, *filter(None, (user.uid,)), *user.groups, *extra):
@@ -390,7 +399,7 @@ def _with_groups(provider_user: ProviderUser, memberships: Sequence[Membership],
 
 
 def _elsewhere(away: Redirect | PostedForm, flow: Flow) -> Elsewhere:
-    """Checks a redirect: it must lead to a web page. The state that must come back is in it, its URL or its form."""
+    """Check that a redirect leads to a web page, and read the state that must come back from its URL or form."""
     checked_url(away.url, flow.identity)
     remember = checked_pairs(away.remember, flow.identity)
     name: object = away.state_name

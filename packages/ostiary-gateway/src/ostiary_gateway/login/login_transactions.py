@@ -1,8 +1,8 @@
-"""Logins that are under way: somebody was sent to another page, or has a form to fill in, and is expected back.
+"""Login transactions: sign-ins in progress, whose browser is at another page or filling in a form, and will return.
 
-Called by the sign-in routes. A flow is found by a random text in a cookie, so that only the browser that began it can
-finish it. It is good for one return and ends after ten minutes. Where the person goes in the end is stored in the flow,
-on the server; no address is ever taken from a request.
+A random secret in a cookie identifies the transaction, so that only the browser that started it can finish it. It can
+be finished once and expires after ten minutes. The return target is stored in the transaction on the server; no URL is
+taken from a request.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ostiary_gateway.login.records import Records, Value
 from ostiary_gateway.login.required import required_from_json, required_json
 
 LIFETIME = timedelta(minutes=10)
-# A browser follows the redirect at once.
+# The browser follows the redirect immediately.
 PARKED_LIFETIME = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class CliReturnTo:
-    """A command line on the person's machine waits at `port` for a code, and can prove that it asked for it.
+    """A command line on the user's machine listens on `port` for a code. It can prove that it requested the code.
 
-    `step_up` is the ticket of a step-up (`login.step_up`): the person has a session, which must prove more.
+    `step_up` is the ticket of a step-up (`login.step_up`): the user has a session, which needs stronger authentication.
     """
 
     challenge: str
@@ -45,7 +45,7 @@ class CliReturnTo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReturnTo:
-    """The person came to approve a device, and signs in first."""
+    """The user is approving a device, and signs in first."""
 
     user_code: str
     required: RequiredAuthentication | None = None
@@ -53,7 +53,7 @@ class DeviceReturnTo:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReturnTo:
-    """The person opened a web application. `request` is the id of what it was for: see `login.applications`."""
+    """The user opened a web application. `request` is the id of the stored target (`login.web_apps`)."""
 
     request: str
     application: str
@@ -67,14 +67,14 @@ ReturnTo = CliReturnTo | DeviceReturnTo | ApplicationReturnTo | None
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where a login stands.
+    """State of one login.
 
-    `identity` is the identity provider's name, empty as long as none is chosen or it has a form to be filled in here.
-    `state` is the parameter that the redirect carried, under the name `state_name`: the same must come back, or else
-    somebody could finish a login of his own in another person's browser. `remember` belongs to the provider. `user` is
-    known once groups are being asked for: by then the group providers before `position` have answered with
-    `memberships`, and `kept`, `origins`, `sign_out_hint` and `until` are what the identity provider gave for the
-    session. `sequence` is the number of the last revocation when the login began.
+    `identity` is the identity provider's name, empty while none is chosen or its password form is shown. `state` is the
+    parameter that the redirect carried, under the name `state_name`. The return must carry the same value, or an
+    attacker could finish their own login in another user's browser. `remember` belongs to the provider. `user` is set
+    while groups are being looked up: the group providers before `position` have returned `memberships`, and `kept`,
+    `origins`, `sign_out_hint` and `until` are what the identity provider returned for the session. `sequence` is the
+    number of the last revocation when the login started.
     """
 
     identity: str = ""
@@ -98,13 +98,13 @@ class LoginTransactions:
         self._cookie = Cookie("login", secure=secure)
 
     async def begin(self, flow: Flow) -> tuple[str, str]:
-        """Remember *flow*; returns the header that makes the browser remember it too."""
+        """Store *flow*. Return the Set-Cookie header that ties it to the browser."""
         key = secrets.token_urlsafe(32)
         await self._records.put(key, _to_json(flow))
         return self._cookie.set(key, seconds=LIFETIME.total_seconds())
 
     async def finish(self, request: LoginRequest) -> Flow | None:
-        """The flow that this browser began, and its end. None if there is none, or if another state comes back."""
+        """Remove and return the transaction of this browser. None if there is none or the state does not match."""
         flow = await self._take(request)
         if flow is None or not flow.identity:
             return None
@@ -112,14 +112,14 @@ class LoginTransactions:
         return flow if flow.state is None or returned == [flow.state] else None
 
     async def goal(self, request: LoginRequest) -> ReturnTo:
-        """What this browser wants to sign in for, while the person is still choosing a provider."""
+        """Return what this browser signs in for while the user is still choosing a provider."""
         key = self._cookie.of(request)
         value = await self._records.find(key) if key else None
         flow = None if value is None else _from_json(value)
         return flow.goal if flow is not None and not flow.identity else None
 
     async def take_goal(self, request: LoginRequest) -> ReturnTo:
-        """The same, and the flow ends."""
+        """Like `goal`, but end the transaction."""
         flow = await self._take(request)
         return flow.goal if flow is not None and not flow.identity else None
 
@@ -133,11 +133,11 @@ class LoginTransactions:
 
 
 class PendingCallbacks:
-    """Forms with which an identity system sends a browser back, until the browser comes again with its own cookies.
+    """Forms with which an IdP returns a browser, stored until the browser returns with its own cookies.
 
-    A form of another site comes without them (SameSite=Lax), so nobody can tell yet whose login it is. The browser is
-    sent on to the same path with a ticket, which is good once. A ticket is no proof of anything: whoever follows a link
-    with somebody else's has a form there that does not fit the login of their own browser.
+    A form of another site is sent without them (SameSite=Lax), so the gateway cannot yet find its login transaction.
+    The browser is redirected to the same path with a single-use ticket. A ticket proves nothing: a browser that follows
+    a link with another user's ticket presents a form that does not match its own transaction.
     """
 
     TICKET = "ostiary_return"
@@ -146,13 +146,13 @@ class PendingCallbacks:
         self._records = Records(store, "parked return", PARKED_LIFETIME, clock=clock)
 
     async def park(self, request: LoginRequest) -> str:
-        """Keep the form of *request*; returns where the browser has to go."""
+        """Store the form of *request*. Return the URL to redirect the browser to."""
         ticket = secrets.token_urlsafe(32)
         await self._records.put(ticket, {"path": request.path, "query": request.query, "form": request.form})
         return f"{request.path}?{self.TICKET}={ticket}"
 
     async def claim(self, request: LoginRequest) -> LoginRequest:
-        """*request* as the identity system sent it, if it has a good ticket; else as it is."""
+        """Return *request* as the IdP sent it if it has a valid ticket, and unchanged otherwise."""
         tickets = [value for name, value in request.query if name == self.TICKET]
         value = await self._records.take(tickets[0]) if len(tickets) == 1 else None
         if value is None or value["path"] != request.path:
@@ -161,7 +161,7 @@ class PendingCallbacks:
 
 
 def state_of(url: str, name: str = "state") -> str | None:
-    """The parameter of a redirect that must come back, if it has one."""
+    """Return the parameter of a redirect that must come back, if it has one."""
     values = parse_qs(urlsplit(url).query, keep_blank_values=True).get(name)
     return values[0] if values else None
 

@@ -1,7 +1,4 @@
-"""What a person has granted to a program, as a record, until it is fetched: a session of its own, or a step-up.
-
-Called by the command line's codes and the device codes.
-"""
+"""Grants of a user to a client, stored until the client fetches them: a session of its own, or a step-up."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ class Grants:
         self._step_ups = step_ups
 
     async def make(self, signed: SignedIn, *, client: str, at: datetime, step_up: str = "") -> dict[str, object]:
-        """What *signed* grants. With the ticket *step_up* it is for that session only, and begins none."""
+        """Return a grant of *signed*. With the ticket *step_up* it applies to that session only and starts none."""
         attested = signed.attested
         granted = {"user": user_json(attested.user), "sources": attested.sources, "provider": signed.provider}
         if step_up:
@@ -39,11 +36,11 @@ class Grants:
         return {**granted, **secret, **began, **ends, "origins": attested.origins}
 
     async def ticket(self, step_up: str) -> Ticket | None:
-        """What the person reads before they grant a step-up; None if it has expired."""
+        """Return what the user reads before they grant a step-up; None if it has expired."""
         return await self._step_ups.tickets.find(step_up)
 
     async def redeem(self, grant: Value) -> Issued | Session | None:
-        """The tokens, or the session that was stepped up; None if what was granted has been revoked since then."""
+        """Return the tokens, or the session that was stepped up; None if the grant has been revoked since."""
         secret = Secret(grant["kept"]) if "kept" in grant else None
         user, sources = user_from_json(grant["user"]), pairs(grant["sources"])
         attested = Attested(user, sources, secret, tuple(grant.get("origins", ())))

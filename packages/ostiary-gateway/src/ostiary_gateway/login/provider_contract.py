@@ -1,7 +1,7 @@
-"""What a provider answered, checked: whatever breaks the contract is told to the operator, and lets nobody in. Pure.
+"""Validation of provider results. Violations of the contract are reported to the operator and sign no user in.
 
-Called by `providers`. Names that begin with ``system:`` are Kubernetes' own, and refused here whoever gives them. Only
-a provider that is bound to the cluster behind the gateway names that cluster's service accounts.
+Names that begin with ``system:`` are reserved for Kubernetes, and denied for every provider. Only a provider that is
+bound to the cluster behind the gateway may name that cluster's service accounts. No side effects.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ def _is_pair(item: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedUser:
-    """The user whom a provider has identified, what it keeps for the session, and where the sign-in came from.
+    """The user that a provider identified, the state it stores for the session, and the origin of the sign-in.
 
-    `sequence` is the number of the last revocation when the sign-in began: a logout that comes meanwhile refuses it.
-    `until` is when the identity system ends the sign-in, if it says so. `www_authenticate` goes with the answer to the
-    client.
+    `sequence` is the number of the last revocation when the sign-in started: a logout in the meantime ends it. `until`
+    is when the IdP ends the sign-in, if it says so. `www_authenticate` is sent with the response to the client.
     """
 
     user: UserInfo
@@ -73,7 +72,7 @@ def identity_of(provider: Identity, answer: object) -> IdentifiedUser:
 
 
 def user_of(provider: Identity, answer: object) -> UserInfo:
-    """The user that *answer* is. Anything but one complete user breaks the contract."""
+    """Return *answer* as a user. Anything but one complete user breaks the contract."""
     if not isinstance(answer, UserInfo):
         raise contract_broken(provider, f"it answered with {type(answer).__name__}, instead of a user")
     texts = (answer.username, answer.uid, *answer.groups)
@@ -83,10 +82,10 @@ def user_of(provider: Identity, answer: object) -> UserInfo:
 
 
 def provider_user_of(provider: Identity, own: UserInfo, prefixes: Iterable[str]) -> ProviderUser:
-    """The user as *provider* calls it, and by the name in tokens; *prefixes* are those of all identity providers.
+    """Return the user under the provider's own name and under the name in tokens.
 
-    The only place where a username is made. Of several prefixes that it begins with, the longest one tells whose user
-    it names; everybody else who would have that name is refused.
+    The only place that builds a username. *prefixes* are those of all identity providers: a username that begins with
+    several of them belongs to the provider with the longest one, and is denied for the others.
     """
     if service_account(own.username) is not None and _is_bound(provider):
         return ProviderUser(provider.name, own, own)
@@ -104,13 +103,16 @@ def provider_user_of(provider: Identity, own: UserInfo, prefixes: Iterable[str])
 
 
 def _is_bound(provider: Identity) -> bool:
-    """Whether its users may be service accounts of the cluster behind the gateway; `config.rules` checks which."""
+    """Report whether its users may be service accounts of the cluster behind the gateway.
+
+    `config.checks` checks which.
+    """
     binding = ability(provider.instance, BoundToCluster)
     return binding is not None and binding.bound_cluster != ""
 
 
 def checked_url(url: object, provider: str) -> str:
-    """The address that a provider sends a browser to: it must be a web page's."""
+    """Check the URL that a provider redirects a browser to: it must be http or https."""
     try:
         is_text = isinstance(url, str) and url.isascii() and url.isprintable() and " " not in url
         parts = urlsplit(str(url)) if is_text else None
@@ -133,7 +135,10 @@ def contract_broken(provider: Identity, cause: str) -> ContractBroken:
 
 
 def account_groups(provider_user: ProviderUser) -> tuple[Membership, ...]:
-    """The groups that Kubernetes gives to a service account. Only a provider that is bound to a cluster has any."""
+    """Return the groups that Kubernetes gives to a service account.
+
+    Only providers bound to a cluster have such users.
+    """
     account = service_account(provider_user.user.username)
     if account is None:
         return ()

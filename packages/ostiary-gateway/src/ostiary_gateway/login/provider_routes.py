@@ -1,14 +1,14 @@
-"""The paths of the identity providers: a visit, the return from an identity system, and the password form.
+"""Routes of the identity providers: start of a sign-in, return from the IdP, and the password form.
 
     /auth, /auth/<name>                                    handle_client    -> user | redirect | challenge
-    /auth/<name>, with a bearer token                      programs.token_exchange, where the provider verifies tokens
-    /auth/<name>/start                                     the same, for what the browser has chosen before
+    /auth/<name>, with a bearer token                      token_endpoint, if the provider verifies tokens
+    /auth/<name>/start                                     handle_client, for the return target chosen before
     /auth/<name>/provider, /auth/provider                  handle_provider  -> user
-    /auth/<name>/logout                                    sessions.logouts, where the provider takes them
+    /auth/<name>/logout                                    backchannel_logout, if the provider accepts logouts
     /auth/<name>/groups/provider, /auth/groups/provider    groups_from_provider
     /auth/metadata, /auth/<name>/metadata                  publish_metadata -> a document
 
-Called by the routes. `providers` asks the providers, and `outcomes` says what comes of their answers.
+`providers` calls the providers, and `outcomes` builds the responses.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ProviderRoutes:
         self._starts = starts
 
     async def answer(self, visit: Visit, path: list[str]) -> LoginAnswer:
-        """*path* is what follows ``/auth``."""
+        """Respond to a request; *path* is what follows ``/auth``."""
         provider, rest = self._find_provider(path)
         if provider is None:
             return answers.error(404, "page not found")
@@ -93,22 +93,23 @@ class ProviderRoutes:
         return answers.error(404, "page not found")
 
     def accepts_foreign_form(self, path: list[str]) -> bool:
-        """Whether this is where an identity system sends a form to.
+        """Report whether an IdP may POST a form to this path from its own site.
 
-        One with which a browser returns is only parked. One that ends a sign-in is judged by what it says.
+        A form that returns a browser is only stored until the browser comes back. A logout message is verified by its
+        content.
         """
         match path:
-            # With the name always: without it, it is our own page.
+            # Only with the provider's name: ``/auth/logout`` is our own page.
             case [name, "logout"]:
                 return self._logouts.takes(self._identity.get(name))
         provider, rest = self._find_provider(path)
         return provider is not None and rest == ["provider"] and returns_by_post(provider)
 
     def _find_provider(self, path: list[str]) -> tuple[Identity | None, list[str]]:
-        """The provider that *path* names, or the only one; and the rest of the path.
+        """Return the provider that *path* names, or the only one, and the rest of the path.
 
-        With several, a return has to name its provider: if two issuers could share a redirect URI, one of them could
-        obtain the codes of the other (RFC 9700, 4.4).
+        With several providers a return must name its provider: if two issuers could share a redirect URI, one of them
+        could obtain the codes of the other (RFC 9700, section 4.4).
         """
         if path and path[0] in self._identity:
             return self._identity[path[0]], path[1:]
@@ -123,12 +124,12 @@ class ProviderRoutes:
         except Exception as error:
             return self._events.record_failure(error, visit.request, provider.name)
 
-    # --- a sign-in begins ---
+    # --- start of a sign-in ---
 
     async def begin(
         self, visit: Visit, goal: CliReturnTo | DeviceReturnTo | ApplicationReturnTo, name: str | None
     ) -> LoginAnswer:
-        """Sign in for *goal*, with the provider *name*. Without a name, the person chooses if there are several."""
+        """Sign in for *goal* with the provider *name*. Without a name the user chooses if there are several."""
         if name is None and len(self._people) > 1:
             try:
                 return await self._offer(visit, goal)
@@ -136,8 +137,8 @@ class ProviderRoutes:
                 return await self._outcomes.failure(error, visit.request, "", goal)
         provider = self._identity[name] if name else next(iter((self._people or self._identity).values()))
         if isinstance(goal, CliReturnTo) and visit.html and sign_in_kind(provider) is SignIn.NEGOTIATE:
-            # The person does nothing there that another site could not make their browser do. So they sign in first,
-            # and are then asked for consent, as whoever is signed in already.
+            # A Negotiate sign-in needs no action that another site could not trigger in the user's browser. So sign in
+            # first, and then require consent, as for a user who is already signed in.
             answer = await self._visit(_as_provider_visit(visit, provider), provider, None)
             return _leading_back(answer, visit.request)
         return await self._visit(_as_provider_visit(visit, provider), provider, goal)
@@ -151,10 +152,10 @@ class ProviderRoutes:
         return views.choose(self._site, urls, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _start(self, visit: Visit, provider: Identity) -> LoginAnswer:
-        """A visit for the goal that this browser has chosen before.
+        """Start a sign-in for the return target that this browser chose before.
 
-        A link or a form of ours leads here, from a page that says what for. Another site must not take the person past
-        that page: the sign-in itself may need nothing of them.
+        Links and forms of our own pages lead here, and those pages show the target. Another site must not skip them:
+        the sign-in itself may need no action of the user.
         """
         if not comes_from(visit.request, self._site.external_url):
             return answers.error(403, "the request was sent by a page of another site")
@@ -167,13 +168,13 @@ class ProviderRoutes:
         return await self._visit(_as_provider_visit(visit, provider), provider, goal, pending=True)
 
     async def _visit(self, visit: Visit, provider: Identity, goal: ReturnTo, *, pending: bool = False) -> LoginAnswer:
-        """Ask *provider* who is visiting. With *pending* the flow that remembers *goal* exists already."""
+        """Send the request to *provider*. With *pending* the login transaction that stores *goal* exists already."""
         request, typed = visit.request, ""
         if (token := bearer(request)) and self._exchange.accepts(provider):
             if goal is None:
                 return await self._exchange.sign_in(provider, token, request)
-            # A command line or a device would get a session that is renewed, and outlives the token; also for one that
-            # is good once.
+            # A command line or a device would get a session that is refreshed and outlives the token, even a single-use
+            # token.
             refusal = LoginRefused(
                 "a program exchanges its token at /auth/token", cause="it asked for a person's session"
             )
@@ -194,10 +195,10 @@ class ProviderRoutes:
         except Exception as error:
             return await self._outcomes.failure(error, visit.request, provider.name, goal)
 
-    # --- the browser returns ---
+    # --- return of the browser ---
 
     async def _return_by_post(self, visit: Visit, provider: Identity) -> LoginAnswer:
-        """Park the form until the browser comes by itself, with the cookie that says which login it began."""
+        """Store the form until the browser returns with its own cookie, which identifies the login transaction."""
         request = visit.request
         try:
             if request.method == "POST":
@@ -236,14 +237,14 @@ class ProviderRoutes:
         problem: str = "",
         username: str = "",
     ) -> LoginAnswer:
-        """The page that asks for name and password. The flow remembers the goal."""
+        """Return the page with the password form. The login transaction stores the return target."""
         if goal is not None and not pending and (wait := self._starts.wait(visit.request)):
             return answers.too_many(wait)
         headers = [] if goal is None or pending else [await self._flows.begin(Flow(goal=goal))]
         status = 200
         if refusal is not None:
             status = refusal.status
-            # Every 401 has a challenge. One for a password would make the browser ask with a window of its own.
+            # Every 401 has a challenge. A Basic challenge would make the browser open its own password dialog.
             source = refusal if status != 401 else answers.bearer_challenge()
             headers += [header for header in source.headers if header[0] in ("Retry-After", "WWW-Authenticate")]
         return views.password(
@@ -266,17 +267,17 @@ class ProviderRoutes:
                 visit, provider, goal, pending=pending, refusal=answer, problem=problem, username=username
             )
         except Exception as error:
-            # The caller records the refusal all the same.
+            # The caller still records the denial.
             return await self._outcomes.failure(error, visit.request, provider.name, goal)
 
 
 def _as_provider_visit(visit: Visit, provider: Identity) -> Visit:
-    """A provider sees the same path however the browser came to it."""
+    """Rewrite the path to ``/auth/<name>``: a provider sees the same path for every route that leads to it."""
     return replace(visit, request=replace(visit.request, path=f"/auth/{provider.name}", query=()))
 
 
 def _leading_back(answer: LoginAnswer, request: LoginRequest) -> LoginAnswer:
-    """*answer*, but a browser that it signs in comes back to *request*."""
+    """Return *answer*, but redirect a browser that it signs in back to *request*."""
     if answer.status != 303:
         return answer
     headers = tuple(header for header in answer.headers if header[0] != "Location")
@@ -284,10 +285,10 @@ def _leading_back(answer: LoginAnswer, request: LoginRequest) -> LoginAnswer:
 
 
 def _as_basic(request: LoginRequest) -> LoginRequest:
-    """A form with name and password as ``Authorization: Basic``, which is how programs send them."""
+    """Rewrite a form with name and password to ``Authorization: Basic``, which clients without a browser send."""
     username, password = (field(request, name) or "" for name in ("username", "password"))
     headers = tuple(header for header in request.headers if header[0] not in ("authorization", "content-type"))
-    # With a colon in it the name would end there, and be another name.
+    # In Basic credentials a colon would end the name early and turn it into another name.
     pair = f"{username}:{password}" if ":" not in username else ":"
     encoded = base64.b64encode(pair.encode("utf-8", "surrogatepass")).decode()
     return replace(request, method="GET", form=(), headers=(*headers, ("authorization", f"Basic {encoded}")))

@@ -1,10 +1,10 @@
-"""What a login under way remembers, sealed, in a store that any worker can read.
+"""State of logins in progress, sealed, in a store that any worker can read.
 
-    secret (in a cookie, a code, a device)  ->  digest: where the record lies
+    secret (in a cookie, a code, a device)  ->  digest: the key of the record
                                             ->  key: what it is sealed with
 
-Called by the flows, the command line's codes and the device codes. A reader of the store sees neither the secrets nor
-the values: a PKCE verifier or a nonce could be abused as long as its sign-in is under way.
+A reader of the store sees neither the secrets nor the values: a PKCE verifier or a nonce could be abused while its
+sign-in is in progress.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-# What `seal` needs: imported here, so that the first person who signs in does not wait for it.
+# Needed by `seal`. Imported here so that the first sign-in does not wait for it.
 import cryptography.hazmat.primitives.ciphers.aead  # noqa: F401
 
 from ostiary.core.clock import Clock
@@ -29,7 +29,7 @@ Value = Mapping[str, Any]
 
 
 class Records:
-    """Values of one *kind*, each under a secret. A secret of one kind opens nothing of another kind."""
+    """Values of one *kind*, each under a secret. A secret of one kind opens no value of another kind."""
 
     def __init__(self, store: RecordStore, kind: str, lifetime: timedelta, *, clock: Clock) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class Records:
         self._clock = clock
 
     async def put(self, secret: str, value: Value) -> bool:
-        """False if the secret is in use, which never happens with random ones of 256 bits."""
+        """Store *value*. Return False if the secret is in use, which never happens with random ones of 256 bits."""
         sealed = seal(json.dumps(value, separators=(",", ":")).encode(), self._kind, secret)
         try:
             return await self._store.put_record(self._key(secret), sealed, self._clock.now() + self._lifetime)
@@ -50,7 +50,7 @@ class Records:
         return self._open(secret, await self._store.find_record(self._key(secret)))
 
     async def take(self, secret: str) -> Value | None:
-        """The value, once."""
+        """Remove and return the value."""
         return self._open(secret, await self._store.take_record(self._key(secret)))
 
     def _open(self, secret: str, sealed: bytes | None) -> Value | None:
@@ -58,17 +58,17 @@ class Records:
             return None
         plain = unseal(sealed, self._kind, secret)
         try:
-            # None: the record was written by somebody who does not have the secret.
+            # None: the record was written without knowledge of the secret.
             value = None if plain is None else json.loads(plain)
         except ValueError:
             return None
         return value if isinstance(value, dict) else None
 
     def _key(self, secret: str) -> bytes:
-        # A look-up by digest also reveals nothing about other secrets by its timing.
+        # A lookup by digest leaks nothing about other secrets through its timing.
         return derived_key(b"find", self._kind, secret)
 
 
 def record_store(store: TokenStore, clock: Clock) -> RecordStore:
-    """*store*, if it keeps records too; else this worker's memory, and then no other worker can finish its logins."""
+    """Return *store* if it stores records, or memory of this worker: then no other worker can finish its logins."""
     return ability(store, RecordStore) or MemoryRecords(clock=clock)

@@ -1,9 +1,8 @@
-"""Remembers which messages of other systems were used, where each is good once: tokens of platforms, logouts.
+"""Replay cache for single-use messages: platform tokens, proofs of identity, and logouts.
 
-Called by token exchange, by sign-ins with a proof that is good once, and by what takes logouts. They are objects of
-the token store, and not records: of those the store keeps the latest so many, so whoever begins enough logins, or has
-enough tokens of their own, could make a used token good again. If there is no room for one more, it is refused; one
-user has only so much of that room.
+The entries are objects of the token store, not records. The store evicts the oldest records, so an attacker who starts
+enough logins, or has enough tokens, could make a used token valid again. If the store has no room for another entry,
+the message is denied. Each user may use a limited part of that room.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from ostiary_gateway.interfaces.store_capabilities import CountsStoredObjects, O
 from ostiary_gateway.sealing import derived_key
 
 USED = "used-token"
-# What one user may have of `MOST_OBJECTS`, about: workers that count at the same moment may each add one more.
+# Approximate limit of one user within `MOST_OBJECTS`: workers that count at the same moment may each add one more.
 USED_PER_USER = 1_000
-# With each one that is written down, so many are looked at, and those that have expired are deleted.
+# Entries checked for expiry with each write. Expired ones are deleted.
 SWEPT_AT_ONCE = 20
-# For so many users it is remembered until when they must wait.
+# Users whose waiting time is cached.
 MOST_WAITING = 1_000
 _PURPOSE = b"exchanged token"
 _PURPOSE_OF_USER = b"user of exchanged tokens"
@@ -35,19 +34,19 @@ class UsedTokens:
         self._kind = kind
         self._clock = clock
         self._swept = ""
-        # Users with as many as they may have, by prefix: when the first of theirs expires.
+        # Users at their limit, by prefix, with the expiry of their oldest entry.
         self._waiting: dict[str, datetime] = {}
 
     async def use_up(self, provider: str, token_id: str, *, until: datetime, username: str = "") -> bool:
-        """Write down that this token of *provider* was used, until it expires; False if it was used before.
+        """Mark a token of *provider* as used until it expires. Return False if it was used before.
 
-        Of concurrent callers exactly one gets True. Raises `ProviderError` if it cannot be written down, and
-        `LoginRefused` if *username* has used too many that have not expired. Without a name there is no such limit.
+        Of concurrent callers exactly one gets True. Raises `ProviderError` if the entry cannot be stored, and
+        `LoginRefused` if *username* has too many unexpired entries. Without a name there is no such limit.
         """
         await self._sweep()
         mark = _name_of(provider, token_id)
         prefix = _prefix_of(provider, username) if username else ""
-        # What was used before the gateway was upgraded has no prefix.
+        # Entries of earlier versions have no prefix.
         if prefix and await self._is_known(mark):
             return False
         known = await self._store.find_object(self._kind, prefix + mark)
@@ -60,7 +59,7 @@ class UsedTokens:
         return await self._store.put_object(self._kind, prefix + mark, data, version=version) is not None
 
     async def _check_room(self, prefix: str) -> None:
-        """Raise `LoginRefused` if the user has used too many, after those that have expired were deleted."""
+        """Delete the user's expired entries. Raise `LoginRefused` if there are still too many."""
         if self._counting is None:
             return
         until = self._waiting.get(prefix)
@@ -81,7 +80,7 @@ class UsedTokens:
         )
 
     async def _sweep_user(self, prefix: str) -> datetime | None:
-        """Delete what has expired of one user; when the next one expires, or None if there is room again."""
+        """Delete one user's expired entries. Return when the next one expires, or None if there is room again."""
         page = await self._store.list_objects(self._kind, after=prefix, limit=USED_PER_USER)
         own = [used for used in page if used.name.startswith(prefix)]
         for used in own:
@@ -91,7 +90,10 @@ class UsedTokens:
         return min(living) if len(living) >= USED_PER_USER else None
 
     async def was_used(self, provider: str, token_id: str) -> bool:
-        """Whether it was, and is still remembered. Raises `ProviderError` if nobody can tell."""
+        """Report whether the token was used and its entry has not expired.
+
+        Raises `ProviderError` if the store is unavailable.
+        """
         return await self._is_known(_name_of(provider, token_id))
 
     async def _is_known(self, name: str) -> bool:
@@ -103,7 +105,7 @@ class UsedTokens:
         for used in page:
             if self._has_expired(used):
                 await self._store.delete_object(self._kind, used.name, version=used.version)
-        # From the beginning again, when all were looked at.
+        # Start over after the last entry.
         self._swept = page[-1].name if len(page) == SWEPT_AT_ONCE else ""
 
     def _has_expired(self, used: StoredObject) -> bool:

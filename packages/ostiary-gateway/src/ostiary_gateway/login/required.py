@@ -1,4 +1,4 @@
-"""What a sign-in must prove, where somebody is signed in already: as a record, and as a check of what came of it."""
+"""Required authentication of a sign-in: serialization, and the check of the result."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def required_from_json(value: RequiredJson) -> RequiredAuthentication:
 
 
 def is_enough(user: UserInfo, required: RequiredAuthentication | None, now: datetime) -> bool:
-    """Whether the sign-in of *user* is what is required."""
+    """Report whether the sign-in of *user* satisfies *required*."""
     return required is None or satisfies(context_of(user), required, now=now)
 
 
 def check_required(user: UserInfo, required: RequiredAuthentication | None, now: datetime) -> None:
-    """Raise `LoginRefused` if the sign-in of *user* is not what was required: asking once more would change nothing."""
+    """Raise `LoginRefused` if the sign-in does not satisfy *required*. Another attempt would not change it."""
     if required is not None and not is_enough(user, required, now):
         context = context_of(user)
         acr, amr, at = context.acr or "none", ", ".join(context.amr) or "none", context.auth_time or "no time"

@@ -1,7 +1,7 @@
-"""How ``/auth`` answers: outcomes in, status, headers and JSON out. Pure.
+"""Responses of ``/auth``: outcomes in, status, headers and JSON out. No side effects.
 
-Called by the sign-in routes. Errors are a Kubernetes `Status` that says no more than the person may know; the operator
-reads the rest in the log and in the audit record. Nothing here may be kept by a browser or a proxy.
+Errors are a Kubernetes `Status` without confidential detail; the log and the audit event have the rest. No response may
+be cached by a browser or a proxy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ostiary_gateway.interfaces.token_store import Found, Session, TokenRecord
 from ostiary_gateway.login.clusters import UsersClusters
 from ostiary_gateway.sessions import Issued, IssuedToken
 
-# Begins a body that is sent piece by piece.
+# Starts a body that is streamed.
 BodyStream = Callable[[], AsyncGenerator[bytes]]
 
 _JSON = ("Content-Type", "application/json")
@@ -52,12 +52,12 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class LoginAnswer:
-    """What goes back to the client. Neither headers nor body are in its repr: they may hold a token.
+    """A response of ``/auth``. Neither headers nor body are in its repr: they may contain a token.
 
-    `message` is set for an error, which a browser is shown on a page in place of this body. `recorded`: it
-    is in the log and in the audit record already. `routine`: it is a step of the protocol, and nothing went wrong.
-    `stream` makes the pieces of the body. It gives a piece about once a second, an empty one if there is nothing to
-    send: only between two pieces it is noticed that the client is gone, or that the gateway stops.
+    `message` is set for an error; browsers get a page with it instead of this body. `recorded`: the log and the audit
+    log have it already. `routine`: a regular step of the protocol, not a failure. `stream` yields the pieces of the
+    body, about one per second and an empty one if there is nothing to send: a disconnected client or a shutdown of the
+    gateway is noticed only between two pieces.
     """
 
     status: int
@@ -66,7 +66,7 @@ class LoginAnswer:
     message: str = ""
     recorded: bool = False
     routine: bool = False
-    # In the place of the body, for what is long or has no end.
+    # Instead of the body, for long or endless responses.
     stream: BodyStream | None = field(default=None, repr=False)
 
     def header(self, name: str) -> str | None:
@@ -77,13 +77,13 @@ class LoginAnswer:
 
 
 def json_answer(status: int, value: Mapping[str, object]) -> LoginAnswer:
-    # Framing is the listener's business: no Content-Length here.
+    # No Content-Length: the listener adds the framing.
     body = json.dumps(value, ensure_ascii=True).encode()
     return LoginAnswer(status, (_JSON, *COMMON), body)
 
 
 def token_pair(pair: Issued, *, step_up: bool = False) -> LoginAnswer:
-    """*step_up*: requests may have to wait for a step-up, so that somebody should ask for it (``/auth/step-up``)."""
+    """*step_up*: requests may wait for a step-up, so the client should poll ``/auth/step-up``."""
     session = pair.session
     return json_answer(
         200,
@@ -102,7 +102,7 @@ def token_pair(pair: Issued, *, step_up: bool = False) -> LoginAnswer:
 
 
 def stepped_up(session: Session) -> LoginAnswer:
-    """In the place of tokens: those that the client has are enough from now on."""
+    """Response instead of a token pair: the tokens that the client has now satisfy the step-up."""
     return json_answer(200, {"stepped_up": True, "session": session.id, "user": session.user.username})
 
 
@@ -124,7 +124,7 @@ def document(published: PublishedDocument) -> LoginAnswer:
 
 
 def methods(kinds: Mapping[str, str], programs: Sequence[str], gateway: str) -> LoginAnswer:
-    """How people can sign in here, for programs that offer a choice; and which providers are for programs alone."""
+    """Return how users can sign in, for clients that offer a choice, and which providers are for workloads only."""
     providers = [{"name": name, "kind": kind} for name, kind in kinds.items()]
     others = {"programs": list(programs)} if programs else {}
     return json_answer(200, {"providers": providers, **others, "gateway": gateway})
@@ -150,7 +150,7 @@ def whoami(record: Found) -> LoginAnswer:
 
 
 def clusters(offered: UsersClusters, gateway: str) -> LoginAnswer:
-    """The clusters of the caller, for programs that write kubeconfigs."""
+    """Return the clusters of the caller, for clients that write kubeconfigs."""
     listed = [
         {"name": each.name, "label": each.label, "server": each.server, "access": each.use.value}
         for each in offered.clusters
@@ -159,7 +159,7 @@ def clusters(offered: UsersClusters, gateway: str) -> LoginAnswer:
 
 
 def _delegation(token: TokenRecord) -> dict[str, str]:
-    """What makes a token less than its owner: its scope, and who uses it."""
+    """Return the scope and the actor of a scoped token."""
     if not token.delegation:
         return {}
     delegation = decode(token.delegation)
@@ -167,15 +167,15 @@ def _delegation(token: TokenRecord) -> dict[str, str]:
 
 
 def grant_refusal(error: str, description: str = "", *, status: int = 400, routine: bool = False) -> LoginAnswer:
-    """What an OAuth client understands (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
-    # Of ASCII only what RFC 6749 allows in a description.
+    """Return an OAuth error (RFC 6749, section 5.2; RFC 8628, section 3.5)."""
+    # RFC 6749 allows a subset of ASCII in a description.
     plain = "".join(char if " " <= char <= "~" else "?" for char in description).translate(_NOT_DESCRIBED)
     details = {"error": error, **({"error_description": plain} if plain else {})}
     return replace(json_answer(status, details), routine=routine)
 
 
 def exchange_answer(issued: IssuedToken, *, seconds: int, scope: str = "") -> LoginAnswer:
-    """The answer to a token exchange (RFC 8693, section 2.2.1)."""
+    """Return the response to a token exchange (RFC 8693, section 2.2.1)."""
     return json_answer(
         200,
         {
@@ -191,7 +191,7 @@ def exchange_answer(issued: IssuedToken, *, seconds: int, scope: str = "") -> Lo
 
 
 def program_token(issued: IssuedToken) -> LoginAnswer:
-    """As `token_pair`, for a program that comes again with a newer proof, and so gets no renewal token."""
+    """Like `token_pair`, but without a renewal token: the workload presents a newer proof instead."""
     session = issued.session
     return json_answer(
         200,
@@ -212,7 +212,7 @@ def no_content() -> LoginAnswer:
 
 
 def challenge(scheme: str, advice: str = "") -> LoginAnswer:
-    """*advice* is for a person who cannot answer the challenge."""
+    """Return a 401 with the challenge. *advice* is shown to a user who cannot respond to it."""
     return error(401, advice or "authentication required").with_headers(("WWW-Authenticate", scheme))
 
 
@@ -221,7 +221,7 @@ def bearer_challenge() -> LoginAnswer:
 
 
 def refusal(refused: LoginRefused) -> LoginAnswer:
-    """The summary is for the person; cause and place are not."""
+    """Return the error for a denied sign-in. Only the summary is disclosed, not the cause or the position."""
     if refused.retry_after is not None:
         wait = str(max(1, math.ceil(refused.retry_after)))
         return error(429, refused.summary).with_headers(("Retry-After", wait))
@@ -231,7 +231,10 @@ def refusal(refused: LoginRefused) -> LoginAnswer:
 
 
 def not_renewed(refusal: LoginRefused) -> LoginAnswer:
-    """The renewal token is not valid any more: the person signs in again, or another program has just renewed it."""
+    """Return the error for an invalid renewal token.
+
+    401: sign in again. 409: another client has just refreshed the session.
+    """
     if refusal.retry_after is not None:
         return error(409, refusal.summary).with_headers(("Retry-After", "1"))
     return error(401, refusal.summary).with_headers(("WWW-Authenticate", www_authenticate(error=True)))
@@ -244,7 +247,10 @@ def no_good_token() -> LoginAnswer:
 
 
 def outage(status: int, reported: str = "") -> LoginAnswer:
-    """Nobody could be asked, which is not a refusal. *reported* is what the identity system itself says is wrong."""
+    """Return the error for an IdP that could not be queried, which is not a denial.
+
+    *reported* is the IdP's own error.
+    """
     if reported:
         return error(status, f"the identity provider is unavailable: it reported {reported}")
     return error(status, "the identity provider is unavailable")

@@ -1,20 +1,19 @@
-"""The routes of ``/auth``: which request is for whom.
+"""Routes of ``/auth``.
 
-    /auth, /auth/<name>, and the returns from identity systems     sign_in.paths
-    /auth/cli, /auth/device                                        sign_in.paths, then pages.signed_in
-    /auth/cli/ended                                                pages.views: the end of a command line's sign-in
-    /auth/cli/token, /auth/device, /auth/device/token              programs.token_requests
-    POST /auth/token of a program                                  programs.token_exchange
-    /auth/renew, /auth/logout, /auth/whoami                        sessions.calls
-    /auth/upstreams, /auth/kubeconfig/all                          cluster_answers
-    /auth/step-up                                                  step_up.calls
-    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in, pages.admin
-    /auth/application, and the hosts of web applications           applications.visits
+    /auth, /auth/<name>, and the returns from IdPs                 provider_routes
+    /auth/cli, /auth/device                                        provider_routes, then pages.signed_in
+    /auth/cli/ended                                                pages.views: last page of a command-line sign-in
+    /auth/cli/token, /auth/device, /auth/device/token              token_endpoint.TokenRequests
+    POST /auth/token without a browser                             token_endpoint.TokenExchanger
+    /auth/renew, /auth/logout, /auth/whoami                        session_api
+    /auth/upstreams, /auth/kubeconfig/all                          ClusterAnswers
+    /auth/step-up                                                  step_up.StepUpCalls
+    /auth/token, /auth/tokens, /auth/sessions, /auth/admin         pages.signed_in, admin
+    /auth/application, and the hosts of web applications           web_apps
 
-With one identity provider ``/auth`` leads straight to it; with several it lists them. Programs get JSON. Browsers get
-pages and a session of their own: a form where a password is asked for, and in the end ``/auth/token``.
-
-Called by the HTTP adapter. A "no" is 401, 403 or 429; "could not ask" is 500 or 503; neither issues a token.
+With one identity provider ``/auth`` redirects to it; with several it lists them. Clients without a browser get JSON.
+Browsers get pages and a browser session, a form where a password is required, and finally ``/auth/token``. A denial is
+401, 403 or 429; an outage is 500 or 503. Neither issues a token.
 """
 
 from __future__ import annotations
@@ -93,9 +92,7 @@ from ostiary_gateway.sessions import ApplicationTokens, Attested, Tokens
 if TYPE_CHECKING:
     from ostiary_gateway.issuer.issuer import JwtIssuer
 
-# Answers which clusters somebody can use: as JSON, and as a kubeconfig with all of them.
-#
-# Called by the routes, for programs with a token and for browsers with a session.
+# The clusters that a user can use, as JSON and as a kubeconfig; for clients with a token and browsers with a session.
 
 
 class ClusterAnswers:
@@ -128,7 +125,7 @@ class ClusterAnswers:
         return answers.download(dump(kubeconfig), f"{self._site.context}.kubeconfig")
 
     async def _offered(self, request: LoginRequest) -> UsersClusters | LoginAnswer:
-        """The clusters of whoever asks, or what they are told in place of them."""
+        """Return the caller's clusters, or the error response."""
         if request.method not in ("GET", "HEAD"):
             return answers.method_not_allowed(["GET"])
         try:
@@ -148,22 +145,22 @@ class ClusterAnswers:
                 return answers.no_good_token()
             delegation = decode(record.token.delegation) if record.token.delegation else None
             return record.session.user, delegation
-        # A script of an upstream on this host has the cookie, too.
+        # Page loads only: a script of an upstream on this host sends the session cookie too.
         visitor = await self._browsers.find(request) if is_page_load(request) else None
         return answers.bearer_challenge() if visitor is None else (visitor.session.user, None)
 
 
 PROVIDER_SECONDS = 30.0
-# Logins that are begun from one address, whether or not they are ever finished.
+# Login transactions that one address may start, finished or not.
 STARTS_PER_MINUTE = 60.0
 UNCHECKED_SESSION = timedelta(hours=1)
-# Assertions and what else proves an identity once.
+# Kind of the replay entries for assertions and other single-use proofs of identity.
 USED_PROOF = "used-proof"
 _PAGES = frozenset(("token", "tokens", "sessions", "device", "admin"))
 
 
 class Login:
-    """One instance serves one event loop, and all its logins at once."""
+    """Serve every request to ``/auth``. One instance serves one event loop and handles requests concurrently."""
 
     def __init__(
         self,
@@ -324,15 +321,21 @@ class Login:
         return self._application_sign_ins
 
     async def recheck_visitor(self, session: Session, request: LoginRequest, kept: Secret | None) -> Attested:
-        """Who the user of a web application's session is today, as at a renewal."""
+        """Return what the providers attest now for the user of a web application session, as a session refresh does.
+
+        *kept* is the provider's stored state for the session.
+        """
         return await self._providers.recheck(session, request, kept)
 
     async def recheck(self, session: Session) -> Attested:
-        """Who the user of *session* is today, as at a renewal; for a session that is not renewed: an API token's."""
+        """Return what the providers attest now for the user of *session*, as a session refresh does.
+
+        For sessions that are never refreshed, such as those of API tokens.
+        """
         return await self._providers.recheck(session, LoginRequest("POST", "/auth/renew"))
 
     async def handle(self, request: LoginRequest, request_id: str = "") -> LoginAnswer:
-        """Answers every request to ``/auth`` and below. *request_id* is what a person may tell the operator."""
+        """Respond to a request to ``/auth`` or below. *request_id* is shown on error pages, for the user to quote."""
         visit = Visit(replace(request, request_id=request_id), wants_html(request))
         if (chosen := self._readers.choice(visit)) is not None:
             return chosen
@@ -341,7 +344,7 @@ class Login:
             return views.error(answer, request_id) if visit.html and answer.message else answer
 
     def record_unreadable(self, request: LoginRequest, status: int, reason: str) -> None:
-        """A request to ``/auth`` was refused before it could be read."""
+        """Record a request to ``/auth`` that was rejected before it could be parsed."""
         self._events.record_unreadable(request, status, reason)
 
     async def _answer(self, visit: Visit) -> LoginAnswer:
@@ -400,7 +403,7 @@ class Login:
         return await self._sign_in.answer(visit, path)
 
     async def _front(self, visit: Visit) -> LoginAnswer:
-        """``/auth`` itself."""
+        """Respond to ``/auth`` itself."""
         if visit.html and visit.request.method == "GET" and await self._is_signed_in(visit):
             return answers.redirect("/auth/token", 303)
         if len(self._people) == 1 or len(self._identity) == 1:
@@ -414,7 +417,7 @@ class Login:
         try:
             return await self._browsers.find(visit.request) is not None
         except OstiaryError:
-            # The sign-in that follows fails as well, and then says why.
+            # The sign-in that follows fails too, and reports the error.
             return False
 
     # --- command lines ---
@@ -435,22 +438,22 @@ class Login:
         return await self._begin(visit, goal, name)
 
     async def _refuse(self, visit: Visit, goal: CliReturnTo, answer: LoginAnswer) -> LoginAnswer:
-        """Tell the command line that waits what *answer* says."""
+        """Redirect to the waiting command line with the error of *answer*."""
         refusal = LoginRefused(answer.message)
         back = await self._outcomes.refusal(refusal, visit.request, goal)
         return self._events.record_refusal(refusal, visit.request, back)
 
     async def _cli_ended(self, request: LoginRequest) -> LoginAnswer:
-        """The last page of a sign-in that a command line began."""
+        """Return the last page of a sign-in that a command line started."""
         try:
             failed = await self._failures.find(only(request.query, "failure") or "")
         except OstiaryError:
-            # The page then says less.
+            # The page is then shown without the details of the failure.
             failed = None
         return views.cli_ended(only(request.query, "error") or "", failed)
 
     async def _confirm_step_up(self, visit: Visit, goal: CliReturnTo) -> LoginAnswer:
-        """Show what waits for the step-up first: the identity system may confirm it without asking the person."""
+        """Show the waiting request first: the IdP may confirm the step-up without prompting the user."""
         try:
             ticket = await self._step_ups.tickets.find(goal.step_up)
             if ticket is None or ticket.provider not in self._people:
@@ -463,7 +466,10 @@ class Login:
         return views.step_up_confirm(ticket, goal.client, f"/auth/{ticket.provider}/start", (cookie,))
 
     async def _device_step_up(self, visit: Visit, visitor: Visitor) -> LoginAnswer | None:
-        """Sign in anew for a device that asks for a step-up; None if the visitor's sign-in is enough for it."""
+        """Start a new sign-in if the device needs a step-up.
+
+        Return None if the visitor's sign-in already satisfies it.
+        """
         code = normal_code(only(visit.request.query, "code") or "")
         device = await self._devices.find(code) if code and visit.request.method == "GET" else None
         ticket = await self._step_ups.tickets.find(device.step_up) if device is not None and device.step_up else None
@@ -472,7 +478,7 @@ class Login:
         return await self._sign_in.begin(visit, DeviceReturnTo(code, ticket.required), ticket.provider)
 
     async def _begin(self, visit: Visit, goal: CliReturnTo | DeviceReturnTo, name: str | None = None) -> LoginAnswer:
-        """Sign in for *goal*. A person who is signed in already is only asked to confirm a command line."""
+        """Sign in for *goal*. A user who is already signed in only confirms the command line."""
         try:
             visitor = await self._browsers.find(visit.request) if visit.html else None
             if visitor is not None and isinstance(goal, CliReturnTo) and name in (None, visitor.session.provider):
@@ -517,7 +523,7 @@ class Login:
         return self._events.record_refusal(not_signed_in, request, to_sign_in)
 
     async def _stream(self, visit: Visit, admin: AdminPages) -> LoginAnswer:
-        """What a page of ours gets by its script. No other script may have it: the address has a key."""
+        """Return the event stream of an admin page. The key in the URL keeps scripts of other pages out."""
         request = visit.request
         if request.method != "GET":
             return answers.method_not_allowed(["GET"])

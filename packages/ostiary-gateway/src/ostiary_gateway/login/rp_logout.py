@@ -1,7 +1,6 @@
-"""After a person has signed out on our page: the browser goes to the identity system, which ends its own session.
+"""Logout at the IdP after a user signed out on our page (RP-initiated logout).
 
-Called by the pages. Here the session has ended before anybody is asked, so whatever goes wrong from then on changes
-nothing about that; it is recorded, and the person sees the usual page.
+The gateway's session has ended before. A failure of the IdP is recorded, and the user sees the default page.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class SignOuts:
     async def answer(
         self, visitor: Visitor, request: LoginRequest, usual: LoginAnswer, headers: Iterable[tuple[str, str]]
     ) -> LoginAnswer:
-        """The page that leads to the identity system; the *usual* one if the person has nothing to do there."""
+        """Return the page that leads to the IdP, or *usual* if the user has nothing to do there."""
         session = visitor.session
         provider = self._identity.get(session.provider)
         signing_out = None if provider is None else ability(provider.instance, SignsOutElsewhere)
@@ -48,7 +47,7 @@ class SignOuts:
             async with asyncio.timeout(self._seconds):
                 target = await signing_out.sign_out(signed_out)
             if isinstance(target, Redirect):
-                # A form of ours was sent: a browser does not let it end on another site.
+                # The user submitted one of our forms, and browsers do not let a form end on another site.
                 return views.leaving(checked_url(target.url, session.provider), headers)
             if isinstance(target, PostedForm):
                 return views.posted_form(checked_url(target.url, session.provider), target.fields, headers)

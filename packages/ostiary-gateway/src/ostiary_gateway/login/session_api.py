@@ -1,9 +1,9 @@
-"""What programs do with a session: renew it, end it, ask about it. They present tokens.
+"""The session API for clients with tokens: refresh, end and inspect a session.
 
-Called by the routes. Programs that renew with the same token at the same moment get the same answer: the first one
-renews, and the others wait for it. A moment later it is the same answer at the same worker, and at all replicas whose
-store keeps notes. At another worker without such a store, the token is refused with a 409, which does no harm. A second
-use later than that ends the session.
+Clients that refresh with the same renewal token at the same moment get the same response: the first one refreshes, and
+the others wait for it. Shortly afterwards the same worker returns the same response, and so do all replicas if the
+store has messages for replicas. Otherwise another worker rejects the token with a 409, which does no harm. A second use
+later than that ends the session.
 """
 
 from __future__ import annotations
@@ -32,25 +32,28 @@ from ostiary_gateway.login.visit import bearer, field
 from ostiary_gateway.sealing import derived_key, seal, unseal
 from ostiary_gateway.sessions import REUSE_LEEWAY, Issued, Tokens, digest, unseal_kept
 
-# What a renewal brought, for a moment, so that any replica can answer the same renewal again.
+# Result of a refresh, stored for a moment so that any replica can return it again.
 #
-# A client whose answer was lost, because its replica was killed or the connection broke, asks again with the token that
-# it has, and the load balancer sends it to another replica. That token is spent; without this the session would end.
-# Called by `sessions.calls`. The pair is sealed with the spent token, which nobody but the client has.
+# A client may lose the response because its replica was killed or the connection broke. It retries with the token that
+# it has, and the load balancer may choose another replica. That token is used; without the stored result the session
+# would end. The pair is sealed with the used token, which only the client has.
 
 TOPIC = "renewed sessions"
 _KIND = b"renewed session"
 
 
 class RenewedPairs:
-    """Keeps nothing if the store keeps no notes for replicas."""
+    """Token pairs of recent refreshes. Stores nothing if the store has no messages for replicas."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._notes = ability(tokens.store, NoteStore)
 
     async def keep(self, spent: str, pair: Issued) -> None:
-        """Called before *spent* is spent: if the replica dies right after that, the pair is not lost with it."""
+        """Store *pair*.
+
+        Called before *spent* is marked as used: a replica that dies right after that does not lose the pair.
+        """
         if self._notes is None:
             return
         value = {
@@ -62,13 +65,13 @@ class RenewedPairs:
         await self._notes.put_notes(TOPIC, {_key(spent): sealed}, seconds=REUSE_LEEWAY.total_seconds())
 
     async def find(self, spent: str) -> Issued | None:
-        """The pair that *spent* was spent for a moment ago, if it is good."""
+        """Return the pair that *spent* was exchanged for a moment ago, if it is valid."""
         note = None if self._notes is None else await self._notes.find_note(TOPIC, _key(spent))
         plain = None if note is None else unseal(note.data, _KIND, spent)
         if plain is None:
             return None
         value: dict[str, str] = json.loads(plain)
-        # Of two replicas that renewed at the same moment one has succeeded, and this may be the other's.
+        # If two replicas refreshed at the same moment, one succeeded, and this may be the pair of the other.
         entry = await self._tokens.find(value["token"])
         if entry is None:
             return None
@@ -86,9 +89,10 @@ FindToken = Callable[[str], Awaitable[Found | None]]
 
 
 class SessionApi:
-    """*find_token* also says whether the holder of a program's token is still somebody.
+    """Refresh, end and inspect sessions.
 
-    *step_up*: there are step-up rules, which programs are told of.
+    *find_token* also checks whether the owner of a service account token is still valid. *step_up*: step-up rules are
+    configured, and token responses say so.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class SessionApi:
                 keep=partial(self._pairs.keep, renewal),
             )
         except LoginRefused as refusal:
-            # It may have been renewed a moment ago, by another replica.
+            # Another replica may have refreshed it a moment ago.
             earlier = None if refusal.retry_after is None else await self._pairs.find(renewal)
             if earlier is None:
                 raise
@@ -147,11 +151,11 @@ class SessionApi:
         token = bearer(request) or field(request, RENEWAL_FIELD)
         if token is None:
             return answers.bearer_challenge()
-        # The same answer for an unknown token: its session does not exist, which is what was asked for.
+        # Same response for an unknown token: its session does not exist, which is what the client requested.
         answer = answers.no_content()
         try:
             record = await self._tokens.store.find(digest(token))
-            # A browser's secret is not a token: it works on our own pages only.
+            # A browser secret is not a token: it is valid on our own pages only.
             if record is not None and record.token.delegation:
                 return await self._end_token(record, request, answer)
             if record is not None and record.token.kind is not TokenKind.BROWSER:
@@ -161,7 +165,7 @@ class SessionApi:
         return answer
 
     async def _end_token(self, record: Found, request: LoginRequest, answer: LoginAnswer) -> LoginAnswer:
-        """A token that is less than its owner ends itself and nothing else."""
+        """Revoke a scoped token. It cannot end its session or other sessions."""
         if field(request, "everywhere") == "true":
             return answers.error(403, "this token is limited to a scope: it cannot end other sessions")
         actor = decode(record.token.delegation).actor or "a narrowed token"
@@ -176,7 +180,7 @@ class SessionApi:
     async def end(
         self, session: Session, request: LoginRequest, answer: LoginAnswer, *, everywhere: bool = False
     ) -> None:
-        """End *session*, or all of its user's. *answer* is what is going to be said."""
+        """End *session*, or all sessions of its user. *answer* is the response that will be sent."""
         username = session.user.username
         if everywhere:
             await self._tokens.revoke(RevocationKind.USER, username, by=f"logout of {username}")
@@ -198,10 +202,10 @@ class SessionApi:
         return answers.no_good_token() if record is None else answers.whoami(record)
 
     async def find(self, token: str) -> Found | None:
-        """Whose token it is, and what of; None if nobody's any more."""
+        """Return the session and record of *token*, or None if it or its owner is no longer valid."""
         record = await self._tokens.find(token)
         if record is None or record.session.kind is SessionKind.SIGN_IN:
             return record
         checked = await self._find_token(token)
-        # That one ends with its check; the token itself lives longer.
+        # The result of the check expires with the check; the token itself is valid for longer.
         return None if checked is None else replace(checked, token=record.token)

@@ -1,7 +1,4 @@
-"""How long a session lasts, and whether its user can be checked again.
-
-Called for each session that begins. Pure.
-"""
+"""Session lifetimes, and whether a session's user can be checked again."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ostiary_gateway.interfaces.identity import RenewalCheck
 
 
 class SessionLifetimes:
-    """How long sessions last. *unchecked* is for sessions whose user cannot be checked again."""
+    """Lifetimes of sessions. *unchecked* applies to sessions whose user cannot be checked again."""
 
     def __init__(
         self, identity: Mapping[str, Identity], groups: Sequence[Groups] = (), *, unchecked: timedelta
@@ -24,12 +21,12 @@ class SessionLifetimes:
         self._unchecked = unchecked
 
     def of(self, provider: str, *, kept: bool) -> timedelta | None:
-        """The length; None for the usual one. *kept* tells that the provider keeps something to check the user with."""
+        """Return the lifetime; None for the default. *kept*: the provider stores state to check the user with."""
         accepted = self._check(provider) is RenewalCheck.ACCEPTED
         return None if accepted or not self.asks_nobody(provider, kept=kept) else self._unchecked
 
     def asks_nobody(self, provider: str, *, kept: bool) -> bool:
-        """Whether such a session is renewed without a check of its user."""
+        """Report whether such a session is refreshed without a check of its user."""
         check = self._check(provider)
         return not kept and check not in (RenewalCheck.ASKED, RenewalCheck.SIGN_IN)
 

@@ -1,11 +1,11 @@
-"""``POST /auth/step-up``: programs on the person's machine ask what the session must prove, and say if it was refused.
+"""``POST /auth/step-up``: clients on the user's machine query the required step-up, and report if it was declined.
 
-    wait=SECONDS               what a request of this session waits for; asked by `ostiary get-token` beside kubectl
-    rule=NAME, or rule=*       for one rule, or the first that is not met; asked by `ostiary login --step-up`
-    ticket=TICKET&refused=true the person did not prove it: what waits need not wait any longer
+    wait=SECONDS               what a request of this session waits for; sent by `ostiary get-token` beside kubectl
+    rule=NAME, or rule=*       for one rule, or the first that is not met; sent by `ostiary login --step-up`
+    ticket=TICKET&refused=true the user declined the step-up: the waiting request is released
 
-Called by the routes. Only a whole session that a person signed in for is told anything. The programs that wait are
-bounded, for each user and in all, and so are the tickets.
+Only unscoped tokens of a user's sign-in session are accepted. Waiting clients are limited per user and in total, and so
+are the tickets.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ostiary_gateway.sessions import Tokens
 from ostiary_gateway.sessions.authentication_context import context_of, with_context
 
 LONGEST_WAIT = 20.0
-# How often the store is asked for a demand while a program waits, in seconds.
+# Interval in seconds between queries to the store while a client waits for a demand.
 INTERVAL = 1.0
 WAITING_PER_USER, WAITING_IN_ALL = 32, 4000
-# Of one user. Each is a record, and of those the store keeps only so many, of everybody.
+# Limit per user. Each ticket is a record, and the store keeps a limited number of records for all users.
 TICKETS_PER_MINUTE = 60.0
 ANY_RULE = "*"
 _NOTHING = {"needed": False}
@@ -93,10 +93,10 @@ class StepUpCalls:
         return answers.no_content()
 
     async def _begin(self, session: Session, name: str) -> LoginAnswer:
-        """A step-up that nothing waits for yet."""
+        """Start a step-up that no request waits for."""
         rule = self._rules.first_unmet(session.user, self._clock.now()) if name == ANY_RULE else self._rules.find(name)
         if rule is None and name != ANY_RULE:
-            # Not 404: a program takes that for a gateway without step-ups.
+            # Not 404: a client treats that as a gateway without step-ups.
             return answers.error(400, "there is no step-up rule of this name")
         if rule is None or not self._is_unmet(rule, session):
             return answers.json_answer(200, _NOTHING)
@@ -119,7 +119,7 @@ class StepUpCalls:
             self._places.leave(username)
 
     async def _answer_demand(self, session: Session, demand: Demand) -> LoginAnswer | None:
-        """None if there is nothing to prove any more."""
+        """Return the ticket for *demand*, or None if nothing has to be proved any more."""
         current, rule = await self._tokens.store.session(session.id), self._rules.find(demand.rule)
         if current is None:
             return answers.no_good_token()
@@ -163,11 +163,9 @@ def _seconds(text: str | None) -> float:
     return min(float(text), LONGEST_WAIT) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
-# Applies what the identity system said at a step-up to the session that asked for it.
-#
-# Called when the program that began a step-up fetches its result. The session keeps its tokens, its groups and its end:
-# only what is known of the sign-in changes. So a request that waits goes on with the token that it came with, and every
-# worker sees the change when it next looks the token up, which it does before it refuses.
+# Apply the authentication context of a step-up to the session that requested it, when the client fetches the result.
+# The session keeps its tokens, groups and expiry; only the context of the sign-in changes. A waiting request therefore
+# continues with its token, and every worker sees the change at the next token lookup, which it does before it denies.
 
 _EXPIRED = "this step-up has expired: start again"
 
@@ -180,7 +178,7 @@ class StepUps:
         self.tickets = tickets
 
     async def check(self, secret: str, user: UserInfo, provider: str) -> Ticket:
-        """The ticket, if *user* is whom it is for; raises `LoginRefused`."""
+        """Return the ticket if it is for *user*. Raises `LoginRefused` otherwise."""
         ticket = await self.tickets.find(secret)
         if ticket is None:
             raise LoginRefused(_EXPIRED, cause="unknown or expired ticket")
@@ -188,12 +186,15 @@ class StepUps:
         return ticket
 
     async def apply(self, secret: str, user: UserInfo, provider: str) -> Session:
-        """The session, as it is from now on. Raises `LoginRefused` if *user* is another one, or it has ended."""
+        """Return the updated session.
+
+        Raises `LoginRefused` if the ticket is for another user or the session has ended.
+        """
         ticket = await self.tickets.take(secret)
         if ticket is None:
             raise LoginRefused(_EXPIRED, cause="unknown, expired or used ticket")
         self._check(ticket, user, provider)
-        # Read again right before it is written: a renewal may have changed what is kept for it.
+        # Read again right before writing: a session refresh may have changed the provider's stored state.
         session = await self._tokens.store.session(ticket.session_id)
         if session is None:
             raise LoginRefused(

@@ -1,7 +1,4 @@
-"""The requests of programs for tokens: a command line exchanges its code, a device begins and polls.
-
-Called by the routes. `command_line` and `device` keep what is being waited for.
-"""
+"""Token endpoint for clients without a browser: command-line codes, device codes and token exchange (RFC 8693)."""
 
 from __future__ import annotations
 
@@ -39,7 +36,10 @@ if TYPE_CHECKING:
 
 
 class TokenRequests:
-    """*step_up*: there are step-up rules, which programs are told of."""
+    """Exchange sign-in codes of command lines, and start and poll device logins.
+
+    *step_up*: step-up rules are configured, and token responses say so.
+    """
 
     def __init__(
         self, codes: Codes, devices: Devices, events: LoginEvents, starts: AddressLimit, *, step_up: bool
@@ -90,18 +90,15 @@ class TokenRequests:
         return answers.token_pair(granted, step_up=self._step_up)
 
 
-# A token of ours for a JWT of ours: token exchange (RFC 8693) with ``requested_token_type`` JWT.
-#
-# Called by the routes. The issuer decides whether there is a JWT, and signs it.
+# Token exchange for a JWT (RFC 8693, ``requested_token_type`` JWT). The issuer decides which audiences get one.
 
 GRANT = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # no password
 JWT = "urn:ietf:params:oauth:token-type:jwt"
-# What asks for less than all that the owner may do. Whoever cannot grant it refuses: it must not be ignored.
+# Parameters that restrict the new token. A grant that cannot honour them rejects the request instead of ignoring them.
 LESS = frozenset(("scope", "actor", "actor_token", "actor_token_type", "resource", "expires_in"))
 
-
-# Who presents a token, as far as its holder is still somebody.
+# Return the session and token record of a valid token, or None if the token or its owner is no longer valid.
 FindToken = Callable[[str], Awaitable[Found | None]]
 
 
@@ -122,7 +119,7 @@ class JwtRequests:
         if token is None or token_types != (ACCESS_TOKEN, JWT):
             return answers.grant_refusal("invalid_request")
         if any(name in LESS for name, _ in (*request.form, *request.query)):
-            # A JWT cannot be less than its owner, so what would make it less must not be ignored.
+            # A JWT cannot express a scope, so reject parameters that would restrict it.
             refusal = LoginRefused("a JWT cannot be narrowed", cause="a scope or an actor was asked for")
             return self._events.record_refusal(refusal, request, answers.grant_refusal("invalid_scope"))
         try:
@@ -135,11 +132,11 @@ class JwtRequests:
         return await self.sign(stored, field(request, "audience") or "", request)
 
     async def sign(self, stored: Found, audience: str, request: LoginRequest) -> LoginAnswer:
-        """The answer to whoever has proved that the token *stored* is theirs."""
+        """Return a JWT for the owner of the token *stored*. The caller has verified the token."""
         if self._issuer is None:
             refusal = LoginRefused("this gateway signs no JWTs", cause="issuer is not configured")
             return self._events.record_refusal(refusal, request, answers.grant_refusal("invalid_target"))
-        # Whoever has an issuer has imported it.
+        # Imported here: the module is loaded only if an issuer is configured, and then it is loaded already.
         from ostiary_gateway.issuer.issuer import AudienceRefused
 
         try:
@@ -163,28 +160,24 @@ class JwtRequests:
         )
 
 
-# A program presents a token and gets one of ours: RFC 8693, and the same by a bearer token at ``/auth/<name>``.
+# Token exchange:
 #
-#     POST /auth/token, subject_token            the token of a platform      -> a session of its own, not renewed
-#                                                one of our access tokens     -> a narrower one, of its session;
-#                                                                                or a JWT (jwt_requests)
-#     GET /auth/<name>, Authorization: Bearer    the token of a platform      -> as above
-#
-# Called by the routes and by the paths of the identity providers. `scope` makes the new token less than its owner; of a
-# token that is less already, it can only take more away. Refusals are counted by address, and after too many of them
-# the address waits; programs that are let in do not wait.
+#     POST /auth/token, subject_token            token of a platform               -> a session that is not refreshed
+#                                                access token of this gateway      -> a scoped token of its session,
+#                                                                                     or a JWT (`JwtRequests`)
+#     GET /auth/<name>, Authorization: Bearer    token of a platform               -> as above
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105  # no password
 SUBJECT_TYPES = frozenset((JWT, ID_TOKEN, ACCESS_TOKEN))
 REFUSALS_PER_MINUTE = 60.0
-# Narrower tokens of one user, from all sessions together: each is a row in the store.
+# Scoped tokens of one user in all sessions together. Each is a row in the store.
 MINTS_PER_MINUTE = 60.0
 SHORTEST = timedelta(seconds=1)
 _REPEATABLE = frozenset(("audience", "resource"))
 
 
 class BadExchange(Exception):
-    """The request is not one that can be granted: `error` is the code of RFC 6749 or RFC 8693."""
+    """A token exchange request that cannot be granted. `error` is the code of RFC 6749 or RFC 8693."""
 
     def __init__(self, error: str, description: str) -> None:
         super().__init__(description)
@@ -193,7 +186,7 @@ class BadExchange(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeRequest:
-    """What is asked for: `scope` and `actor` for a token that is less, `lifetime` for one that ends sooner."""
+    """A parsed token exchange. `scope` and `actor` restrict the new token, `lifetime` shortens it."""
 
     subject: Secret
     scope: str = ""
@@ -202,8 +195,8 @@ class ExchangeRequest:
 
 
 def read_exchange(request: LoginRequest, *, external_url: str) -> ExchangeRequest:
-    """The form of a token exchange; raises `BadExchange`."""
-    # The empty ones, too: of an empty scope and another one, neither would count, and the token would be a whole one.
+    """Parse the form of a token exchange. Raises `BadExchange`."""
+    # Count empty parameters too: an empty scope beside a second one would discard both and yield an unscoped token.
     names = [name for name, _ in request.form]
     if any(name in ("subject_token", "actor_token") for name, _ in request.query):
         raise BadExchange("invalid_request", "a token in the address of a request is written into logs: use the form")
@@ -236,7 +229,12 @@ def _lifetime(form: Mapping[str, str]) -> timedelta | None:
 
 
 class TokenExchanger:
-    """One instance serves one event loop."""
+    """Exchange a platform's token for a session, and an access token of this gateway for a scoped one.
+
+    `scope` restricts the new token. For a subject token that is already scoped, it can only restrict further. Denials
+    are counted per client address, and an address with too many of them gets 429; successful exchanges are not limited
+    this way. One instance serves one event loop.
+    """
 
     def __init__(
         self,
@@ -270,7 +268,7 @@ class TokenExchanger:
         self._mints = Buckets(mints / 60, mints, clock=clock, counts=counts, name="narrowed tokens")
 
     async def exchange(self, request: LoginRequest) -> LoginAnswer:
-        """``POST /auth/token``."""
+        """Respond to ``POST /auth/token``."""
         if wait := self._refusals.empty_for(network(request.remote_address)):
             return answers.too_many(wait)
         if field(request, "requested_token_type") == JWT:
@@ -292,11 +290,11 @@ class TokenExchanger:
         return await self._exchange_with(provider, request, exchange)
 
     def accepts(self, provider: Identity) -> bool:
-        """Whether *provider* verifies tokens, so that a bearer token at its path is for `sign_in`."""
+        """Report whether *provider* verifies tokens, so that a bearer token at its path is for `sign_in`."""
         return provider.name in self._verifying
 
     async def sign_in(self, provider: Identity, token: str, request: LoginRequest) -> LoginAnswer:
-        """``/auth/<name>`` with a bearer token."""
+        """Respond to ``/auth/<name>`` with a bearer token."""
         if wait := self._refusals.empty_for(network(request.remote_address)):
             return answers.too_many(wait)
         if any(name in LESS for name, _ in (*request.query, *request.form)):
@@ -316,7 +314,7 @@ class TokenExchanger:
     def _provider_for(self, subject: Secret) -> Identity:
         verifying = list(self._verifying.values())
         for identity, instance in verifying:
-            # The only one judges every token, and says what is wrong with it.
+            # A single verifying provider checks every token, and reports what is wrong with it.
             if len(verifying) == 1 or instance.recognizes_token(subject.reveal()):
                 return identity
         raise LoginRefused("the token is not accepted", cause="no identity provider accepts tokens of its issuer")
@@ -336,12 +334,12 @@ class TokenExchanger:
     async def _issue(
         self, provider: Identity, request: LoginRequest, exchange: ExchangeRequest, delegation: Delegation | None
     ) -> IssuedToken:
-        # Before anybody is asked: what is revoked from now on ends what is issued.
+        # Read before the provider is queried: a revocation from this moment on also ends the token issued below.
         at, sequence = self._clock.now(), await self._tokens.sequence()
         signed_in, verified = await self._providers.verify(*self._verifying[provider.name], exchange.subject, request)
         lifetime = min(self._time_left(verified.expires_at, exchange), self._tokens.lifetime)
         username = signed_in.attested.user.username
-        # Before anything is written down: a token that brings nothing is not used up.
+        # Checked before the token is marked as used: a denied exchange must not consume it.
         await self._tokens.check_limit(username)
         await self._use_up(provider, verified, username)
         issued = await self._tokens.issue_token(
@@ -358,9 +356,9 @@ class TokenExchanger:
         return issued
 
     def _time_left(self, expires_at: datetime, exchange: ExchangeRequest) -> timedelta:
-        """How long a token may live that is given for one that expires then, and never longer than that one.
+        """Return the lifetime of a token issued for one that expires at *expires_at*: never longer than the original.
 
-        Were it a moment more, whoever exchanges each token for the next would have one for as long as the session.
+        Otherwise a client could keep access for the whole session by exchanging each token for the next.
         """
         left = expires_at - self._clock.now()
         lifetime = min(left, exchange.lifetime or left)
@@ -369,7 +367,7 @@ class TokenExchanger:
         return lifetime
 
     async def _use_up(self, provider: Identity, verified: VerifiedToken, username: str) -> None:
-        """Raises `LoginRefused` if the token may be used once, and was."""
+        """Mark a single-use token as used. Raises `LoginRefused` if it was used before."""
         if verified.once_until is None:
             return
         if self._used is None:
@@ -381,7 +379,7 @@ class TokenExchanger:
         if not await self._used.use_up(provider.name, verified.token_id, until=verified.once_until, username=username):
             raise LoginRefused("this token was used before: get a new one", cause="it is accepted once only (once)")
 
-    # --- one of our own ---
+    # --- access tokens of this gateway ---
 
     async def _narrow(self, request: LoginRequest, exchange: ExchangeRequest) -> LoginAnswer:
         try:
@@ -412,7 +410,7 @@ class TokenExchanger:
         assert delegation is not None
         return delegation
 
-    # --- answers ---
+    # --- responses ---
 
     def _answer(self, issued: IssuedToken, delegation: Delegation | None) -> LoginAnswer:
         seconds = int((issued.expires_at - self._clock.now()).total_seconds())
@@ -426,7 +424,7 @@ class TokenExchanger:
 
 
 def _delegation(parent: Delegation | None, exchange: ExchangeRequest) -> Delegation | None:
-    """What the new token may be used for; None for all that its owner may. Raises `ScopeError`."""
+    """Return the scope of the new token, or None for an unscoped one. Raises `ScopeError`."""
     if not exchange.scope:
         if exchange.actor:
             raise ScopeError("the scope is missing", cause="an actor is named for a token that is less than its owner")
@@ -437,7 +435,7 @@ def _delegation(parent: Delegation | None, exchange: ExchangeRequest) -> Delegat
 def _refused_grant(refusal: LoginRefused) -> LoginAnswer:
     if refusal.retry_after:
         return answers.refusal(refusal)
-    # RFC 8693, 2.2.2: also for a subject token that is not acceptable.
+    # RFC 8693, section 2.2.2: invalid_request also covers an unacceptable subject token.
     return answers.grant_refusal("invalid_request", refusal.summary)
 
 
@@ -446,7 +444,7 @@ def _refused_scope(mistake: ScopeError) -> LoginAnswer:
 
 
 def _outage(error: Exception) -> LoginAnswer:
-    """Nobody could be asked, which is not a refusal."""
+    """Response for an identity provider that could not be queried, which is not a denial."""
     is_known = isinstance(error, (ProviderError, OSError)) and not isinstance(error, ContractBroken)
     status = 503 if is_known else 500
     return answers.grant_refusal("temporarily_unavailable", "the identity provider is unavailable", status=status)

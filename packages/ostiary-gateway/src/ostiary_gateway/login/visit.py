@@ -1,7 +1,4 @@
-"""What a request to ``/auth`` says by itself: browser or program, where it comes from, which secrets it contains.
-
-Called by the sign-in routes, the pages and the events. Pure.
-"""
+"""Helpers that inspect a request to ``/auth``: browser or not, origin, and the secrets that it contains."""
 
 from __future__ import annotations
 
@@ -34,19 +31,22 @@ _SHORTEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A request; with `html` a browser shows the answer to a person."""
+    """A request to ``/auth``. `html`: it comes from a browser, which gets a page."""
 
     request: LoginRequest
     html: bool = False
 
 
 def wants_html(request: LoginRequest) -> bool:
-    """Whether a browser asks."""
+    """Report whether the request comes from a browser."""
     return prefers_html(request.header("accept") or "")
 
 
 def comes_from(request: LoginRequest, origin: str) -> bool:
-    """Whether a form comes from one of our pages. Browsers send its origin; other programs have no cookies to abuse."""
+    """Report whether a form was sent by one of our pages.
+
+    Browsers send its origin; other clients have no cookies to abuse.
+    """
     origins = [value for name, value in request.headers if name == "origin"]
     sites = [value for name, value in request.headers if name == "sec-fetch-site"]
     return all(value.lower() == origin.lower() for value in origins) and all(
@@ -55,13 +55,19 @@ def comes_from(request: LoginRequest, origin: str) -> bool:
 
 
 def is_page_load(request: LoginRequest) -> bool:
-    """Whether a browser loads a page. A script of an upstream on this host must not read our pages with the cookie."""
+    """Report whether a browser loads a page.
+
+    Scripts of an upstream on this host must not read pages with the cookie.
+    """
     modes = [value for name, value in request.headers if name == "sec-fetch-mode"]
     return all(mode == "navigate" for mode in modes)
 
 
 def has_form_token(request: LoginRequest, form_token: str) -> bool:
-    """Whether a form has the session's form token and an ``Origin``. The cookie alone is not enough for a change."""
+    """Report whether a form has the session's form token and an ``Origin``.
+
+    The cookie alone does not authorize a change.
+    """
     token = field(request, "form_token")
     return (
         request.header("origin") is not None
@@ -71,13 +77,16 @@ def has_form_token(request: LoginRequest, form_token: str) -> bool:
 
 
 def has_stream_key(request: LoginRequest, stream_key: str) -> bool:
-    """Whether a page of ours opens a stream. Scripts of an upstream on this host have the cookie, but not the key."""
+    """Report whether one of our pages opens a stream.
+
+    Scripts of an upstream on this host have the cookie but not the key.
+    """
     key = only(request.query, "key")
     return key is not None and compare_digest(key.encode("utf-8", "surrogatepass"), stream_key.encode())
 
 
 def field(request: LoginRequest, name: str) -> str | None:
-    """The form field of this name; None if it is absent, empty, or given twice."""
+    """Return the form field of this name; None if it is absent, empty, or given twice."""
     return only(request.form, name)
 
 
@@ -95,8 +104,11 @@ def bearer(request: LoginRequest) -> str | None:
 
 
 def secrets_in(request: LoginRequest) -> Iterator[str]:
-    """What may prove who the sender is: passwords, codes, tokens, cookies. No error or log line may repeat it."""
-    # A password counts however short it is.
+    """Yield what may prove the sender's identity: passwords, codes, tokens, cookies.
+
+    No error or log line may repeat it.
+    """
+    # A password counts at any length.
     yield from filter(None, (password for _, password in _passwords(request)))
     values = [value for key, value in (*request.query, *request.form) if key not in ("username", "provider")]
     for name, value in request.headers:
@@ -107,7 +119,7 @@ def secrets_in(request: LoginRequest) -> Iterator[str]:
 
 
 def claimed_name(request: LoginRequest) -> str:
-    """The user name in a form or in ``Authorization: Basic``; nobody has verified it."""
+    """Return the unverified user name of a form or of ``Authorization: Basic``."""
     return next((username for username, _ in _passwords(request) if username), "")
 
 
@@ -146,11 +158,11 @@ def short(text: str) -> str:
 
 
 class AddressLimit:
-    """Limits how often one address may do something."""
+    """Rate limit per client address."""
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
 
     def wait(self, request: LoginRequest) -> float:
-        """Count one more and return zero, or return how many seconds to wait."""
+        """Count one request. Return zero, or the number of seconds to wait."""
         return self._buckets.take(network(request.remote_address))

@@ -1,7 +1,4 @@
-"""Between the engine and the sign-in for web applications: leads a browser to the sign-in page, and shows refusals.
-
-Called by the engine for a browser that opens a page of an application and has no session there.
-"""
+"""Web application sign-in for the proxy: redirects to sign-in, error pages, and checks of running sessions."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.sessions import Attested, Tokens, unseal_kept
 
-# Pages that one address opens without a session. Each is a record in the store for ten minutes.
+# Sign-ins that one address may start without a session. Each is a record in the store for ten minutes.
 STARTS_PER_MINUTE = 120.0
 
 
@@ -81,7 +78,7 @@ class ApplicationPages:
     def _page(
         self, request: LoginRequest, ctx: RequestContext, answer: LoginAnswer, front: str, advice: str = ""
     ) -> PageAnswer:
-        # The address is the application's own: a parameter for the language would go to it.
+        # The URL is the application's: a language parameter would be forwarded to it.
         with self._readers.reading(request, linked=False):
             return _encode(views.application_error(answer, ctx.audit_id, front=front, advice=advice))
 
@@ -100,16 +97,16 @@ def _encode(answer: LoginAnswer) -> PageAnswer:
     return PageAnswer(answer.status, headers, answer.body)
 
 
-# Whether the user of a web application's session is still somebody, and in which groups: as at a renewal.
+# Checks of the user of a web application's session, as at a session refresh.
 #
-# Called by the authenticator when it reads the token of an application's cookie from the store, never for one that it
-# has in memory. It is kept there for as long as an access token lives, and then checked again, so a running application
-# sees nothing of it: no redirect, and no other cookie. A "no" of the identity provider ends the session everywhere; if
-# nobody can be asked, nothing is let through.
+# The authenticator runs them when it reads the token of an application's cookie from the store, not for a cached token.
+# A token is cached for the lifetime of an access token and then checked again, so a running application notices
+# nothing: no redirect and no new cookie. A denial by the identity provider ends the session everywhere. If it cannot be
+# queried, no request is let through.
 
-# Sessions whose last check is remembered.
+# Sessions whose last check is cached.
 MOST_CHECKS = 10_000
-# Another worker may be asking about the same session, with a refresh token that is good once.
+# Another worker may be refreshing the same session, with a refresh token that can be used only once.
 MOST_TRIES = 20
 PAUSE_SECONDS = 0.25
 
@@ -119,7 +116,7 @@ Pause = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class _VisitorCheck:
-    """`attested` is None where the answer was no."""
+    """Result of a check. `attested` is None if the identity provider denied it."""
 
     at: datetime
     attested: Attested | None
@@ -139,9 +136,9 @@ class ApplicationChecks:
         )
 
     async def check(self, stored: Found, keeping: Secret | None) -> Found | None:
-        """*stored* as it may be used, and until when; None if its user is nobody any more.
+        """Return *stored* with current attributes and the time until which it may be used. None if its user was denied.
 
-        Raises `ProviderError` if that cannot be found out.
+        Raises `ProviderError` if the identity provider cannot be queried.
         """
         session = stored.session
         if self._clock.now() - session.created_at < self._interval:
@@ -155,7 +152,7 @@ class ApplicationChecks:
     async def _ask(self, session: Session, keeping: Secret | None) -> _VisitorCheck:
         now = self._clock.now()
         for _ in range(MOST_TRIES):
-            # First, so that what is revoked from here on ends what is written below.
+            # Read first: a revocation from this moment on also ends the session written below.
             sequence = await self._tokens.sequence()
             try:
                 attested = await self._attest(session, keeping)
@@ -172,7 +169,7 @@ class ApplicationChecks:
             again = await self._tokens.store.session(session.id)
             if again is None:
                 return _VisitorCheck(now, None)
-            # What is kept for it may be another refresh token by now.
+            # The provider's stored state may contain another refresh token by now.
             session = again
         raise _could_not_ask(session, "another worker is asking about the same session")
 
@@ -191,7 +188,7 @@ class ApplicationChecks:
         return attested
 
     async def _write(self, current: Session, before: Session, kept: Secret | None, keeping: Secret | None) -> bool:
-        """Write down who the user is, and what is kept now; False if the session has ended meanwhile."""
+        """Store the user and the provider's state. Return False if the session has ended in the meantime."""
         try:
             if kept is not None and keeping is not None:
                 await self._tokens.keep(current, keeping.reveal(), kept, expires_at=current.expires_at)
@@ -200,7 +197,7 @@ class ApplicationChecks:
                     return False
                 await self._tokens.store.add(current, [])
         except LoginRefused:
-            # Revoked at this very moment.
+            # The session was revoked in the meantime.
             return False
         return True
 

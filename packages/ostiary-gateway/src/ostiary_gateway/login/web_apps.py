@@ -1,14 +1,13 @@
-"""Sign-ins for web applications that are under way: where a browser wanted to go, and the code that takes it back.
+"""Sign-in for web applications: store where the browser was going, and return it there with a single-use code.
 
     application's host   begin   -> an id in the URL, and a secret in a cookie: the record has the target and a digest
-    gateway's host       find    -> the person signs in, or is signed in already
-                         issue   -> a code in the URL, good once and for half a minute
-    application's host   redeem  -> only for the browser whose cookie has the secret of the beginning
+    gateway's host       find    -> the user signs in, or is signed in already
+                         issue   -> a code in the URL, valid once and for half a minute
+    application's host   redeem  -> only for the browser whose cookie has the secret of `begin`
 
-Called by `visits` and by the adapter of the engine. No address is ever taken from a request to ``/auth``: the target is
-in the record, and was checked before it was put there. The id is no secret. Whoever follows a link with somebody
-else's id or code has another cookie, and gets nothing by it: neither their own session into another browser, nor
-another person's session into theirs.
+The target is validated before it is stored; no URL is taken from a request to ``/auth``. The id is not a secret: a
+browser that follows a link with another user's id or code lacks the matching cookie. It can neither put its own session
+into another browser nor obtain another user's session.
 """
 
 from __future__ import annotations
@@ -43,28 +42,28 @@ from ostiary_gateway.proxy.applications import Applications
 from ostiary_gateway.sessions import ApplicationTokens
 
 LIFETIME = timedelta(minutes=10)
-# A browser follows the redirect at once.
+# The browser follows the redirect immediately.
 CODE_LIFETIME = timedelta(seconds=30)
-# A longer one is not kept: the person then comes back to the beginning of the application.
+# A longer target is not stored: the browser then returns to the application's prefix.
 LONGEST_TARGET = 2048
 _SECRET_LENGTH = 43
 
 
 @dataclass(frozen=True, slots=True)
 class SignInRequest:
-    """A browser wanted to see `target` of an application at `origin`. `browser` is the digest of its secret."""
+    """A browser requested `target` of an application at `origin`. `browser` is the digest of its secret."""
 
     application: str
     origin: str
     target: str
     browser: str
-    # What the person must prove, though they may be signed in.
+    # The authentication required even of a user who is signed in.
     required: RequiredAuthentication | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """A code that was good: for which session, and what the cookie of the application needs besides its token."""
+    """A redeemed code: its session, and what the application's cookie needs in addition to the token."""
 
     sign_in_request: SignInRequest
     session_id: str
@@ -86,8 +85,8 @@ class ApplicationSignIns:
         target: str,
         required: RequiredAuthentication | None = None,
     ) -> tuple[str, tuple[str, str]]:
-        """Remember where the browser wanted to go; returns the id, and the header that binds it to the browser."""
-        # One secret for all tabs: a second one would end the sign-in of the first.
+        """Store where the browser was going. Return the id and the Set-Cookie header that binds it to the browser."""
+        # One secret for all tabs: a new one would invalidate the sign-in in the first tab.
         secret = self._secret(request) or secrets.token_urlsafe(32)
         request_id = secrets.token_urlsafe(32)
         value = {"application": application, "origin": origin, "target": target, "browser": _digest(secret)}
@@ -103,7 +102,7 @@ class ApplicationSignIns:
         return SignInRequest(**{**value, "required": required})
 
     async def issue_code(self, sign_in_request: SignInRequest, visitor: Visitor) -> str:
-        """A code for the session of *visitor*."""
+        """Issue a code for the session of *visitor*."""
         code = secrets.token_urlsafe(32)
         value = {
             "application": sign_in_request.application,
@@ -116,9 +115,9 @@ class ApplicationSignIns:
         return code
 
     async def redeem(self, request: LoginRequest, code: str, origin: str) -> Redeemed:
-        """What *code* is good for, at the application of *origin*.
+        """Return what *code* was issued for, at the application of *origin*. The code is consumed in any case.
 
-        Raises `LoginRefused` if it is good for nothing. It is spent in any case.
+        Raises `LoginRefused` if it is invalid.
         """
         value = await self._codes.take(code)
         if value is None:
@@ -142,14 +141,12 @@ def _digest(secret: str) -> str:
     return sha256(b"ostiary browser\0" + secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# The routes that a web application's visitors pass: sign in and come back, and sign out.
+# The sign-in and sign-out routes of web applications. The hosts may be the same one, with the same steps.
 #
-#     gateway's host       /auth/application?request=ID    signs in, and sends the browser back with a code
-#     application's host   /auth/application?code=CODE     sets the cookie, and leads to where the browser wanted to go
-#                          /auth/logout                    ends the session everywhere
-#                          anything else below /auth       is at the gateway's host
-#
-# Called by the routes of ``/auth``. The hosts may be the same one: then the steps are, too.
+#     gateway's host       /auth/application?request=ID    sign in, and redirect back with a code
+#     application's host   /auth/application?code=CODE     set the cookie, and redirect to the target
+#                          /auth/logout                    end the session everywhere
+#                          anything else below /auth       redirect to the gateway's host
 
 _EXPIRED = "this sign-in has expired: open the application again"
 
@@ -179,7 +176,10 @@ class ApplicationVisits:
         self._starts = starts
 
     async def answer(self, visit: Visit, path: list[str]) -> LoginAnswer | None:
-        """*path* is what follows ``/auth``. None: it is nothing about web applications."""
+        """Respond to a request; *path* is what follows ``/auth``.
+
+        Return None if it does not concern web applications.
+        """
         host = visit.request.header("host") or ""
         is_gateways_own = self._applications.is_gateways_own(host)
         if path == ["application"]:
@@ -192,10 +192,10 @@ class ApplicationVisits:
             return None
         if visit.request.method not in ("GET", "HEAD"):
             return answers.error(404, "page not found")
-        # Nobody signs in at the host of an application, whose scripts would see the password.
+        # Never show a sign-in page at an application's host, whose scripts could read the password.
         return answers.redirect(self._applications.external_url + visit.request.path, 303)
 
-    # --- sign in, and come back ---
+    # --- sign in and return ---
 
     async def _application(self, visit: Visit, host: str, *, is_gateways_own: bool) -> LoginAnswer:
         request = visit.request
@@ -225,9 +225,9 @@ class ApplicationVisits:
             return await self._sign_in.begin(visit, goal, None if visitor is None else visitor.session.provider)
         if wait := self._starts.wait(visit.request):
             return answers.too_many(wait)
-        # Who may no longer sign in gets no code; what was attested a while ago is checked again.
+        # A user who may no longer sign in gets no code. An attestation that is not recent is checked again.
         await self._browsers.attest(visitor, visit.request)
-        # Read again: the check may have changed what is kept.
+        # Read again: the check may have changed the provider's stored state.
         visitor = await self._browsers.find(visit.request) or visitor
         code = await self._sign_ins.issue_code(sign_in_request, visitor)
         return answers.redirect(f"{sign_in_request.origin}/auth/application?code={code}", 303)
@@ -236,7 +236,7 @@ class ApplicationVisits:
         redeemed = await self._sign_ins.redeem(request, code, self._applications.origin(host))
         sign_in_request = redeemed.sign_in_request
         if self._cookie(sign_in_request.application).occurrences(request) > 1:
-            # A new one would be one of several again, and the browser be led here once more.
+            # A new cookie would be one of several again, and the browser would be redirected here in a loop.
             raise LoginRefused(
                 "your browser sends several cookies of one name: delete the cookies of this site, and try again",
                 cause="somebody else has set a cookie with the name of ours",
@@ -261,7 +261,7 @@ class ApplicationVisits:
     async def _sign_out(self, request: LoginRequest, host: str, *, is_gateways_own: bool) -> LoginAnswer | None:
         """End the sessions that this browser has at the applications of *host*.
 
-        None at the gateway's own host if the person is signed in there: that session has a page of its own.
+        Return None at the gateway's own host if the user is signed in there: that session has its own sign-out page.
         """
         try:
             if is_gateways_own and await self._browsers.find(request) is not None:
@@ -303,7 +303,10 @@ class ApplicationVisits:
 
 
 def _is_own_click(request: LoginRequest) -> bool:
-    """Whether a person has clicked on a link of the application itself. Other sites' links must not sign people out."""
+    """Report whether the user clicked a link of the application itself.
+
+    Links of other sites must not sign users out.
+    """
     expected = {
         "sec-fetch-site": "same-origin",
         "sec-fetch-mode": "navigate",

@@ -1,11 +1,11 @@
-"""For a Python API that checks tokens and policy itself, without a gateway in front: the same engine as a library.
+"""Middleware and a library for Python APIs that authenticate and authorize requests themselves, without the proxy.
 
     ostiary_gateway.middleware.asgi, ostiary_gateway.middleware.wsgi     the middleware, one line for each framework
-    Gatekeeper, SyncGatekeeper     the same without a middleware
-    Access, SyncAccess, Bearer     what a view is given
-    select                         which objects the selectors of a list select
+    Gatekeeper, SyncGatekeeper     check requests without a middleware
+    Access, SyncAccess, Bearer     passed to views
+    select                         filter objects by the selectors of a list request
 
-The names below are public; docs/reference/backend.md describes them.
+These names are public; see docs/reference/backend.md.
 """
 
 from ostiary.errors import AccessRefused

@@ -1,7 +1,4 @@
-"""What a view is given of the request that it answers: who asks, and the ways to ask whether they may do more.
-
-Made by the gatekeeper for a request that it lets through. `Access` is for event loops, `SyncAccess` for threads.
-"""
+"""What views get for an admitted request, the cached plans behind it, and the responses to other requests."""
 
 from __future__ import annotations
 
@@ -19,18 +16,18 @@ from ostiary_gateway.middleware.request import BackendRequest
 from ostiary_gateway.wire.request_info import first_values
 from ostiary_gateway.wire.selectors import LabelsOf, select
 
-# What was decided on a request, kept for equal requests with the same token. Bounded in bytes, one user's part too.
+# Plans are cached for equal requests with the same token. Both limits are in bytes.
 
 SIZE = 32 * 1024 * 1024
 SIZE_PER_USER = 2 * 1024 * 1024
-# A longer one is decided on each time.
+# Longer targets are not cached.
 LONGEST_TARGET = 4096
 
 _Key = tuple[CachedBearer, str, bytes, str]
 
 
 class BackendPlan:
-    """The ruling on all of `required`, and what its audit events share. Without `required` nothing was decided."""
+    """The decision on all of `required`, and what its audit events share. `info` is the first of them."""
 
     __slots__ = ("audit", "info", "required", "ruling")
 
@@ -42,7 +39,10 @@ class BackendPlan:
 
 
 class BackendPlans:
-    """A plan is found by the very token, so it is gone with it; whether it still holds, the caller asks."""
+    """Cache plans by token and request.
+
+    A plan becomes unreachable with its token. The caller checks that it is still valid.
+    """
 
     def __init__(self) -> None:
         self._plans: BoundedByOwner[_Key, BackendPlan] = BoundedByOwner(SIZE, SIZE_PER_USER)
@@ -53,14 +53,13 @@ class BackendPlans:
     def keep(self, token: CachedBearer, request: BackendRequest, plan: BackendPlan) -> None:
         if len(request.target) <= LONGEST_TARGET:
             key = (token, request.method, request.target, request.upgrade)
-            # Once in the key, and about three times in what was read from it.
+            # The target is in the key once, and about three times in the attributes read from it.
             size = FIXED_BYTES + 4 * len(request.target)
             self._plans.keep(key, plan, owner=token.bearer.user.username, size=size)
 
 
-# The answers to requests that do not reach the application: the same status, body and headers as the gateway's.
-#
-# Called by the gatekeeper. What is wrong is told to the operator alone: it is the `cause` of the exception.
+# Responses to requests that do not reach the application: status, body and headers are those of the proxy. The cause is
+# for the operator only: it is the `cause` of the exception.
 
 _UNAVAILABLE = status.failure(
     503, "ServiceUnavailable", "the server that knows this token is unreachable; your own sign-in is not affected"
@@ -68,22 +67,22 @@ _UNAVAILABLE = status.failure(
 
 
 def unauthorized(request_id: str, *, attempted: bool) -> AccessRefused:
-    """401, the same for a token that is unknown, expired or revoked."""
+    """Return a 401. It is the same for a token that is unknown, expired or revoked."""
     challenge = ("WWW-Authenticate", status.www_authenticate(attempted))
     cause = "the token is unknown, expired or revoked" if attempted else "it presents no token"
     return _refusal("the request is not authenticated", request_id, status.unauthorized(), cause, challenge)
 
 
 def forbidden(request_id: str, attributes: Attributes, decision: Decision) -> AccessRefused:
-    """403; 404 if the decision hides what is there, and nothing else tells the two apart."""
-    # Who holds a token may know what it is for.
+    """Return a 403, or a 404 if the decision hides the object. Nothing else distinguishes the two."""
+    # The scope is no secret to the user of the token.
     reason = decision.reason if isinstance(decision, OutOfScope) else ""
     answer = status.not_found(attributes.request) if decision.hidden else status.forbidden(attributes, reason)
     return _refusal("permission denied", request_id, answer, decision.reason or "no policy allows it")
 
 
 def missing(request_id: str, info: RequestInfo) -> AccessRefused:
-    """404 for an object that does not exist: the bytes that a hidden refusal has."""
+    """Return a 404 for an object that does not exist, byte for byte the response that hides one."""
     return _refusal("there is no such object", request_id, status.not_found(info), "the application did not find it")
 
 
@@ -92,12 +91,12 @@ def bad_request(request_id: str, message: str) -> AccessRefused:
 
 
 def unavailable(request_id: str, cause: str) -> AccessRefused:
-    """503: nobody could say whose the token is."""
+    """Return a 503: the token could not be looked up."""
     return _refusal("the token could not be checked", request_id, _UNAVAILABLE, cause)
 
 
 def undecided(request_id: str, cause: str) -> AccessRefused:
-    """500: nobody could say whether the request is allowed, or its record cannot be kept."""
+    """Return a 500: the policy could not be evaluated, or the audit event could not be stored."""
     return _refusal("the request could not be decided", request_id, status.internal(), cause)
 
 
@@ -110,20 +109,20 @@ def _refusal(summary: str, request_id: str, answer: status.Answer, cause: str, *
         *more,
     ]
     if code != 404:
-        # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
+        # Kubernetes does not set this header on a 404 for a missing object, so it would reveal a hidden one.
         headers.append(("X-Content-Type-Options", "nosniff"))
     return AccessRefused(summary, status=code, headers=headers, body=body, cause=cause)
 
 
 T = TypeVar("T")
 
-# Decides on one more question about the request of an access; raises `AccessRefused`.
+# Authorizes one more action for an admitted request. Raises `AccessRefused`.
 Require = Callable[["Admitted", RequestInfo], Awaitable[None]]
 RequireNow = Callable[["Admitted", RequestInfo], None]
 
 
 class Admitted:
-    """A request that was let through. `request_id` is the ``Audit-Id`` of its answer."""
+    """An admitted request. `request_id` is the ``Audit-Id`` of its response."""
 
     __slots__ = ("bearer", "plan", "received_at", "request", "request_id", "token", "upstream")
 
@@ -150,19 +149,22 @@ class Admitted:
 
     @property
     def info(self) -> RequestInfo:
-        """What the request asks for, as the policy saw it."""
+        """The attributes of the request, as the policy saw them."""
         return self.plan.info
 
     def missing(self) -> AccessRefused:
-        """To be raised for an object that does not exist: the answer is the one that a hidden refusal has."""
+        """Return the exception to raise for an object that does not exist.
+
+        The response is the one that hides an object.
+        """
         return missing(self.request_id, self.info)
 
     def select(
         self, objects: Iterable[T], *, labels: LabelsOf[T] | None = None, fields: LabelsOf[T] | None = None
     ) -> list[T]:
-        """Those of *objects* that the ``labelSelector`` and ``fieldSelector`` of this request select.
+        """Return those of *objects* that match the ``labelSelector`` and ``fieldSelector`` of this request.
 
-        What *labels* and *fields* are: `ostiary_gateway.wire.selectors.select`. Raises `SelectorError`.
+        For *labels* and *fields* see `ostiary_gateway.wire.selectors.select`. Raises `SelectorError`.
         """
         values = first_values(self.request.target.partition(b"?")[2].decode("latin-1"))
         label_selector, field_selector = (values.get(name, "") for name in ("labelSelector", "fieldSelector"))
@@ -175,7 +177,7 @@ class Admitted:
 
 
 class Access(Admitted):
-    """For views that are coroutines."""
+    """An admitted request, for asynchronous views."""
 
     __slots__ = ("_require",)
 
@@ -194,7 +196,10 @@ class Access(Admitted):
         name: str = "",
         path: str = "",
     ) -> None:
-        """Raise `AccessRefused` unless the sender may do this as well. Without a *resource* it is about *path*."""
+        """Raise `AccessRefused` unless the policy allows the user this as well.
+
+        Without a *resource*, *path* is checked.
+        """
         question = question_about(
             self.upstream,
             verb,
@@ -209,7 +214,7 @@ class Access(Admitted):
 
 
 class SyncAccess(Admitted):
-    """For views that are functions, in threads."""
+    """An admitted request, for synchronous views in threads."""
 
     __slots__ = ("_require",)
 
@@ -228,7 +233,10 @@ class SyncAccess(Admitted):
         name: str = "",
         path: str = "",
     ) -> None:
-        """Raise `AccessRefused` unless the sender may do this as well. Without a *resource* it is about *path*."""
+        """Raise `AccessRefused` unless the policy allows the user this as well.
+
+        Without a *resource*, *path* is checked.
+        """
         question = question_about(
             self.upstream,
             verb,
@@ -253,7 +261,10 @@ def question_about(
     name: str = "",
     path: str = "",
 ) -> RequestInfo:
-    """What a view asks about besides the request itself; raises `ValueError` if it says neither what nor where."""
+    """Return the attributes of an action that a view checks.
+
+    Raises `ValueError` unless exactly one of *resource* and *path* is set.
+    """
     if bool(resource) == bool(path):
         raise ValueError("say either which resource it is about, or which path")
     return RequestInfo(

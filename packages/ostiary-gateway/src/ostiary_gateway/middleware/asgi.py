@@ -1,8 +1,9 @@
-"""The middleware for ASGI applications that check tokens and policy themselves: Starlette, FastAPI, Django.
+"""Middleware for ASGI applications that authenticate and authorize requests themselves: Starlette, FastAPI, Django.
 
     app.add_middleware(ostiary_gateway.middleware.asgi.GatekeeperMiddleware, gatekeeper="backend.yaml")
+    scope -> BackendRequest -> Gatekeeper -> scope["ostiary"] (`Access`), scope["user"] (`UserInfo`) -> application
 
-docs/how-to/protect-a-python-api.md has the line for each framework.
+See docs/how-to/protect-a-python-api.md for the line for each framework. No framework is imported.
 """
 
 from __future__ import annotations
@@ -20,27 +21,23 @@ from ostiary_gateway.middleware.gatekeeper import Gatekeeper
 from ostiary_gateway.middleware.request import BackendRequest
 from ostiary_gateway.proxy.target import encoded_path
 
-# The middleware for ASGI applications: Starlette, FastAPI, Django and all others. It needs none of them.
-#
-#     scope -> BackendRequest -> Gatekeeper -> scope["ostiary"] (`Access`), scope["user"] (`UserInfo`) -> application
-#
-# Public as `ostiary_gateway.middleware.asgi`. It answers what must not pass, and requests whose view raises
-# `AccessRefused`.
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Where views find what they may know; `user` is what Starlette's ``request.user`` reads.
+# Keys of the scope. Starlette's ``request.user`` reads `user`.
 ACCESS, USER = "ostiary", "user"
-# RFC 6455: the one code for "I do not want this", where a server cannot send an answer of HTTP.
+# RFC 6455, section 7.4.1: policy violation, for servers that cannot send an HTTP response instead.
 POLICY_VIOLATION = 1008
 
 
 class GatekeeperMiddleware:
-    """Lets through what *gatekeeper* does: one that is made already, or the path of its ``backend.yaml``."""
+    """Protect an application with *gatekeeper*: an instance, or the path of its ``backend.yaml``.
+
+    Responds to requests that are not admitted, and to those whose view raises `AccessRefused`.
+    """
 
     def __init__(self, app: AsgiApplication, gatekeeper: Gatekeeper | str | os.PathLike[str]) -> None:
         self._app = app
@@ -84,7 +81,7 @@ class GatekeeperMiddleware:
         gatekeeper.finish(access, answer.status)
 
     def _closing(self, receive: Receive) -> Receive:
-        """Close the gatekeeper when the server says that the application shuts down."""
+        """Close the gatekeeper when the server shuts the application down."""
 
         async def receive_and_close() -> Message:
             message = await receive()
@@ -96,7 +93,7 @@ class GatekeeperMiddleware:
 
 
 class _AnswerOnItsWay:
-    """The answer on its way to the client: its status is noted, and it gets the id of the request."""
+    """Wrap `send`: record the status of the response and add the ``Audit-Id``."""
 
     __slots__ = ("_audit_id", "_is_action", "_send", "status")
 
@@ -112,7 +109,8 @@ class _AnswerOnItsWay:
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"audit-id", self._audit_id)]
             if self._is_action and not any(name.lower() == b"cache-control" for name, _ in headers):
-                # The request has no Authorization header, by which a shared cache would know not to keep the answer.
+                # The request has no Authorization header, which would keep a shared cache from storing the response
+                # (RFC 9111, section 3.5).
                 headers.append((b"cache-control", b"private"))
             message["headers"] = headers
         elif kind == "websocket.accept":
@@ -120,11 +118,11 @@ class _AnswerOnItsWay:
         await self._send(message)
 
 
-# --- what a scope says ---
+# --- reading the scope ---
 
 
 def request_of(scope: Scope) -> BackendRequest:
-    """The request of an ASGI scope."""
+    """Return the request of an ASGI scope."""
     request = BackendRequest(scope.get("method", "GET"), b"")
     if scope["type"] == "websocket":
         request.upgrade = "websocket"
@@ -137,7 +135,7 @@ def request_of(scope: Scope) -> BackendRequest:
         elif name == b"user-agent":
             request.user_agent = value
         elif name == b"host":
-            # Two of them are none: no proof is for that.
+            # Two Host headers count as none, so no action token matches.
             request.host = b"" if request.host else value
         elif name == b"transfer-encoding" or (name == b"content-length" and value != b"0"):
             request.has_body = True
@@ -159,20 +157,21 @@ def _read_target(scope: Scope, request: BackendRequest) -> None:
     if raw is None:
         raw = encoded_path(path.encode())
     elif raw.decode("latin-1") != path and unquote(raw.decode("latin-1")) != path:
-        # Something in between has changed one of them: what is decided on must be what the application routes by.
+        # A component in between has changed one of them. The path that is authorized must be the one that the
+        # application routes by.
         request.mistake = "the path has two readings"
     query = scope["query_string"]
     request.target = raw + b"?" + query if query else raw
 
 
 def _hide_action(scope: Scope, request: BackendRequest) -> None:
-    """A view sees the request as it was before the gateway redirected it. So does the log of the server."""
+    """Hide the action token from views and from the server's log: restore the request as it was before the redirect."""
     scope["query_string"] = request.target.partition(b"?")[2]
     scope["headers"] = [header for header in scope["headers"] if header[0] != b"authorization"]
 
 
 def _read_websocket_token(scope: Scope, request: BackendRequest) -> None:
-    """A browser cannot set headers for a WebSocket: its token is among the protocols, and no business of a view."""
+    """Read a WebSocket's token from its subprotocols: browsers cannot set headers. Views do not see it."""
     try:
         encoded = websocket_token(scope["headers"])
     except BadHeader as error:
@@ -182,7 +181,7 @@ def _read_websocket_token(scope: Scope, request: BackendRequest) -> None:
         request.token = decode_token(encoded)
 
 
-# --- answers ---
+# --- responses ---
 
 
 async def send_refusal(scope: Scope, receive: Receive, send: Send, refusal: AccessRefused) -> None:

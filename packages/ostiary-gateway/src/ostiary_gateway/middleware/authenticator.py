@@ -1,11 +1,11 @@
-"""Token to bearer: in memory, by asking the gateway, or by verifying a JWT.
+"""Authenticate bearer tokens: from the cache, by introspection at the gateway, or by verifying a JWT.
 
-    recall (at once)  ->  opaque: ask the gateway  |  JWT: verify here, then look at the revocations  ->  remember
-    a request that the gateway has redirected: verify its proof, then look at the revocations
+    recall (synchronous)  ->  opaque: query the gateway  |  JWT: verify here, then check revocations  ->  cache
+    a request that the gateway has redirected: verify its action token, then check revocations
 
-Called by the gatekeeper. A remembered token counts until it expires or is revoked, as long as the gateway's revocations
-are followed (`revocation_follower`). The gateway is asked about an unknown token once in a while, and about the tokens
-of each client address in turn (`lookup_queue`).
+A cached token is valid until it expires or is revoked, as long as the gateway's revocations are followed
+(`revocation_follower`). Unknown tokens are cached for a short time. `LookupQueue` shares introspection fairly between
+client addresses.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ from ostiary_gateway.sessions import well_formed
 from ostiary_gateway.wire.action_token import TYPE, extra_of, is_for
 from ostiary_gateway.wire.token_introspection import TokenDescription
 
-# Verifies the proof of a request that the gateway has allowed and redirected here.
-#
-# Called by the authenticator. The proof is good for the method and the URL that it names, as often as it is used within
-# its minute: a download that was cut off goes on with another request. No policy is asked again.
+# Action tokens: proofs that the gateway has allowed a request and redirected it here.
 
 log = logging.getLogger("ostiary.backend")
 
-# It lives for a minute or so: clocks that differ by more than this must be set.
+# Action tokens live for about a minute. Hosts whose clocks differ by more than this must synchronize them.
 SKEW = timedelta(seconds=10)
 _USUAL_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAction:
-    """Who was allowed to do it. `id` is the ``Audit-Id`` of the request at the gateway."""
+    """The user whom the gateway allowed the action. `id` is the ``Audit-Id`` of the request at the gateway."""
 
     description: TokenDescription
     id: str
 
 
 class ActionVerifier(JwtVerifier):
-    """For the proofs of one gateway. Raises `TransportError` if a file of TLS cannot be used."""
+    """Verify the action tokens of one gateway.
+
+    An action token is valid for one method and URL, and can be used repeatedly until it expires, so that a client can
+    resume an interrupted download. No policy is evaluated again. Raises `TransportError` if a TLS file cannot be used.
+    """
 
     def __init__(self, settings: ActionSettings, gateway: TrustedGateway, clock: Clock) -> None:
         super().__init__(settings, (settings.origin,), gateway, clock, types=frozenset((TYPE,)), skew=SKEW)
@@ -66,7 +67,7 @@ class ActionVerifier(JwtVerifier):
         self._hosts = frozenset(name.encode() for name in (url.netloc, *usual))
 
     async def verify(self, request: BackendRequest) -> VerifiedAction | None:
-        """What the proof of *request* attests; None if it is not to be believed. Raises `ProviderError`."""
+        """Return what the action token of *request* attests, or None if it is invalid. Raises `ProviderError`."""
         try:
             self._check_request(request)
             assert request.action is not None, "checked by whoever calls"
@@ -85,7 +86,7 @@ class ActionVerifier(JwtVerifier):
             raise TokenRefused("the request has a body, or changes the protocol")
 
     def check_kind(self, token: ParsedToken) -> None:
-        # A JWT need not have a type. This one must: it is what keeps it apart from all others of the issuer.
+        # `typ` is optional in a JWT, but required here: it distinguishes action tokens from the issuer's other JWTs.
         kind = token.header.get("typ")
         if not isinstance(kind, str) or kind.lower() != TYPE:
             raise TokenRefused("it is a token of another kind")
@@ -99,37 +100,40 @@ def _verified(claims: Claims) -> VerifiedAction:
         user = replace(description.user, extra=extra_of(claims))
     except ValueError as error:
         raise TokenRefused(str(error)) from None
-    # For this request alone: whatever a view asks for besides is beyond it.
+    # Valid for this request only: anything else that a view requires is out of scope.
     once = replace(description, user=user, credential_id=credential_id, delegation=NOTHING.encode())
     return VerifiedAction(once, description.credential_id)
 
 
-# Turns for tokens that must be looked up at the gateway: fair between client addresses.
+# Lookups at the gateway, fair between client addresses.
 #
-#     an address may have half of the slots  ->  a free slot at once, or the queue of the address  ->  one turn each
+#     an address may have half of the slots  ->  a free slot, or the queue of the address  ->  round robin
 #
-# A flood of unknown tokens fills the queue of one address. Tokens from other addresses wait for one
-# look-up at most, and those from the same address in the order in which they came.
+# A flood of unknown tokens fills the queue of one address only. Tokens from another address wait for one lookup at
+# most; tokens from the same address are served in order.
 
-# How many wait in all, each in about two kilobytes, and for how long.
+# Maximum number of waiting lookups, about two kilobytes each, and their timeout in seconds.
 MOST_WAITING = 4_096
 LONGEST_WAIT = 20.0
 
 
 class LookupQueue:
-    """*slots* look-ups at a time, at most half of them for one key. One event loop uses it."""
+    """A queue for *slots* concurrent lookups, at most half of them for one key.
+
+    An instance belongs to one event loop.
+    """
 
     def __init__(self, slots: int) -> None:
         self._free = slots
         self._most = max(slots // 2, 1)
         self._taken: Counter[str] = Counter()
-        # By key, in the order of their turns.
+        # By key, in round-robin order.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._length = 0
 
     @asynccontextmanager
     async def turn(self, key: str) -> AsyncIterator[None]:
-        """Hold a slot. Raises `ProviderError` if too many wait, most of them with this key, or for too long."""
+        """Hold a slot. Raises `ProviderError` if the queue is full and this key fills most of it, or on timeout."""
         if self._free and self._taken[key] < self._most:
             self._take(key)
         else:
@@ -150,7 +154,7 @@ class LookupQueue:
                 await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                # Its turn had come at the same moment.
+                # The slot was granted at the moment of the timeout or cancellation: return it.
                 self._release(key)
             elif key in self._waiting and waiter in self._waiting[key]:
                 self._remove(key, waiter)
@@ -159,7 +163,7 @@ class LookupQueue:
             raise
 
     def _drop_one_for(self, key: str) -> None:
-        """Make room for *key* where the queue is longest. Raises `ProviderError` if that is its own."""
+        """Drop the newest waiter of the longest queue. Raises `ProviderError` if that queue is the one of *key*."""
         longest = max(self._waiting, key=lambda each: len(self._waiting[each]))
         if len(self._waiting.get(key, ())) >= len(self._waiting[longest]):
             raise _too_many("too many tokens from this address wait")
@@ -183,7 +187,7 @@ class LookupQueue:
         self._taken[key] -= 1
         if not self._taken[key]:
             del self._taken[key]
-        # The first key that may have a slot. The few that have their half already are passed over.
+        # The first key below its limit. The few keys at their limit are skipped.
         turn = next((each for each in self._waiting if self._taken[each] < self._most), None)
         if turn is None:
             return
@@ -191,7 +195,7 @@ class LookupQueue:
         waiter = queue.popleft()
         self._length -= 1
         if queue:
-            # Behind the others.
+            # Move the key to the end.
             self._waiting[turn] = queue
         self._take(turn)
         waiter.set_result(None)
@@ -201,16 +205,15 @@ def _too_many(cause: str) -> ProviderError:
     return ProviderError("too many unknown tokens have to be looked up", cause=cause)
 
 
-# A JWT with many groups has a few thousand characters. What is longer is not even hashed.
+# A JWT with many groups has a few thousand characters. Longer tokens are rejected without hashing them.
 LONGEST_TOKEN = 16 * 1024
-# How long a token that the gateway does not know is not asked about again, and how many such tokens are remembered: a
-# sixteenth of them for one address.
+# How long an unknown token is cached, and how many of them. One address may have a sixteenth.
 UNKNOWN_SECONDS = 5.0
 MOST_UNKNOWN = 16_384
 
 
 class BackendAuthenticator:
-    """One event loop uses it."""
+    """The authenticator of one API. An instance belongs to one event loop."""
 
     def __init__(
         self,
@@ -230,11 +233,11 @@ class BackendAuthenticator:
         )
         self._look_ups: Cache[bytes, tuple[CachedBearer | None]] = Cache(seconds=0.0, clock=clock)
         self._queue = LookupQueue(LOOK_UPS)
-        # By digest. An opaque token that is unknown does not become valid: nobody can choose the next one.
+        # By digest. Caching is safe: an unknown opaque token does not become valid, because its value cannot be chosen.
         self._unknown: Cache[bytes, bool] = Cache(seconds=UNKNOWN_SECONDS, clock=clock, entries=MOST_UNKNOWN)
 
     def recall(self, token_digest: bytes) -> CachedBearer | None:
-        """The token, if it is in memory and good this very moment."""
+        """Return the token if it is cached and valid now."""
         token = self._by_digest.get(token_digest)
         if token is None or self._monotonic() >= self.follower.fresh_until:
             return None
@@ -244,13 +247,15 @@ class BackendAuthenticator:
         return token
 
     async def find(self, token: bytes, token_digest: bytes, address: str = "") -> CachedBearer | None:
-        """The token; None if it is unknown, expired or revoked. Raises `ProviderError` if nobody can say.
+        """Return the token, or None if it is unknown, expired or revoked.
+
+        Raises `ProviderError` if that cannot be determined.
 
         *address* is the client's.
         """
         is_opaque = well_formed(token)
         if not is_opaque and (self._jwts is None or token.count(b".") != 2):
-            # No token of ours has this form: nobody need be asked.
+            # Not the format of a gateway token: no lookup is needed.
             return None
         if self._unknown.get(token_digest):
             return None
@@ -259,13 +264,13 @@ class BackendAuthenticator:
         (remembered,) = await self._look_ups.fill(
             token_digest, lambda: self._look_up(text, token_digest, address, is_opaque=is_opaque)
         )
-        # It may have been revoked while this caller waited for its turn.
+        # It may have been revoked while this caller waited for the lookup.
         return None if remembered is None or remembered.is_revoked else remembered
 
     async def _look_up(
         self, token: str, token_digest: bytes, address: str, *, is_opaque: bool
     ) -> tuple[CachedBearer | None]:
-        """In a tuple, since a cache keeps no None."""
+        """Look up a token. The result is a tuple because the cache does not store None."""
         while True:
             epoch = self.follower.epoch
             if is_opaque:
@@ -275,7 +280,7 @@ class BackendAuthenticator:
                 description = await self._verifier.describe(token)
             if epoch == self.follower.epoch:
                 break
-            # A revocation came while the gateway was asked: its answer may be older than that.
+            # A revocation arrived during the lookup, so the response may be older. Repeat it.
         if description is None and is_opaque:
             self._unknown.put(token_digest, True, owner=network(address))
         if description is None or description.expires_at <= self._now():
@@ -294,9 +299,9 @@ class BackendAuthenticator:
         return self._jwts
 
     async def find_action(self, request: BackendRequest) -> tuple[CachedBearer, str] | None:
-        """Whose the proof of a redirected *request* is, and the id of that request at the gateway; None if it is none.
+        """Return the user of the action token of *request* and the gateway's request id, or None if it is invalid.
 
-        Raises `ProviderError` if nobody can say. It is not remembered: the next request is another one.
+        Raises `ProviderError` if that cannot be determined. The result is not cached: the next request differs.
         """
         assert self._actions is not None, "checked by whoever calls"
         action = await self._actions.verify(request)
@@ -309,7 +314,7 @@ class BackendAuthenticator:
         return CachedBearer(b"", action.description), action.id
 
     def _check_list(self, issuer: str) -> None:
-        """Raise `ProviderError` if the list of the gateway says nothing about the JWTs that are accepted here."""
+        """Raise `ProviderError` if the gateway's revocation list does not cover the JWTs of *issuer*."""
         if self.follower.tokens.issuer != issuer:
             cause = f"the gateway's list is not about the issuer {issuer}"
             hint = "issuer, in jwt and in actions, must be the issuer of the gateway, which must sign JWTs (issuer)"

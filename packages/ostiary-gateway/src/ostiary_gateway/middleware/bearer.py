@@ -1,4 +1,4 @@
-"""Who presents a token, and the tokens that are remembered. Bounded in bytes: one user's evict only that user's."""
+"""Authenticated bearer tokens, their cache, and the revocation list that invalidates it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from ostiary.model import UserInfo
 from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 from ostiary_gateway.wire.token_introspection import TokenDescription
 
-# Which tokens the list of revoked credentials concerns. Pure; called by the follower and by the authenticator.
-#
-# The same conditions that `ostiary_gateway.wire.apiserver_config` writes for a kube-apiserver, and that
-# `core.tokens.ends` has.
+# The conditions are those that `ostiary_gateway.wire.apiserver_config` writes for a kube-apiserver.
 
 K = TypeVar("K", bound=Hashable)
 
 
 class RevokedTokens:
-    """A list of a gateway, made quick to ask."""
+    """The revocation list of a gateway, indexed for fast lookups."""
 
     def __init__(self, revoked: RevokedCredentials) -> None:
         self.head = revoked.head
@@ -32,16 +29,16 @@ class RevokedTokens:
         self._sessions = frozenset(revoked.sessions)
         self._by_user = _group_by_key((each.username, each) for each in revoked.subjects)
         self._by_group = _group_by_key((each.group, each) for each in revoked.subjects if each.username is None)
-        # Those that name neither: everything that began before.
+        # Subjects without a user and a group: every session that began before the revocation.
         self._others = [each for each in revoked.subjects if each.username is None and each.group is None]
         self._issued_until = revoked.issued_until
 
     def concern(self, token: TokenDescription) -> bool:
-        """Whether *token* must not be used any more, or must be asked about again."""
+        """Report whether *token* is revoked, or must be looked up again."""
         return self.name(token) or (token.issued_at is None and self._sums_up(token))
 
     def name(self, token: TokenDescription) -> bool:
-        """Whether *token* is on the list, and so must not be used any more."""
+        """Report whether *token* is on the list and therefore revoked."""
         if token.credential_id in self._credential_ids or token.session in self._sessions:
             return True
         if self._issued_until is not None and _was_issued_until(self._issued_until, token):
@@ -53,9 +50,10 @@ class RevokedTokens:
         return any(_fits(subject, token) for subject in candidates)
 
     def _sums_up(self, token: TokenDescription) -> bool:
-        """Whether a rule stands for entries that were too many, and *token* may be one of those.
+        """Report whether a rule replaces too many single entries, and *token* may be one of those.
 
-        The rule goes by the time at which a JWT was issued. An opaque token has none here, but can be asked about.
+        Such a rule compares the time at which a JWT was issued. That time is unknown for an opaque token, which must be
+        looked up at the gateway again.
         """
         of_user = self._by_user.get(token.user.username, ())
         return self._issued_until is not None or any(each.issued_until is not None for each in of_user)
@@ -84,20 +82,23 @@ def _group_by_key(pairs: Iterable[tuple[K | None, RevokedSubject]]) -> Mapping[K
 
 SIZE = 32 * 1024 * 1024
 SIZE_PER_USER = 1024 * 1024
-# The objects themselves, without the text in them.
+# The objects themselves, without their text.
 _FIXED_BYTES = 1500
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """The user of a token, and what the token may be used for; `delegation` is None for all that its user may do."""
+    """The user of a token and the scope of the token; `delegation` is None for an unscoped token."""
 
     user: UserInfo
     delegation: Delegation | None = None
 
 
 class CachedBearer:
-    """A token that was found good. `is_revoked` tells whoever still holds it that it is not any more."""
+    """A valid token.
+
+    `is_revoked` is set on revocation, for code that still holds the object after it left the cache.
+    """
 
     __slots__ = ("bearer", "description", "digest", "expires_at", "is_revoked")
 
@@ -127,9 +128,9 @@ class BearerCache:
         self.by_digest.forget(token.digest)
 
     def forget_revoked(self, revoked: RevokedTokens, everything: bool) -> None:
-        """Forget those that *revoked* concern; *everything* if nobody can say which.
+        """Evict the tokens that *revoked* concerns, or *everything* if the list may be incomplete.
 
-        Whoever is asked about again is not refused meanwhile: only what the list names is revoked.
+        Only tokens on the list are marked as revoked. The others are looked up again.
         """
         for token in list(self.by_digest.values()):
             if everything or revoked.concern(token.description):

@@ -1,7 +1,9 @@
-"""The settings of ``backend.yaml``: the gateway that issues the tokens, what requests ask for, who decides.
+"""The settings of ``backend.yaml``, and the loader that builds `BackendConfig` from them.
 
-Read by `backend.config.loading`; the reference is made from it. The sections ``authorization`` and ``audit`` are those
-of ``gateway.yaml``, with the same providers.
+    load, loads  ->  ConfigReader  ->  BackendFile (as declared)  ->  providers  ->  BackendConfig
+
+The sections ``authorization`` and ``audit`` are those of ``gateway.yaml``, with the same providers. Every configuration
+error is reported with its position before the API serves a request.
 """
 
 from __future__ import annotations
@@ -34,16 +36,16 @@ from ostiary_gateway.settings.outgoing import OutgoingTls, parse_origin
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
 KIND = "Backend"
-# The mapper of an API that does not name any: methods and paths, or resources by templates.
+# The default mapper: methods and paths, or resources by templates.
 DEFAULT_ATTRIBUTES = "http"
 LEAST_MAX_STALE = timedelta(seconds=2)
-# A path, or the beginning of paths before a final star, as in RBAC.
+# A path, or a path prefix followed by a star, as in RBAC.
 _OPEN_PATH = r"/[A-Za-z0-9._~/-]*\*?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedGateway:
-    """The gateway whose tokens are accepted, and how it is asked."""
+    """The gateway whose tokens are accepted, and how to connect to it."""
 
     server: Annotated[str, Text("`https://host:port` of the gateway; plain http on the loopback only")]
     token_file: Annotated[
@@ -89,7 +91,7 @@ class TrustedGateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedIssuer:
-    """The issuer of the gateway, whose JWTs are verified here and not asked about."""
+    """The issuer of the gateway. Its JWTs are verified locally, without a call to the gateway."""
 
     issuer: Annotated[str, Text("the claim `iss`; its keys are found there", unset="`gateway.server`")] = ""
     ca: Annotated[
@@ -125,7 +127,7 @@ class JwtSettings(TrustedIssuer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionSettings(TrustedIssuer):
-    """Requests that the gateway has allowed and redirected here, each with its proof."""
+    """Requests that the gateway has allowed and redirected here, each with an action token."""
 
     origin: Annotated[
         str,
@@ -187,21 +189,20 @@ class BackendFile:
     )
 
 
-# Reads ``backend.yaml``: every mistake is reported with its place, before the API serves anything.
-#
-#     load, loads  ->  Reading  ->  BackendFile (as declared)  ->  providers  ->  BackendConfig
-#
-# Called by the gatekeeper. Providers are built through the catalog, as for a gateway. They open nothing yet.
+# Loading.
 
 UNUSABLE = "this API cannot be protected with this configuration"
-# Who decides where nothing is configured: the gateway itself, by the review that Kubernetes asks webhooks with.
+# The default authorizer: the gateway, by SubjectAccessReview.
 ASK_THE_GATEWAY = "subject_access_review"
 REVIEWS = "/webhooks/subject-access-review"
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """Ready built, and nothing is open yet. `instances` is everything that must be closed."""
+    """Settings and the providers built from them.
+
+    No provider is connected yet. `instances` lists everything to close.
+    """
 
     gateway: TrustedGateway
     upstream: str
@@ -217,14 +218,14 @@ class BackendConfig:
 
 
 def load(path: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK) -> BackendConfig:
-    """The configuration in the file at *path*; raises `ConfigurationError` with all its mistakes."""
+    """Load the file at *path*. Raises `ConfigurationError` with all its errors."""
     return _config(read(path), Path(path).absolute().parent, clock)
 
 
 def loads(
     source: str | bytes, *, directory: str | os.PathLike[str] = ".", clock: Clock = SYSTEM_CLOCK
 ) -> BackendConfig:
-    """A configuration that is not a file; relative paths are meant from *directory*."""
+    """Load a configuration from *source*. Paths are relative to *directory*."""
     return _config(parse(source), Path(directory).absolute(), clock)
 
 
@@ -235,7 +236,7 @@ def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
     if document.more:
         root.problem("the file has a second YAML document", None, "remove it: only the first document is read")
     if file.actions is not None and not file.authorize_every_request:
-        # A view that calls `require` refuses every such request: the proof is for nothing else.
+        # A view that calls `require` would deny every such request: an action token proves nothing else.
         root.problem("views that decide for themselves cannot accept what the gateway allowed", "actions", "remove it")
     instances: list[object] = []
     builder = Builder(directory, clock, instances)
@@ -246,7 +247,7 @@ def _config(document: Document, directory: Path, clock: Clock) -> BackendConfig:
     if reader is not None and reader.reads_bodies:
         root.problem("capabilities of objects are read by a gateway, and not here", "attributes", "remove capabilities")
     reading.finish(UNUSABLE, strict=True)
-    # Without a mapper there was a problem, and `finish` has raised.
+    # A missing mapper was reported as an error, and `finish` has raised.
     assert mapper is not None
     return BackendConfig(
         gateway=file.gateway,
@@ -288,7 +289,7 @@ def _authorization(file: BackendFile, builder: Builder, reading: ConfigReader) -
 
 
 def _review_settings(gateway: TrustedGateway) -> dict[str, str]:
-    """How the gateway is asked for decisions: as it is asked about tokens."""
+    """Return the settings of the review provider: the same connection as for introspection."""
     tls = gateway.tls
     files = {"tokenFile": gateway.token_file, "ca": tls.ca, "certificate": tls.certificate, "key": tls.key}
     return {
@@ -300,7 +301,7 @@ def _review_settings(gateway: TrustedGateway) -> dict[str, str]:
 
 
 def _check_upstreams(file: BackendFile, settings: AuthorizationSettings, reading: ConfigReader) -> None:
-    """A policy that is for other APIs only would never be asked here."""
+    """Report policies that can never apply: those for other upstreams, and those of a cluster."""
     for link in settings.chain:
         if link.upstreams is not None and file.upstream not in link.upstreams:
             hint = f"there is: {file.upstream}" if file.upstream else "say what this API is called: upstream: NAME"

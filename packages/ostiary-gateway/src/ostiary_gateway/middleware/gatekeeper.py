@@ -1,10 +1,10 @@
-"""The order of the steps for an API that checks tokens and policy itself: who is it, what is asked, may they.
+"""Authenticate and authorize the requests of an API that runs without the proxy.
 
-    check:  token -> remembered, or looked up  ->  plan remembered, or request read and decided on  ->  Access
-            anything else is an `AccessRefused`, with the answer to send
+    check:  token -> cached, or looked up  ->  plan cached, or request attributes read and authorized  ->  Access
+            anything else raises `AccessRefused`, which holds the response to send
 
-Called by the middleware of ASGI and, from a thread, of WSGI; and by programs that have neither. The steps and their
-answers are those of the gateway (`ostiary_gateway.proxy.engine`), with the same providers and the same audit events.
+The steps and responses are those of the proxy (`ostiary_gateway.proxy.engine`), with the same providers and the same
+audit events.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ from ostiary_gateway.middleware.jwt_verifier import JwtVerifier
 from ostiary_gateway.middleware.request import BackendQuestions, BackendRequest, PathsWithoutToken
 from ostiary_gateway.sessions import digest
 
-# What is written down about a request to an API that decides itself: audit events, and lines of the log.
-#
-# Called by the gatekeeper. Without the section ``audit`` only refusals and failures leave a line in the log.
-
 log = logging.getLogger("ostiary.backend")
 
 
 class BackendRecords:
-    """*auditor* is None where nothing is recorded."""
+    """Audit events and log lines of one API.
+
+    *auditor* is None without the section ``audit``: only rejected and failed requests are then logged.
+    """
 
     def __init__(self, auditor: Auditor | None, clock: Clock) -> None:
         self._auditor = auditor
@@ -65,7 +64,7 @@ class BackendRecords:
         *,
         long_running: bool = False,
     ) -> Prepared | None:
-        """What the events of such requests share; None if nobody wants them."""
+        """Return what the audit events of such requests share, or None if auditing is off."""
         if self._auditor is None:
             return None
         return self._auditor.prepare(
@@ -78,23 +77,23 @@ class BackendRecords:
         )
 
     def record_receipt(self, audit: Prepared, request: BackendRequest, request_id: str, received_at: float) -> None:
-        """The first event of a request that is let through; raises `AuditUnavailable`."""
+        """Record that a request is admitted. Raises `AuditUnavailable`."""
         if audit.wants_received:
             audit.record_received(request_id, self._origin(request), received_at)
 
     def record_end(
         self, audit: Prepared, request: BackendRequest, request_id: str, status: int, received_at: float
     ) -> None:
-        """The last event of a request."""
+        """Record the response of a request."""
         at = self._monotonic()
         try:
             audit.complete(request_id, self._origin(request), status, received_at=received_at, at=at)
         except AuditUnavailable as error:
-            # The answer is on its way. The next request finds out before anything is done.
+            # The response is already being sent. The next request fails before it has any effect.
             log.error("an audit event could not be stored: %s", error.cause)
 
     def record_panic(self, audit: Prepared, request: BackendRequest, request_id: str, received_at: float) -> None:
-        """The application has failed in the middle of a request."""
+        """Record that the application failed while it served the request."""
         try:
             audit.record_panic(request_id, self._origin(request), received_at=received_at, at=self._monotonic())
         except AuditUnavailable as error:
@@ -108,7 +107,10 @@ class BackendRecords:
         received_at: float,
         user: UserInfo | None = None,
     ) -> None:
-        """A request that was answered before anything was decided about it. *user* is None if nobody was identified."""
+        """Log and record a request that failed before a policy decision.
+
+        *user* is None if the request is unauthenticated.
+        """
         self.log_refusal(refusal, request_id, "" if user is None else user.username)
         path = request.target.partition(b"?")[0].decode("latin-1")
         audit = self.prepare(request, RequestInfo(request.method.lower(), request.method, path), user)
@@ -127,7 +129,7 @@ class BackendRecords:
             log.error("an audit event could not be stored: %s", error.cause)
 
     def log_refusal(self, refusal: AccessRefused, request_id: str, username: str = "") -> None:
-        """A line for the operator; the id leads from the answer to it."""
+        """Log a rejected request for the operator. The response has the same request id."""
         level = logging.ERROR if refusal.status >= 500 else logging.INFO
         extra = {"request_id": request_id, "status": refusal.status, "user": username}
         log.log(
@@ -144,10 +146,11 @@ class BackendRecords:
 
 
 class Gatekeeper:
-    """Lets requests through, or says what to answer. One event loop uses it; `SyncGatekeeper` is for threads.
+    """Admit requests, or raise `AccessRefused` with the response to send.
 
-    *mapper* takes the place of the configured ``attributes``. Raises `ConfigurationError` or `TransportError` if it
-    cannot be made as configured, and `AuditUnavailable` if events cannot be kept.
+    An instance belongs to one event loop; use `SyncGatekeeper` from threads. *mapper* overrides the configured
+    ``attributes``. Raises `ConfigurationError` or `TransportError` if the configuration cannot be used, and
+    `AuditUnavailable` if events cannot be stored.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class Gatekeeper:
         self._records = BackendRecords(auditor, clock)
         self._plans = BackendPlans()
         self._authorizes = config.authorize_every_request
-        # Whether requests are accepted that the gateway has redirected here: see `BackendRequest.take_action`.
+        # Whether to accept requests that the gateway redirects here: see `BackendRequest.take_action`.
         self.accepts_actions = config.actions is not None
         self._following: asyncio.Task[None] | None = None
 
@@ -180,7 +183,7 @@ class Gatekeeper:
     def from_file(
         cls, path: str | os.PathLike[str], *, mapper: AttributesMapper | None = None, clock: Clock = SYSTEM_CLOCK
     ) -> Self:
-        """As the file at *path* says (``backend.yaml``); raises `ConfigurationError` with all its mistakes."""
+        """Load the configuration from *path* (``backend.yaml``). Raises `ConfigurationError` with all its errors."""
         return cls(load(path, clock=clock), mapper=mapper, clock=clock)
 
     @classmethod
@@ -192,17 +195,18 @@ class Gatekeeper:
         mapper: AttributesMapper | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> Self:
-        """The same from what would stand in the file; relative paths are meant from *directory*."""
+        """Like `from_file`, but takes the contents of the file. Paths are relative to *directory*."""
         return cls(loads(json.dumps(settings), directory=directory, clock=clock), mapper=mapper, clock=clock)
 
-    # --- a request ---
-
     def is_open(self, target: bytes) -> bool:
-        """Whether the path needs no token."""
+        """Report whether the path needs no token."""
         return self._open_paths.include(target)
 
     def recall(self, request: BackendRequest) -> Access | None:
-        """Let *request* through at once, if all about it is remembered and still holds; else None: call `check`."""
+        """Return the access if the token and an allowing decision are cached and still valid.
+
+        Returns None otherwise: call `check`.
+        """
         presented = request.token
         if presented is None or request.mistake or len(presented) > LONGEST_TOKEN:
             return None
@@ -218,7 +222,7 @@ class Gatekeeper:
         return access.bind(self.require_also)
 
     async def check(self, request: BackendRequest) -> Access:
-        """Let *request* through; raises `AccessRefused` if it must not pass."""
+        """Authenticate and authorize *request*. Raises `AccessRefused` if it is not admitted."""
         access = self.recall(request)
         if access is not None:
             return access
@@ -234,7 +238,7 @@ class Gatekeeper:
                 user = token.bearer.user
                 plan = await self._plan(request, request_id, token)
             if token.is_revoked:
-                # It was revoked while the request was being decided on.
+                # The token was revoked while the policy was evaluated.
                 raise refusing.unauthorized(request_id, attempted=True)
         except AccessRefused as refusal:
             self._records.record_refusal(request, refusal, request_id, received_at, user)
@@ -248,13 +252,13 @@ class Gatekeeper:
         return access.bind(self.require_also)
 
     def finish(self, admitted: Admitted, status: int) -> None:
-        """The request has been answered with *status*: record its end."""
+        """Record that the response has *status*."""
         audit = admitted.plan.audit
         if audit is not None:
             self._records.record_end(audit, admitted.request, admitted.request_id, status, admitted.received_at)
 
     def fail(self, admitted: Admitted) -> None:
-        """The application has failed, and nobody knows what was answered: record that."""
+        """Record that the application failed and the status of the response is unknown."""
         audit = admitted.plan.audit
         if audit is not None:
             self._records.record_panic(audit, admitted.request, admitted.request_id, admitted.received_at)
@@ -262,7 +266,7 @@ class Gatekeeper:
     # --- without a request ---
 
     async def authenticate(self, authorization: str | bytes | None) -> Bearer:
-        """Whose the token in an ``Authorization`` header is; raises `AccessRefused`."""
+        """Return the user of the token in an ``Authorization`` header. Raises `AccessRefused`."""
         self._follow_revocations()
         header = authorization.encode("latin-1", "replace") if isinstance(authorization, str) else authorization
         request = BackendRequest("", b"", None if header is None else bearer(header))
@@ -285,7 +289,10 @@ class Gatekeeper:
         name: str = "",
         path: str = "",
     ) -> None:
-        """Raise `AccessRefused` unless *bearer* may do this. Without a *resource* it is about *path*."""
+        """Raise `AccessRefused` unless the policy allows *bearer* this action.
+
+        Without a *resource*, *path* is checked.
+        """
         info = question_about(
             self._upstream,
             verb,
@@ -316,7 +323,7 @@ class Gatekeeper:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # --- who ---
+    # --- authentication ---
 
     async def _identify(self, request: BackendRequest, request_id: str) -> CachedBearer:
         if request.mistake:
@@ -338,7 +345,7 @@ class Gatekeeper:
         return await self._authenticator.find(presented, token_digest, address) if token is None else token
 
     async def _accept_action(self, request: BackendRequest, request_id: str) -> tuple[CachedBearer, BackendPlan]:
-        """The plan of a request that the gateway has allowed and redirected here: nothing is asked again."""
+        """Return the plan of a request that the gateway has allowed and redirected here. No policy is evaluated."""
         if request.mistake:
             raise refusing.bad_request(request_id, request.mistake)
         try:
@@ -354,11 +361,14 @@ class Gatekeeper:
         return token, BackendPlan(required, ruling, audit)
 
     def _follow_revocations(self) -> None:
-        """Begin to follow them, or begin again: without it every token would soon be asked about each time."""
+        """Start the task that follows revocations, or restart it.
+
+        Without it the cache goes stale and every request waits for the list.
+        """
         if self._following is None or self._following.done():
             self._following = asyncio.get_running_loop().create_task(self._authenticator.follower.run())
 
-    # --- may they ---
+    # --- authorization ---
 
     async def _plan(self, request: BackendRequest, request_id: str, token: CachedBearer) -> BackendPlan:
         plan = self._plans.find(token, request)
@@ -390,7 +400,10 @@ class Gatekeeper:
     async def _ruling(
         self, bearer: Bearer, required: Sequence[RequestInfo], request_id: str, *, with_policy: bool = True
     ) -> CachedDecision:
-        """The ruling on all of *required*: first the scope of the token has its say, and then the policy."""
+        """Start the task that follows revocations, or restart it.
+
+        Without it, every request would soon look its token up at the gateway.
+        """
         beyond = refusal_by_scope(bearer.delegation, required, generation=self._authorizer.generation)
         if beyond is not None or not with_policy:
             return beyond or NOTHING_ASKED
@@ -402,7 +415,7 @@ class Gatekeeper:
             raise refusing.undecided(request_id, _cause(error)) from None
 
     async def require_also(self, admitted: Admitted, info: RequestInfo) -> None:
-        """Decide on one more question about a request; `Access.require` calls it. Raises `AccessRefused`."""
+        """Authorize one more action for an admitted request, on behalf of `Access.require`. Raises `AccessRefused`."""
         if admitted.token.is_revoked:
             raise refusing.unauthorized(admitted.request_id, attempted=True)
         await self._require_of(admitted.bearer, info, admitted.request_id)
@@ -421,7 +434,7 @@ class Gatekeeper:
         self._records.log_refusal(refusal, request_id, attributes.user.username)
         return refusal
 
-    # --- records ---
+    # --- audit ---
 
     def _record_receipt(self, access: Access) -> None:
         audit = access.plan.audit

@@ -1,8 +1,7 @@
-"""Asks the gateway what only it knows: whose an opaque token is, and what was revoked.
+"""Client of the gateway's webhooks: introspection of opaque tokens, and the list of revocations.
 
-Called by the authenticator and by the follower of revocations. Every call is bounded in time and size. Whatever
-prevents an answer is a `ProviderError`, which says what the operator can do and quotes nothing that was sent or
-received.
+Every call is limited in time and size. Failures are `ProviderError`, with a hint for the operator and without quoting
+anything sent or received.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, decode_
 from ostiary_gateway.wire.token_introspection import PATH as INTROSPECTION
 from ostiary_gateway.wire.token_introspection import TokenDescription, decode_answer, question
 
-# What errors call it.
+# How error messages call it.
 SYSTEM = "the gateway"
 REVOCATIONS = "/webhooks/revoked-credentials"
-# Tokens that are looked up at a time. The list of revocations does not wait for them: it is followed, and fetched at
-# once where it has become too old.
+# Maximum number of concurrent lookups. Two more connections are reserved for revocations, which must not wait for
+# lookups.
 LOOK_UPS = 32
 CONCURRENCY = LOOK_UPS + 2
-# How often the files of TLS are looked at: certificates are renewed in place.
+# How often TLS files are checked for changes: certificates are rotated in place.
 LOOK_SECONDS = 1.0
 T = TypeVar("T")
 _HINTS = {
@@ -39,7 +38,10 @@ _HINTS = {
 
 
 class GatewayQuestions:
-    """One event loop uses it. Raises `TransportError` if a file of TLS cannot be used."""
+    """A client of the gateway.
+
+    An instance belongs to one event loop. Raises `TransportError` if a TLS file cannot be used.
+    """
 
     def __init__(self, gateway: TrustedGateway, clock: Clock) -> None:
         self._url = gateway.url
@@ -55,16 +57,16 @@ class GatewayQuestions:
         self._retired: Outbound | None = None
 
     async def describe(self, token: str, address: str = "") -> TokenDescription | None:
-        """What *token* attests; None if nobody is authenticated by it. Raises `ProviderError`.
+        """Return what *token* attests, or None if it is invalid. Raises `ProviderError`.
 
-        The gateway counts unknown tokens of the client's *address*.
+        The gateway rate-limits unknown tokens by the client's *address*.
         """
         url = self._url + INTROSPECTION
         answer = await self._ask("POST", url, self._seconds, body=question(token, address))
         return self._read(url, answer, decode_answer)
 
     async def fetch_revoked(self, after: int | None, wait: int) -> RevokedCredentials:
-        """What was revoked lately; with *after*, when there is a later revocation, or *wait* seconds have passed."""
+        """Return recent revocations. With *after*, wait up to *wait* seconds for a later revocation."""
         url = self._url + REVOCATIONS + ("" if after is None else f"?after={after}&wait={wait}")
         answer = await self._ask("GET", url, self._seconds + (0 if after is None else wait))
         return self._read(url, answer, decode_revoked_credentials)
@@ -78,7 +80,7 @@ class GatewayQuestions:
         outbound = await self._current()
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token.current().reveal()}"}
         try:
-            # Around the whole of it: whoever waits for a connection has no more time than whoever has one.
+            # The timeout includes the wait for a connection.
             async with asyncio.timeout(seconds):
                 answer = await outbound.ask(method, url, headers=headers, json_body=body)
         except TimeoutError:
@@ -99,7 +101,7 @@ class GatewayQuestions:
         raise self._outbound.failure(url, f"its answer cannot be used: {cause}", "is this the address of a gateway?")
 
     async def _current(self) -> Outbound:
-        """The connections to the gateway, new ones if a file of TLS was changed."""
+        """Return the connections to the gateway, new ones if a TLS file changed."""
         if self._monotonic() < self._look_at:
             return self._outbound
         self._look_at = self._monotonic() + LOOK_SECONDS
@@ -108,9 +110,9 @@ class GatewayQuestions:
             try:
                 renewed = self._connect()
             except TransportError:
-                # The files may be in the middle of being replaced; what we have still serves.
+                # The files may be in the middle of a rotation. The current connections still work.
                 return self._outbound
-            # Those with questions under way end in peace: they are closed when the next ones take their place.
+            # Let in-flight requests finish: the old connections are closed at the next rotation.
             before, self._retired = self._retired, self._outbound
             self._outbound, self._fingerprints = renewed, fingerprints
             if before is not None:
@@ -118,7 +120,7 @@ class GatewayQuestions:
         return self._outbound
 
     def _connect(self) -> Outbound:
-        # Its own limit of time is the longest that anybody waits here.
+        # Longer than any timeout of `_ask`.
         return Outbound(SYSTEM, context=client_context(self._tls), seconds=120.0, concurrency=CONCURRENCY)
 
 

@@ -1,7 +1,7 @@
-"""Verifies JWTs of the gateway's issuer here, by the keys that it publishes.
+"""Verify JWTs of the gateway's issuer locally, with its published keys.
 
-Called by the authenticator. What was revoked of them, the follower of revocations knows. A JWT of anybody else, for
-another audience, expired or malformed is nobody's; that its keys cannot be had is a `ProviderError`.
+`RevocationFollower` tracks revoked JWTs. A JWT that is malformed or expired, or has another issuer or audience, is
+invalid. If the keys cannot be fetched, `ProviderError` is raised.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ostiary_gateway.wire.token_introspection import TokenDescription
 
 log = logging.getLogger("ostiary.backend")
 
-# What the gateway's issuer signs with.
+# The algorithm of the gateway's issuer.
 ALGORITHMS = frozenset(("ES256",))
 JWT = frozenset(("jwt",))
 
 
 class JwtVerifier:
-    """For the JWTs of one issuer. Raises `TransportError` if a file of TLS cannot be used."""
+    """Verify the JWTs of one issuer. Raises `TransportError` if a TLS file cannot be used."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class JwtVerifier:
         self._now = clock.now
 
     async def describe(self, token: str) -> TokenDescription | None:
-        """What *token* attests; None if it is not to be believed. Raises `ProviderError` if its keys cannot be had."""
+        """Return what *token* attests, or None if it is invalid.
+
+        Raises `ProviderError` if the keys cannot be fetched.
+        """
         try:
             return description_of(await self.claims_of(token))
         except TokenRefused as refused:
@@ -67,20 +70,23 @@ class JwtVerifier:
             return None
 
     async def claims_of(self, token: str) -> Claims:
-        """What *token* says; raises `TokenRefused`, and `ProviderError` if its keys cannot be had."""
+        """Return the verified claims of *token*.
+
+        Raises `TokenRefused`, and `ProviderError` if the keys cannot be fetched.
+        """
         parsed = parse_token(token)
         self.check_kind(parsed)
         return await verify_with(self._issuer, parsed, self._rules, now=self._now())
 
     def check_kind(self, token: ParsedToken) -> None:
-        """Raise `TokenRefused` if *token* is of another kind than its type says to everybody (`TokenRules.types`)."""
+        """Raise `TokenRefused` if a subclass requires more of the token's type than `TokenRules.types`."""
 
     async def close(self) -> None:
         await self._outbound.close()
 
 
 def description_of(claims: Claims) -> TokenDescription:
-    """Raises `TokenRefused` if a claim of our issuer is missing: without it no revocation could be noticed."""
+    """Convert *claims*. Raises `TokenRefused` if a claim that revocations refer to is missing."""
     username, uid, groups = claims.get("username"), claims.get("uid", ""), claims.get("groups")
     ids = [claims.get(name) for name in ("jti", "sid")]
     sequence, began_at = claims.get("sequence"), time_of(claims, "auth_time")

@@ -1,7 +1,7 @@
-"""A request as the gatekeeper sees it, and what it asks for. Pure.
+"""The request that a gatekeeper checks, and the request attributes that must be allowed. Pure.
 
-Made by the middleware from ASGI's scope or WSGI's environ. What is decided on is the path that the application routes
-by; a path that two programs could read differently is refused, as at the gateway.
+The path is the one that the application routes by. A path that two servers could parse differently is rejected, as by
+the proxy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ostiary_gateway.wire.action_token import split_parameter
 
 @dataclass(slots=True)
 class BackendRequest:
-    """`target` is path and query, as in the first line of a request. `token` is what it presents, if anything.
+    """A request, made from an ASGI scope or a WSGI environ.
 
-    `mistake` says what is wrong with its headers, if something is. `remote` and `user_agent` are for audit events.
-    `action` is the proof of a request that the gateway has redirected here: see `take_action`.
+    `target` is path and query. `token` is the bearer token, if present. `mistake` describes invalid headers. `remote`
+    and `user_agent` are for audit events. `action` is the action token of a request that the gateway has redirected
+    here: see `take_action`.
     """
 
     method: str
@@ -36,9 +37,10 @@ class BackendRequest:
     action: bytes | None = field(default=None, repr=False)
 
     def take_action(self) -> bool:
-        """Move the proof of a redirected request out of `target`, where no view and no audit event must see it.
+        """Move the action token out of `target`, so that views and audit events do not see it.
 
-        Whether there was one. It alone is decided on: a client may have kept the token that it sent to the gateway.
+        Return whether there was one. The bearer token is then ignored: the client may have resent the one for the
+        gateway.
         """
         self.target, proofs = split_parameter(self.target)
         if not proofs:
@@ -50,7 +52,7 @@ class BackendRequest:
 
 
 class PathsWithoutToken:
-    """The paths that need no token: whole ones, and beginnings."""
+    """The paths that need no token: exact paths and prefixes."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._exact = frozenset(pattern.encode() for pattern in patterns if not pattern.endswith("*"))
@@ -58,7 +60,7 @@ class PathsWithoutToken:
         self._are_any = bool(patterns)
 
     def include(self, target: bytes) -> bool:
-        """Whether *target* is one of them, in whichever way it is read."""
+        """Report whether *target* is one of them, however it is parsed."""
         if not self._are_any:
             return False
         path = target.partition(b"?")[0]
@@ -74,7 +76,7 @@ class PathsWithoutToken:
 
 
 def path_of(target: bytes, *, options: bool = False) -> tuple[str, str]:
-    """The path and the query; raises `AmbiguousRequest`."""
+    """Return the path and the query. Raises `AmbiguousRequest`."""
     path, query = split_target(target, options=options, any_name=True)
     if has_odd_name(path):
         raise AmbiguousRequest("the path has a semicolon or a backslash")
@@ -82,7 +84,7 @@ def path_of(target: bytes, *, options: bool = False) -> tuple[str, str]:
 
 
 class BackendQuestions:
-    """What requests to this API ask for. *upstream* is the name that policies know it by."""
+    """Read the attributes of requests to this API. *upstream* is its name in policies."""
 
     def __init__(self, mapper: AttributesMapper, upstream: str) -> None:
         self._mapper = mapper
@@ -90,7 +92,10 @@ class BackendQuestions:
         self._upstream = upstream
 
     def requirements_of(self, request: BackendRequest) -> tuple[RequestInfo, ...]:
-        """All that must be allowed, first what is asked for; raises `ValueError` if that can be read in two ways."""
+        """Return everything that must be allowed, the request itself first.
+
+        Raises `ValueError` if the path is ambiguous.
+        """
         path, query = path_of(request.target, options=request.method == "OPTIONS")
         line = RequestLine(request.method, path, query, request.upgrade)
         info = replace(self._mapper.request_info(line), upstream=self._upstream)

@@ -1,11 +1,10 @@
-"""Follows the gateway's revocations, and knows until when all of them are in force here.
+"""Follow the gateway's revocations, and determine how long the local list counts as complete.
 
-    run: ask for the list -> apply -> ask again, answered as soon as there is a later revocation -> apply ...
-    ensure_fresh: the same at once, for a request that comes when nobody has followed for too long
+    run: fetch the list -> apply -> fetch again, a long poll for a later revocation -> apply ...
+    ensure_fresh: fetch immediately, for a request that arrives when the list is stale
 
-Called by the authenticator. An answer counts from the moment at which it was asked for. When `max_stale` has passed
-since then, what is remembered here is not used any more, whatever the reason. After such a gap all of it is forgotten:
-a revocation may have come and left the list again.
+A response is as fresh as the start of its request. After `max_stale` without a newer one, cached tokens are not used.
+After such a gap everything is evicted: a revocation may have entered and left the list unseen.
 """
 
 from __future__ import annotations
@@ -22,19 +21,22 @@ from ostiary_gateway.wire.revoked_credentials import RevokedCredentials
 
 log = logging.getLogger("ostiary.backend")
 
-# The gateway keeps a question this part of `max_stale` at most, so that a lost answer leaves time for others.
+# A long poll takes at most this fraction of `max_stale`, so that after a lost response there is time to retry.
 WAITS_PER_MAX_STALE = 4
-# While the gateway cannot be asked.
+# Delay while the gateway is unavailable.
 RETRY_SECONDS = 1.0
 
-# Asks for the list: after which revocation, and how many seconds the gateway may wait for a later one.
+# Fetches the list. Arguments: the last revocation received, and how many seconds the gateway may wait for a later one.
 FetchRevoked = Callable[[int | None, int], Awaitable[RevokedCredentials]]
-# Told that the list has changed; True if everything that is remembered must be forgotten.
+# Called when the list has changed. The flag is true if every cached token must be evicted.
 OnRevoked = Callable[[RevokedTokens, bool], None]
 
 
 class RevocationFollower:
-    """One event loop uses it. `epoch` rises with every change, so that an answer from before it is not believed."""
+    """Follow revocations in one event loop.
+
+    `epoch` increases with every change, so that callers can discard older lookups.
+    """
 
     def __init__(self, fetch: FetchRevoked, *, max_stale: float, clock: Clock, on_revoked: OnRevoked) -> None:
         self._fetch = fetch
@@ -54,12 +56,12 @@ class RevocationFollower:
         return self._monotonic() >= self.fresh_until
 
     async def ensure_fresh(self) -> None:
-        """Ask for the list if nobody has for too long; of many callers one asks. Raises `ProviderError`."""
+        """Fetch the list if it is stale. Concurrent callers share one request. Raises `ProviderError`."""
         if self.is_stale:
             await self._questions.fill("", self._ask_now)
 
     async def run(self) -> None:
-        """Follow as long as the API runs."""
+        """Follow revocations until cancelled."""
         while True:
             try:
                 await self._poll()
@@ -69,7 +71,7 @@ class RevocationFollower:
 
     async def _poll(self) -> None:
         asked_at = self._monotonic()
-        # Without an answer that still holds there is nothing to wait for.
+        # A long poll needs a fresh list to start from. Otherwise fetch the whole list immediately.
         after = None if self.is_stale or self._current is None else self._current.head
         self._apply(await self._fetch(after, int(self._max_stale / WAITS_PER_MAX_STALE)), asked_at)
 
@@ -86,9 +88,9 @@ class RevocationFollower:
     def _apply(self, revoked: RevokedCredentials, asked_at: float) -> None:
         before = self._current
         if before is not None and asked_at < self._asked_at and revoked.head <= before.head:
-            # Asked for before the one that is in force, and not later than that by its number.
+            # The response to an older request, without newer revocations.
             return
-        # Judged by when it was asked for: from then on the next list would tell what is missing.
+        # Measured at the start of the request: a list requested before `fresh_until` still contains every revocation.
         had_gap = asked_at >= self.fresh_until
         is_another_log = before is not None and (revoked.head < before.head or revoked.issuer != before.issuer)
         self._current, self._asked_at = revoked, max(asked_at, self._asked_at)
@@ -102,7 +104,7 @@ class RevocationFollower:
             log.warning("the gateway answers again: its revocations are followed")
 
     def _report(self, error: OstiaryError) -> None:
-        """Once for each time that the gateway goes away, and not for each question."""
+        """Log the first failure of an outage only."""
         if not self._is_failing:
             self._is_failing = True
             log.error(

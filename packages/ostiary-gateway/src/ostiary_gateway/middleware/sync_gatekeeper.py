@@ -1,8 +1,4 @@
-"""The gatekeeper for threads: it lives in an event loop of its own, in one thread beside those of the server.
-
-Called by the middleware of WSGI, and by programs without an event loop. Servers that fork get a gatekeeper in each
-process: threads and connections do not survive a fork.
-"""
+"""The gatekeeper for threads, used by the WSGI middleware. It runs an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -20,12 +16,16 @@ from ostiary_gateway.middleware.gatekeeper import Gatekeeper
 from ostiary_gateway.middleware.request import BackendRequest
 
 T = TypeVar("T")
-# No step takes as long: the gateway and the providers have limits of their own, which are shorter.
+# Longer than any step takes: the timeouts of the gateway client and the providers are shorter.
 LONGEST_SECONDS = 120.0
 
 
 class SyncGatekeeper:
-    """Safe to use from any thread. *make* is called at once, so that a mistake is told, and again after a fork."""
+    """A `Gatekeeper` that is safe to use from any thread.
+
+    *make* is called immediately, so that configuration errors are reported at startup. It is called again in a forked
+    process, because threads and connections do not survive a fork.
+    """
 
     def __init__(self, make: Callable[[], Gatekeeper]) -> None:
         self._make = make
@@ -37,7 +37,7 @@ class SyncGatekeeper:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, mapper: AttributesMapper | None = None) -> Self:
-        """As the file at *path* says (``backend.yaml``); raises `ConfigurationError` with all its mistakes."""
+        """Load the configuration from *path* (``backend.yaml``). Raises `ConfigurationError` with all its errors."""
         return cls(lambda: Gatekeeper.from_file(path, mapper=mapper))
 
     @property
@@ -48,7 +48,7 @@ class SyncGatekeeper:
         return self._current()[0].is_open(target)
 
     def check(self, request: BackendRequest) -> SyncAccess:
-        """Let *request* through; raises `AccessRefused` if it must not pass."""
+        """Authenticate and authorize *request*. Raises `AccessRefused` if it is not admitted."""
         gatekeeper, loop = self._current()
         access = _wait(gatekeeper.check(request), loop)
         return SyncAccess(
@@ -56,19 +56,19 @@ class SyncGatekeeper:
         ).bind(self._require)
 
     def finish(self, admitted: Admitted, status: int) -> None:
-        """The request has been answered with *status*: record its end."""
+        """Record that the response has *status*."""
         if admitted.plan.audit is not None:
             gatekeeper, loop = self._current()
             loop.call_soon_threadsafe(gatekeeper.finish, admitted, status)
 
     def fail(self, admitted: Admitted) -> None:
-        """The application has failed, and nobody knows what was answered: record that."""
+        """Record that the application failed and the status of the response is unknown."""
         if admitted.plan.audit is not None:
             gatekeeper, loop = self._current()
             loop.call_soon_threadsafe(gatekeeper.fail, admitted)
 
     def authenticate(self, authorization: str | bytes | None) -> Bearer:
-        """Whose the token in an ``Authorization`` header is; raises `AccessRefused`."""
+        """Return the user of the token in an ``Authorization`` header. Raises `AccessRefused`."""
         gatekeeper, loop = self._current()
         return _wait(gatekeeper.authenticate(authorization), loop)
 
@@ -84,7 +84,10 @@ class SyncGatekeeper:
         name: str = "",
         path: str = "",
     ) -> None:
-        """Raise `AccessRefused` unless *bearer* may do this. Without a *resource* it is about *path*."""
+        """Raise `AccessRefused` unless the policy allows *bearer* this action.
+
+        Without a *resource*, *path* is checked.
+        """
         gatekeeper, loop = self._current()
         asking = gatekeeper.require(
             bearer,
@@ -99,7 +102,7 @@ class SyncGatekeeper:
         _wait(asking, loop)
 
     def close(self) -> None:
-        """Close the gatekeeper, and end its thread. It begins again with the next request."""
+        """Close the gatekeeper and stop its thread. The next request starts both again."""
         with self._lock:
             gatekeeper, self._gatekeeper = self._gatekeeper, None
             loop, self._loop = self._loop, None
@@ -121,12 +124,12 @@ class SyncGatekeeper:
         _wait(gatekeeper.require_also(admitted, info), loop)
 
     def _current(self) -> tuple[Gatekeeper, asyncio.AbstractEventLoop]:
-        """The gatekeeper of this process and its loop, which runs."""
+        """Return the gatekeeper of this process and its running loop."""
         if self._process == os.getpid() and self._loop is not None and self._gatekeeper is not None:
             return self._gatekeeper, self._loop
         with self._lock:
             if self._process != os.getpid():
-                # Those of the parent: their thread did not come along.
+                # After a fork: the parent's thread does not exist in this process.
                 self._process, self._gatekeeper, self._loop = os.getpid(), None, None
             if self._gatekeeper is None:
                 self._gatekeeper = self._make()
@@ -141,7 +144,7 @@ class SyncGatekeeper:
             loop.run_forever()
             loop.close()
 
-        # A daemon: a server that never closes us must still be able to end.
+        # A daemon thread, so that a server that never calls `close` can exit.
         self._thread = threading.Thread(target=run, name="ostiary gatekeeper", daemon=True)
         self._thread.start()
         return loop

@@ -1,8 +1,9 @@
-"""The middleware for WSGI applications that check tokens and policy themselves: Flask, Django.
+"""Middleware for WSGI applications that authenticate and authorize requests themselves: Flask, Django.
 
     app.wsgi_app = ostiary_gateway.middleware.wsgi.GatekeeperMiddleware(app.wsgi_app, "backend.yaml")
+    environ -> BackendRequest -> SyncGatekeeper -> environ["ostiary"] (`SyncAccess`) -> the application
 
-docs/how-to/protect-a-python-api.md has the line for each framework.
+See docs/how-to/protect-a-python-api.md for the line for each framework. No framework is imported.
 """
 
 from __future__ import annotations
@@ -26,19 +27,16 @@ if TYPE_CHECKING:
 
     ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
-# The middleware for WSGI applications: Flask, Django and all others. It needs none of them.
-#
-#     environ -> BackendRequest -> SyncGatekeeper -> environ["ostiary"] (`SyncAccess`) -> the application
-#
-# Public as `ostiary_gateway.middleware.wsgi`. It answers what must not pass, and requests whose view raises
-# `AccessRefused`.
 
-# Where views find what they may know.
+# Keys of the environ.
 ACCESS, USER = "ostiary", "ostiary.user"
 
 
 class GatekeeperMiddleware:
-    """Lets through what *gatekeeper* does: one that is made already, or the path of its ``backend.yaml``."""
+    """Protect an application with *gatekeeper*: an instance, or the path of its ``backend.yaml``.
+
+    Responds to requests that are not admitted, and to those whose view raises `AccessRefused`.
+    """
 
     def __init__(self, app: WSGIApplication, gatekeeper: SyncGatekeeper | str | os.PathLike[str]) -> None:
         self._app = app
@@ -50,7 +48,7 @@ class GatekeeperMiddleware:
         request = request_of(environ)
         if self._gatekeeper.accepts_actions and request.take_action():
             _hide_action(environ, request)
-        # Nobody but us sets them; a server in front of us that does would be believed by views.
+        # Only this middleware may set them: views would trust values set by a server in front.
         environ.pop(ACCESS, None)
         environ.pop(USER, None)
         if not request.mistake and self._gatekeeper.is_open(request.target):
@@ -77,7 +75,7 @@ class GatekeeperMiddleware:
 
 
 class _AnswerHead:
-    """The head of the answer on its way to the server: its status is noted, and it gets the id of the request."""
+    """Wrap `start_response`: record the status of the response and add the ``Audit-Id``."""
 
     def __init__(self, start_response: StartResponse, access: SyncAccess) -> None:
         self._start_response = start_response
@@ -90,13 +88,14 @@ class _AnswerHead:
         self.status = int(status.split(" ", 1)[0])
         sent = [*headers, ("Audit-Id", self.access.request_id)]
         if self.access.request.action is not None and not any(name.lower() == "cache-control" for name, _ in headers):
-            # The request has no Authorization header, by which a shared cache would know not to keep the answer.
+            # The request has no Authorization header, which would keep a shared cache from storing the response (RFC
+            # 9111, section 3.5).
             sent.append(("Cache-Control", "private"))
         return self._start_response(status, sent, exc_info)
 
 
 class _Body:
-    """The body of the answer. The server closes it when it is sent, or when nobody wants it any more."""
+    """The body of the response. The server closes it when it is sent or the client disconnects."""
 
     def __init__(self, body: Iterable[bytes], answer: _AnswerHead, gatekeeper: SyncGatekeeper) -> None:
         self._body, self._answer, self._gatekeeper = body, answer, gatekeeper
@@ -113,12 +112,15 @@ class _Body:
             self._gatekeeper.finish(self._answer.access, self._answer.status)
 
 
-# --- what an environ says ---
+# --- reading the environ ---
 
 
 def request_of(environ: WSGIEnvironment) -> BackendRequest:
-    """The request of a WSGI environ. The path is the one that the application routes by, encoded again."""
-    # As PEP 3333 has it: bytes, each as one character.
+    """Return the request of a WSGI environ.
+
+    Its path is the one that the application routes by, percent-encoded again.
+    """
+    # PEP 3333: native strings hold bytes decoded as Latin-1.
     path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
     target = encoded_path(path)
     query = environ.get("QUERY_STRING", "")
@@ -141,7 +143,7 @@ def request_of(environ: WSGIEnvironment) -> BackendRequest:
 
 
 def _hide_action(environ: WSGIEnvironment, request: BackendRequest) -> None:
-    """A view sees the request as it was before the gateway redirected it. So does the log of the server."""
+    """Hide the action token from views and from the server's log: restore the request as it was before the redirect."""
     environ["QUERY_STRING"] = request.target.partition(b"?")[2].decode("latin-1")
     environ.pop("HTTP_AUTHORIZATION", None)
     for name in ("REQUEST_URI", "RAW_URI"):

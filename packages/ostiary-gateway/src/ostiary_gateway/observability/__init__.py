@@ -1,1 +1,1 @@
-"""What operators see of a running gateway: log, metrics and reasons."""
+"""Log, metrics and traces of a running gateway."""

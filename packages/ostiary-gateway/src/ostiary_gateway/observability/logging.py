@@ -1,13 +1,12 @@
-"""The gateway's log: one line per event, with fields, and without secrets.
+"""Formatters and filters of the gateway's log: one line per event, with fields, without secrets.
 
     log.warning("a provider failed", extra={"request_id": ..., "cause": ...})
 
     {"time": ..., "level": "warning", "event": "a provider failed", "request_id": ..., "cause": ...}     json
     2026-01-01T00:00:00.000Z WARNING a provider failed request_id=... cause="..."                        text
 
-Called once, by the command that serves. Modules log with the standard library and know nothing of this one. Every
-text passes through `core.secrets.redact`, also a traceback and also what other libraries say. Lines about requests are
-limited for each source (`SourceLimit`); their audit events are not.
+Modules log with the standard library. Every text passes through `core.redaction.redact`, including tracebacks and the
+messages of other libraries. Lines about requests are limited per source (`SourceLimit`); their audit events are not.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from ostiary_gateway.networks import network
 
 FORMATS = ("json", "text")
 LEVELS = ("debug", "info", "warning", "error")
-# These log every address they call, with its query.
+# These loggers write every URL that they request, with its query.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "asyncio")
 _OF_A_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "source"}
-# An id is random by design, so it looks like a secret; under these names, and in this form, it is none.
+# A random id looks like a secret. Fields with these names and this form are not redacted.
 _IDS = frozenset({"request_id", "audit_id", "decision_id", "session_id"})
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[A-Za-z0-9._-]{1,23}")
 _PLAIN = re.compile(r"[^\s\"=\\]+")
 _DEEPEST = 4
-# Of one source; a flood has thousands, and the disk, journald or the collector of the cluster takes them all.
+# Per source. Without a limit, a flood of requests fills the disk, journald or the log collector of the cluster.
 LINES_PER_SECOND = 10
-# Sources that are told apart. A flood from more of them drops the counts of the oldest.
+# Sources that are counted separately. With more of them, the counts of the oldest are dropped.
 MOST_SOURCES = 4096
 
 log = logging.getLogger("ostiary.gateway")
@@ -49,9 +48,9 @@ log = logging.getLogger("ostiary.gateway")
 def configure_logging(
     format: str = "text", level: str = "info", stream: TextIO | None = None, *, secrets: Iterable[str] = ()
 ) -> logging.Handler:
-    """Send everything that is logged to *stream* (standard error), and take the place of what did so before.
+    """Send all log records to *stream* (default: standard error), and replace the handler of an earlier call.
 
-    *secrets* are texts that are taken out for certain, wherever they stand.
+    The texts in *secrets* are redacted wherever they occur.
     """
     if format not in FORMATS or level not in LEVELS:
         cause = f"the format must be one of {', '.join(FORMATS)}, and the level one of {', '.join(LEVELS)}"
@@ -72,7 +71,7 @@ def configure_logging(
 
 
 def report_suppressed() -> None:
-    """About once a second: log how many lines of each source were suppressed and not reported yet."""
+    """Log how many lines of each source were suppressed and not reported yet. The caller runs it every second."""
     for handler in logging.getLogger().handlers:
         for limit in handler.filters:
             if isinstance(limit, SourceLimit):
@@ -81,7 +80,7 @@ def report_suppressed() -> None:
 
 @dataclass(slots=True)
 class _Window:
-    """The lines of one source within a second. `client` is as it was in the first of them."""
+    """Lines of one source within a second. `client` is the client of the first line."""
 
     client: str
     ends_at: float
@@ -90,10 +89,10 @@ class _Window:
 
 
 class SourceLimit(logging.Filter):
-    """Limits the lines about requests to `LINES_PER_SECOND` for each source, and says how many were suppressed.
+    """Limits the lines about requests to `LINES_PER_SECOND` per source, and reports how many were suppressed.
 
-    The source of a record is its `user`, else its `address`, else its `source`, which is not shown because the message
-    has it. Records about requests without any of them share one limit. All other records pass.
+    The source of a record is its `user`, else its `address`, else its `source`, which is not written as a field because
+    the message contains it. Records about requests without any of them share one limit. All other records pass.
     """
 
     def __init__(self, *, now: Callable[[], float] = SYSTEM_CLOCK.monotonic) -> None:
@@ -106,7 +105,7 @@ class SourceLimit(logging.Filter):
         client = _client(record)
         if client is None:
             return True
-        # The user, or the network that one subscriber has.
+        # The user, or the network that an ISP assigns to one subscriber.
         source = client if getattr(record, "user", "") else network(client)
         now = self._now()
         with self._lock:
@@ -123,7 +122,7 @@ class SourceLimit(logging.Filter):
         return True
 
     def report(self) -> None:
-        """Log what was suppressed of sources that have logged nothing since."""
+        """Log the suppressed lines of sources that have logged nothing since."""
         now = self._now()
         with self._lock:
             ended = [(source, window) for source, window in self._windows.items() if now >= window.ends_at]
@@ -145,7 +144,7 @@ def _client(record: logging.LogRecord) -> str | None:
 
 class _Handler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """Stay silent when the log itself fails: the standard library would print the raw arguments."""
+        """Print nothing if logging itself fails: the standard library would print the raw arguments."""
 
 
 class _Formatter(logging.Formatter):
@@ -154,7 +153,7 @@ class _Formatter(logging.Formatter):
         self._secrets = tuple(secrets)
 
     def fields(self, record: logging.LogRecord) -> dict[str, object]:
-        """What is known of an event beyond its message, by name."""
+        """Return the fields of a record by name, without its message."""
         fields = {
             self._clean(name): self._field(name, value)
             for name, value in vars(record).items()
@@ -170,7 +169,7 @@ class _Formatter(logging.Formatter):
         try:
             return self._clean(record.getMessage())
         except Exception:
-            # A mistake in a message must not end a request. Its arguments are not shown: they may hold anything.
+            # A broken log call must not fail a request. Its arguments are not written: they may contain secrets.
             return self._clean(str(record.msg))
 
     def _field(self, name: str, value: object, depth: int = 0) -> object:
@@ -197,12 +196,12 @@ class JsonFormatter(_Formatter):
             "logger": record.name,
             "event": self.event(record),
         }
-        # Ours first for the eye, and ours last to win over a field of the same name.
+        # First for readability, and again last so that they override fields of the same name.
         return json.dumps({**line, **self.fields(record), **line})
 
 
 class TextFormatter(_Formatter):
-    """For a terminal. A value is quoted where it would run into the next one, so a line stays one line."""
+    """Formats records for a terminal. Values with spaces, quotes or newlines are quoted, so a record stays one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = self.fields(record)

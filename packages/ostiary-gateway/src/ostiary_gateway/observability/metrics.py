@@ -1,8 +1,9 @@
-"""The kinds of metrics: counters, gauges and histograms, each a family of series that differ in their labels.
+"""Metrics of the gateway: counters, gauges, histograms, their declarations, and the Prometheus text format.
 
-Declared by `observe.metrics`. Plain numbers without locks, counted from the event loop only. Not prometheus_client:
-finding one of its labelled series costs more than all of this does for a request. A family holds a bounded number of
-series whatever callers do.
+    count (plain numbers)  ->  snapshot (JSON)  ->  merge (`snapshots`)  ->  render
+
+Values are plain numbers without locks, updated from the event loop only. We do not use prometheus_client: its lookup of
+one labelled series costs more than all our metrics of a request. The number of series per family is bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 
 class Counter:
-    """Numbers that only grow, by their labels."""
+    """A family of numbers that only grow, by label values."""
 
     type = "counter"
     merging = "sum"
@@ -32,7 +33,7 @@ class Counter:
         self._reader: Callable[[], float] | None = None
 
     def read_from(self, reader: Callable[[], float]) -> None:
-        """Call *reader* whenever the figures are wanted, instead of counting each change."""
+        """Call *reader* at each snapshot instead of counting each change."""
         self._reader = reader
 
     def inc(self, *labels: str, by: float = 1) -> None:
@@ -50,7 +51,7 @@ class Counter:
 
 
 class Gauge(Counter):
-    """Numbers that go up and down; *merging* says what several workers' numbers make: their sum, or their largest."""
+    """A family of numbers that go up and down. *merging* combines the workers' values: ``sum`` or ``max``."""
 
     type = "gauge"
 
@@ -63,7 +64,7 @@ class Gauge(Counter):
 
 
 class Histogram:
-    """How often a number was how large. A series is a list: one count per bucket, one for the rest, and the sum."""
+    """A family of distributions. A series is a list: one count per bucket, one for larger values, and the sum."""
 
     type = "histogram"
     merging = "sum"
@@ -88,7 +89,7 @@ class Histogram:
 
 
 def bounded_labels(labels: Labels, values: Mapping[Labels, object]) -> Labels:
-    """*labels*, or the series for all the rest when there are enough."""
+    """Return *labels*, or the labels of the overflow series if the family has `SERIES_LIMIT` series."""
     return labels if len(values) < SERIES_LIMIT else (OTHER,) * len(labels)
 
 
@@ -102,15 +103,13 @@ def _family(family: Counter | Histogram, series: list[Series]) -> Family:
     }
 
 
-# The metrics page: a snapshot in the text format of Prometheus. Pure.
-#
-# Called by the health address, with the figures of all workers.
+# The metrics endpoint: a snapshot in the Prometheus text format.
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def render(snapshot: Snapshot) -> bytes:
-    """The text format of Prometheus."""
+    """Render a snapshot in the Prometheus text format."""
     rows: list[str] = []
     for name, family in snapshot.items():
         rows += [f"# HELP {name} {_escape(family['help'], quote=False)}", f"# TYPE {name} {family['type']}"]
@@ -148,26 +147,20 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-# Every metric of the gateway, declared once: its name, its help text, its type and its labels.
-#
-#     count (plain numbers)  ->  snapshot (JSON)  ->  merge  ->  render
-#     families                   snapshots                       exposition
-#
-# Counted by everything in the gateway, from the event loop only. A label is never a user's name or anything else that
-# callers choose freely. ``docs/how-to/audit-and-metrics.md`` lists them all; a test compares the two.
+# The declarations of all metrics.
 
 LATENCY_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
-# The verbs that have a series of their own. For a path that is no resource's, the verb is whatever method was sent.
+# Verbs with their own series. The verb of a non-resource request is its HTTP method, which the client chooses freely.
 _KUBERNETES_VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "proxy")
 VERBS = frozenset((*_KUBERNETES_VERBS, "post", "put", "head", "options"))
 
 
 class Requests:
-    """Requests by verb, code and upstream, and how long they took.
+    """Counter and duration histogram of requests, by verb, code and upstream.
 
-    One series holds both: the counter is the sum of its histogram's buckets, so a request is counted in one step.
+    Both use one series, so that a request is counted in one step: the counter is the sum of the histogram's buckets.
     """
 
     def __init__(self) -> None:
@@ -184,7 +177,7 @@ class Requests:
 
     @property
     def total(self) -> float:
-        """How many requests were answered."""
+        """Number of requests that got a response."""
         return sum(sum(series[:-1]) for series in self._series.values.values())
 
     def families(self) -> tuple[Counter, Histogram]:
@@ -207,14 +200,18 @@ class Requests:
         if labels not in self._series.values:
             labels = bounded_labels(labels, self._series.values)
         series = self._series.values.setdefault(labels, self._series.empty_series())
-        # Only names that we made are remembered: a caller may invent any number of methods.
+        # Cache only known verbs: a client may invent any number of methods.
         if (verb in VERBS or not verb) and len(self._keys) < SERIES_LIMIT:
             self._keys[verb, code, upstream] = series
         return series
 
 
 class Metrics:
-    """All figures of a worker. Each attribute is a family; the comment-like help text is what Prometheus shows."""
+    """All metrics of a worker. Each attribute is a family.
+
+    A label value is never a user name or anything else that callers choose freely.
+    ``docs/how-to/audit-and-metrics.md`` lists all metrics; a test compares the two.
+    """
 
     def __init__(self, *, version: str = "") -> None:
         self.requests = Requests()
@@ -359,7 +356,7 @@ class Metrics:
         self.tls_handshakes.inc("upstream", result)
 
     def snapshot(self) -> Snapshot:
-        """Everything, as JSON could carry it from one process to another."""
+        """Return the values of all families as JSON-compatible data."""
         return {family.name: family.snapshot() for family in self._families()}
 
     def render(self) -> bytes:

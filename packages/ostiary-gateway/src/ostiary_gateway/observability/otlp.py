@@ -1,7 +1,8 @@
-"""OTLP: spans as the messages that OpenTelemetry defines for them. The only module that needs the extra ``otel``.
+"""Export of spans over OTLP/HTTP: encoding, batching in the background, and the collector client.
 
-Tokens are taken out of every text, as in logs and audit events: clients put them into paths, names and headers. Called
-by the exporter. https://opentelemetry.io/docs/specs/otlp/
+    put  ->  a bounded buffer  ->  one request for many spans  ->  accepted, or dropped and counted
+
+The only module that needs the extra ``otel``. https://opentelemetry.io/docs/specs/otlp/
 """
 
 from __future__ import annotations
@@ -39,21 +40,25 @@ _NANOSECONDS = 1_000_000_000
 
 
 class OtlpEncoder:
-    """Encodes the spans of one program. *resource* says which one that is."""
+    """Encodes the spans of the process that *resource* describes.
+
+    Tokens are redacted from every text, as in logs and audit events, because clients put them into paths, names and
+    headers.
+    """
 
     def __init__(self, resource: SpanAttributes, *, scope: str, version: str) -> None:
         self._resource = Resource(attributes=_pairs(resource))
         self._scope = InstrumentationScope(name=scope, version=version)
 
     def encode(self, spans: Sequence[Span]) -> bytes:
-        """The body of a request to a collector."""
+        """Return the request body for a collector."""
         scope = ScopeSpans(scope=self._scope, spans=[_message(span) for span in spans])
         ours = ResourceSpans(resource=self._resource, scope_spans=[scope])
         return bytes(ExportTraceServiceRequest(resource_spans=[ours]).SerializeToString())
 
 
 def rejected_spans(body: bytes) -> int:
-    """How many spans a collector has rejected, by the body of its answer 200."""
+    """Return how many spans a collector rejected, from the body of its 200 response."""
     try:
         return int(ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
     except DecodeError:
@@ -98,33 +103,25 @@ def _without_tokens(text: str) -> str:
     return without_tokens(text, REDACTED)
 
 
-# Sends spans to a collector over OTLP/HTTP, in batches and in the background; no request ever waits for it.
-#
-#     put (at once)  ->  a bounded buffer  ->  one request for many spans  ->  accepted, or dropped and counted
-#
-# Filled by the tracer, run by the app. While the collector does not answer, a batch is sent again a few times; what
-# comes meanwhile and does not fit into the buffer is dropped. An outage is logged once in a while, and not for each
-# batch.
-
 ATTEMPTS = 4
 FIRST_RETRY_SECONDS = 1.0
-# How long a gateway that stops tries to send what is left.
+# How long the gateway tries to send the remaining spans when it stops.
 CLOSE_SECONDS = 2.0
-# The answers after which a batch may be sent again (OTLP/HTTP, "Failures").
+# Status codes after which a batch may be sent again (OTLP/HTTP, "Failures").
 RETRIED = frozenset((429, 502, 503, 504))
 
 log = logging.getLogger("ostiary.gateway.tracing")
 
 
 class CollectorAnswer(NamedTuple):
-    """What a collector said about a batch. `rejected` are spans that it did not take, though the batch was accepted."""
+    """Response of a collector to a batch. `rejected` is the number of rejected spans of an accepted batch."""
 
     status: int
     rejected: int = 0
 
 
 class Collector(Protocol):
-    """Posts one batch. Any exception means that the collector could not be asked."""
+    """A receiver of spans. Any exception of `post` means that the collector is unavailable."""
 
     async def post(self, spans: Sequence[Span]) -> CollectorAnswer: ...
 
@@ -132,7 +129,11 @@ class Collector(Protocol):
 
 
 class SpanExporter:
-    """For the spans of one configuration."""
+    """Sends the spans of one configuration in batches, in the background. No request waits for it.
+
+    A batch that the collector does not accept is retried a few times. Spans that do not fit into the buffer meanwhile
+    are dropped. Log lines about an outage are thinned out (`RepeatedLog`).
+    """
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class SpanExporter:
         self._log = RepeatedLog(log, clock)
 
     def put(self, spans: Sequence[Span]) -> None:
-        """Take the spans of one request, all or none of them."""
+        """Buffer the spans of one request, all or none of them."""
         if self._successor is not None:
             self._successor.put(spans)
             return
@@ -171,7 +172,7 @@ class SpanExporter:
             self._enough.set()
 
     async def run(self) -> None:
-        """Send as long as the gateway runs."""
+        """Send batches until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self._wait):
@@ -181,20 +182,21 @@ class SpanExporter:
             self._enough.clear()
             while self._waiting:
                 self._sending = asyncio.ensure_future(self._send_batch(ATTEMPTS))
-                # When this is stopped, the batch that is under way may still arrive: `close` waits for it.
+                # Shielded, so that a batch in flight can complete after `run` is cancelled: `close` waits for it.
                 await asyncio.shield(self._sending)
 
     def hand_over(self, successor: SpanExporter) -> None:
-        """Another configuration has taken over: what waits here, and what still comes, is sent by its exporter.
+        """Pass the buffered spans, and all later ones, to the exporter of the next configuration.
 
-        A request that began before may go on for hours, and its spans must not wait for the last of them.
+        A request that began before the reload may last for hours, and no span should wait until the last such request
+        ends.
         """
         self._successor = successor
         while self._waiting:
             successor.put([self._waiting.popleft()])
 
     async def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
-        """Send what is left, if the collector takes it at once. `run` has been stopped."""
+        """Send the remaining spans, without retries. The caller must have stopped `run`."""
         if self._closed:
             return
         self._closed = True
@@ -212,7 +214,7 @@ class SpanExporter:
             await self._collector.close()
 
     async def _send_batch(self, attempts: int) -> bool:
-        """Whether it was accepted. A batch that is given up in the middle waits again."""
+        """Send one batch and return whether it was accepted. On cancellation the batch returns to the buffer."""
         batch = list(islice(self._waiting, self._batch))
         for _ in batch:
             self._waiting.popleft()
@@ -225,7 +227,7 @@ class SpanExporter:
         return not reason
 
     async def _deliver(self, batch: list[Span], attempts: int) -> str:
-        """Post *batch*, several times if need be; returns why it is lost, or an empty text."""
+        """Post *batch* with retries. Returns the reason why it is dropped, or an empty text."""
         delay = FIRST_RETRY_SECONDS
         for attempt in range(attempts):
             if attempt:
@@ -234,7 +236,7 @@ class SpanExporter:
             try:
                 answer = await self._collector.post(batch)
             except Exception as error:
-                # Only its type: the text of a transport error may contain the URL, and the URL a password.
+                # Only its type: the text of a transport error may contain the URL, which may contain a password.
                 self._report_failure(type(error).__name__)
                 continue
             if answer.status < 300:
@@ -265,17 +267,15 @@ class SpanExporter:
             self._dropped.inc(reason, by=count)
 
 
-# A collector that speaks OTLP/HTTP: one POST of protobuf for each batch of spans.
-#
-# Called by the exporter. The headers file is read for every batch, because what is in it is replaced before it expires.
-
-# More of an answer than this is not read: it says no more than how many spans were rejected.
+# The response only contains the number of rejected spans, so a larger one is not read.
 LARGEST_ANSWER = 64 * 1024
-# Encoding a span takes about 20 us. Requests must not wait for a whole batch of them.
+# Encoding a span takes about 20 us, so the event loop serves requests between parts of a batch.
 SPANS_PER_TURN = 32
 _PROTOBUF = "application/x-protobuf"
 
 
+# A collector that speaks OTLP/HTTP: one POST of protobuf per batch. *headers_file* is read for every batch, because the
+# operator replaces its contents before they expire.
 class OtlpCollector:
     def __init__(
         self,
@@ -312,7 +312,7 @@ class OtlpCollector:
         for start in range(0, len(spans), SPANS_PER_TURN):
             parts.append(self._encoder.encode(spans[start : start + SPANS_PER_TURN]))
             await asyncio.sleep(0)
-        # Messages of protobuf one after the other are one message with what is in all of them.
+        # Concatenated protobuf messages are one message with the repeated fields of all of them.
         return b"".join(parts)
 
     async def close(self) -> None:

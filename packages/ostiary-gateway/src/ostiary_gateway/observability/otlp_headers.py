@@ -1,6 +1,6 @@
-"""Reads the headers that a collector asks for, such as an API key, from a file with a ``Name: value`` on each line.
+"""Reads the headers that a collector requires, such as an API key, from a file with one ``Name: value`` per line.
 
-Called when the configuration is checked, and by the collector. What is in the file is secret, and is never quoted.
+The contents of the file are secret and never quoted.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 from pathlib import Path
 
 _LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)[ \t]*")
-# They belong to the connection, or say what the body is.
+# Headers of the connection or of the body, which the exporter sets.
 _OURS = frozenset(("connection", "content-encoding", "content-length", "content-type", "host", "transfer-encoding"))
 
 
 def read_headers(path: Path) -> dict[str, str]:
-    """The headers, with their names in lower case. Raises `OSError`, or `ValueError` if a line is not a header."""
+    """Return the headers with lower-case names. Raises `OSError`, or `ValueError` for an invalid line."""
     headers: dict[str, str] = {}
     for number, line in enumerate(path.read_bytes().decode("latin-1").splitlines(), start=1):
         if not line.strip() or line.startswith("#"):

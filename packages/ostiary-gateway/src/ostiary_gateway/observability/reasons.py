@@ -1,7 +1,4 @@
-"""The reason in a provider's exception, for the log and the audit record, without secrets.
-
-Called where providers are called: at sign-in and by the authorization chain. The user is told none of it.
-"""
+"""Reasons of provider exceptions, for the log and the audit event, without secrets. Never shown to the user."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ LONGEST_REASON = 500
 
 
 def reason_of(error: BaseException, *, sent: Iterable[str] = ()) -> str:
-    """The text of *error*, without what looks like a secret.
+    """Return the text of *error* with secrets redacted.
 
-    A foreign library may quote what it was given. If its text has something of *sent* in it, however spelled, then
-    none of the text is shown: of a short password, even a gap would reveal something.
+    A third-party library may quote its input. If its text contains a value of *sent*, in any encoding, the whole text
+    is left out: a redacted part would still reveal something about a short password.
     """
     if isinstance(error, OstiaryError):
         return _without_secrets(": ".join(filter(None, (error.summary, error.cause))))
@@ -35,7 +32,7 @@ def reason_of(error: BaseException, *, sent: Iterable[str] = ()) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    # Cut twice: half a secret at the first cut would not be recognised, and the second one takes it away.
+    # Truncate twice: `redact` does not recognise a secret that the first cut splits, and the second cut removes it.
     return redact(text[: 4 * LONGEST_REASON])[:LONGEST_REASON]
 
 

@@ -1,7 +1,7 @@
-"""Thins out log lines that would otherwise be written once per request, or once a second, during an outage.
+"""Rate limit of log lines that would be written once per request, or once a second, during an outage.
 
-Used by `upstream.upstreams` and by the background work of a worker. The first line of a run is written at once; after
-that at most one per interval, with the number of those that were left out. Every request still has its audit event.
+The first line of a run is written immediately. After it, at most one line per interval is written, with the number of
+lines that were left out. Every request still has its audit event.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ostiary.core.bounded_cache import Bounded
 from ostiary.core.clock import Clock
 
 INTERVAL_SECONDS = 10.0
-# Different messages and causes that are told apart. The text of a cause may come from the network.
+# Runs that are counted separately. The text of a cause may come from the network, so their number is bounded.
 MOST_CAUSES = 64
 
 
@@ -25,7 +25,7 @@ class _Run:
 
 
 class RepeatedLog:
-    """Writes to *log*; lines with the same message and cause are one run."""
+    """Writes to *log*. Lines with the same message and cause are one run."""
 
     def __init__(self, log: logging.Logger, clock: Clock, *, interval: float = INTERVAL_SECONDS) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class RepeatedLog:
         self._log.log(level, message, extra=extra)
 
     def end(self) -> int:
-        """The outage is over: forget all runs; returns how many lines were left out since the last one."""
+        """Clear all runs after the outage, and return how many lines were left out since the last written one."""
         left_out = sum(run.left_out for run in self._runs.values())
         self._runs.clear()
         return left_out

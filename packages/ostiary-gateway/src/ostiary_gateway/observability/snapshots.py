@@ -1,7 +1,4 @@
-"""The figures of one worker as JSON carries them between processes, and those of all workers together.
-
-Made by `observe.metrics` in each worker, merged by whoever serves the metrics page.
-"""
+"""Snapshots of the metrics of one worker as JSON, and their merge into those of all workers."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 from typing import NotRequired, TypeAlias, TypedDict
 
 Value: TypeAlias = float | list[float]
-# The values of the labels, and the number or the histogram. JSON makes a list of the pair.
+# The label values, and the number or the histogram. In JSON, the pair is a list.
 Series: TypeAlias = tuple[list[str], Value]
 
 
@@ -28,7 +25,7 @@ Snapshot: TypeAlias = dict[str, Family]
 
 
 def merge(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """The figures of all workers together. Workers of another version may have other families; none is lost."""
+    """Merge the metrics of all workers. Families that only some workers have, during an update, are included."""
     merged: Snapshot = {}
     for snapshot in snapshots:
         for name, family in snapshot.items():
@@ -51,6 +48,6 @@ def _merge_values(first: Value, second: Value, merging: str) -> Value:
     if isinstance(first, list) and isinstance(second, list):
         return [mine + theirs for mine, theirs in zip(first, second, strict=True)]
     if isinstance(first, list) or isinstance(second, list):
-        # Two versions disagree about what this is; the first one was shown.
+        # Two versions disagree about the type of this metric: use the first.
         return first
     return max(first, second) if merging == "max" else first + second

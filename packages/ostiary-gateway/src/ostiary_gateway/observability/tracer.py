@@ -1,9 +1,4 @@
-"""Starts the trace of a request, and makes spans of it when the request is over.
-
-Called by the traced engine. A request continues the trace that it names only if whoever sent it is trusted with that;
-any other begins a trace of its own, with a link to the one that was named. Whether it is recorded is decided here, at
-its beginning: as the trace that it continues was, or by chance (`ratio`).
-"""
+"""Starts the trace of a request, and exports its spans when the request ends."""
 
 from __future__ import annotations
 
@@ -25,19 +20,24 @@ Export = Callable[[Sequence[Span]], None]
 
 
 def new_span_id() -> str:
-    # Never all zeros but once in 2**64: no reason to look.
+    # All zeros is invalid, but its probability of 2**-64 is not worth a check.
     return os.urandom(8).hex()
 
 
 class Tracer:
-    """Of one configuration. *trusts* says whether the trace of a peer, known by its address, is continued."""
+    """Makes the traces of one configuration.
+
+    A request continues the trace of its ``traceparent`` only if *trusts* accepts the address of the peer. Any other
+    request starts a new trace with a link to the one in its header. The sampling decision is made at the start: that of
+    the continued trace, or random with *ratio*.
+    """
 
     def __init__(self, export: Export, clock: Clock, *, ratio: float, trusts: Callable[[str], bool]) -> None:
         self._export = export
         self._clock = clock
         self.monotonic = clock.monotonic
         self._trusts = trusts
-        # Of the last eight bytes of a trace's id, which are random (trace-context-2, section 2.2.2.3).
+        # Compared with the last eight bytes of a trace id, which are random (trace-context-2, section 2.2.2.3).
         self._bound = round(ratio * 2**64)
 
     def start(self, incoming: TraceContext | None, address: str) -> Trace:
@@ -51,12 +51,12 @@ class Tracer:
         return (Trace if sampled else UnsampledTrace)(context, new_span_id, link=incoming)
 
     def finish(self, trace: Trace, name: str, began: float, attributes: SpanAttributes, *, failed: bool) -> None:
-        """The request is over: export its span and those of its steps. Only the first call counts."""
+        """Export the spans of the request and its steps. Later calls for the same trace do nothing."""
         if trace.finished or not trace.recorded:
             return
         trace.finished = True
         ended = self.monotonic()
-        # From the monotonic clock to the time of day, once for all spans of a request, so that they fit together.
+        # One offset from the monotonic to the wall clock for all spans of a request, so that they are consistent.
         offset = self._clock.now().timestamp() - ended
         links = () if trace.link is None else (trace.link,)
         spans = [

@@ -1,6 +1,6 @@
-"""Traces of requests: what is recorded of each step, and how it gets to a collector.
+"""Traces of requests: W3C Trace Context, spans, and the recording of a request's steps.
 
-Only `trace` is loaded where tracing is not configured, for `traced_step`; and only `otlp` needs the extra ``otel``.
+Loaded even if tracing is not configured, for `traced_step`. Times are of the monotonic clock unless noted.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, NamedTuple
 
-# W3C Trace Context: reads ``traceparent`` and ``tracestate`` of a request, and writes them for an upstream. Pure.
-#
-# https://www.w3.org/TR/trace-context/. What cannot be read counts as absent, as the specification says: a broken header
-# must never fail a request.
+# W3C Trace Context: https://www.w3.org/TR/trace-context/
 
 PARENT, STATE = b"traceparent", b"tracestate"
-# A longer state is dropped as a whole (section 3.3.1.5): half of one would say something else.
+# A longer state is dropped as a whole (section 3.3.1.5), because a truncated one would have another meaning.
 LONGEST_STATE = 512
 MOST_MEMBERS = 32
 
@@ -29,7 +26,7 @@ _SAMPLED = 0x01
 
 
 class TraceContext(NamedTuple):
-    """One span of one trace, as others are told of it. The ids are in hex."""
+    """A span as propagated between services. The ids are in hex."""
 
     trace_id: str
     span_id: str
@@ -37,17 +34,20 @@ class TraceContext(NamedTuple):
     state: str = ""
 
     def lines(self) -> bytes:
-        """The header lines that say so."""
+        """Return the ``traceparent`` and ``tracestate`` header lines."""
         parent = f"traceparent: 00-{self.trace_id}-{self.span_id}-{'01' if self.sampled else '00'}\r\n"
         return (parent + f"tracestate: {self.state}\r\n" if self.state else parent).encode("ascii")
 
 
 def read_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
-    """The span that a request says it comes from; None if it says none, or not clearly one."""
+    """Return the parent span from the headers of a request; None if there is none.
+
+    Invalid headers count as absent, as the specification requires: a broken header must never fail a request.
+    """
     parents: list[bytes] = []
     states: list[bytes] = []
     for name, value in headers:
-        # Most names are of another length, and comparing that costs less than lowering each.
+        # Comparing the length first is cheaper than lower-casing every name.
         if len(name) == len(PARENT) and name.lower() == PARENT:
             parents.append(value)
         elif len(name) == len(STATE) and name.lower() == STATE:
@@ -72,14 +72,14 @@ def _checked_state(lines: list[bytes]) -> str:
     return state
 
 
-# A span that has ended, as it is sent to a collector. Made by `trace`, encoded by `otlp`. Values without behaviour.
+# Ended spans, as sent to a collector.
 
 AttributeValue = str | int | bool
 SpanAttributes = Mapping[str, AttributeValue]
 
 
 class SpanKind(Enum):
-    """The numbers are those of OTLP."""
+    """Kind of a span, with the numbers of OTLP."""
 
     INTERNAL = 1
     SERVER = 2
@@ -88,7 +88,7 @@ class SpanKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`began` and `ended` are seconds since 1970. `failed` tells that the operation failed, as the conventions say."""
+    """An ended span. `began` and `ended` are Unix times. `failed` follows the OpenTelemetry semantic conventions."""
 
     context: TraceContext
     parent_id: str
@@ -101,18 +101,14 @@ class Span:
     failed: bool = False
 
 
-# What is recorded of one request while it is on its way: its steps, each with its times.
-#
-# Made by `tracer` when a request comes. The traced engine enters one step after the other, and each ends where the next
-# begins; what is inside a step, such as a question to an identity provider, is timed with `traced_step`. Times are of
-# the monotonic clock.
+# The recording of a request in flight.
 
-# A sign-in asks a few providers. More than this is a mistake somewhere, and must not take memory.
+# A sign-in calls a few providers. More steps than this are a bug, which must not exhaust the memory.
 MOST_STEPS = 64
 
 
 class TracedStep:
-    """One step, or a part of one (`inside`)."""
+    """A step of a request, or a nested part of the step `inside`."""
 
     __slots__ = ("attributes", "began", "ended", "failed", "inside", "kind", "name", "span_id")
 
@@ -124,7 +120,10 @@ class TracedStep:
 
 
 class Trace:
-    """One request. `context` is its own span, below the span `parent_id`; `link` is one that it only mentions."""
+    """The recorded steps of one request. A step ends when the next one begins.
+
+    `context` is the request's span, a child of the span `parent_id`. `link` is the context of an untrusted peer.
+    """
 
     __slots__ = ("_new_id", "context", "finished", "link", "parent_id", "steps")
 
@@ -147,29 +146,29 @@ class Trace:
 
     @property
     def step(self) -> str:
-        """The name of the step that it is in."""
+        """Name of the current step; empty before the first."""
         outer = self._outer()
         return "" if outer is None else outer.name
 
     def enter(self, name: str, at: float, kind: SpanKind = SpanKind.INTERNAL) -> None:
-        """The next step begins; the one before is over."""
+        """Begin the next step and end the current one."""
         outer = self._outer()
         if outer is not None and outer.ended is None:
             outer.ended = at
         self._begin(name, at, kind, None)
 
     def mark(self, name: str, value: AttributeValue) -> None:
-        """Say something about the step that it is in."""
+        """Set an attribute of the current step."""
         outer = self._outer()
         if outer is not None:
             outer.attributes[name] = value
 
     def begin_inside(self, name: str, at: float) -> TracedStep | None:
-        """A part of the step that it is in; None if nothing is recorded."""
+        """Begin a nested part of the current step. Returns None if it is not recorded."""
         return self._begin(name, at, SpanKind.INTERNAL, self._outer())
 
     def upstream_lines(self) -> bytes:
-        """The header lines by which an upstream continues the trace below the step that it is in."""
+        """Return the header lines by which an upstream continues the trace as a child of the current step."""
         outer = self._outer()
         span_id = self._new_id() if outer is None else outer.span_id
         return self.context._replace(span_id=span_id).lines()
@@ -186,7 +185,7 @@ class Trace:
 
 
 class UnsampledTrace(Trace):
-    """A request of which nothing is recorded. Its upstream is still told the ids, so that others may join theirs."""
+    """Trace of a request that is not sampled. The ids are still propagated, so that the upstream can join the trace."""
 
     __slots__ = ()
 
@@ -202,15 +201,16 @@ class UnsampledTrace(Trace):
         return None
 
 
-# The request that the running task works for, where one is traced; and the clock of its tracer.
+# The traced request that the current task serves, and the clock of its tracer.
 CURRENT: ContextVar[tuple[Trace, Callable[[], float]] | None] = ContextVar("ostiary_trace", default=None)
 
 
 @contextmanager
 def traced_step(name: str, **attributes: AttributeValue) -> Iterator[None]:
-    """Time what is done inside, if the request is traced. For sign-ins, which take milliseconds and more.
+    """Record the body of the ``with`` statement as a nested step, if the request is traced.
 
-    The names of *attributes* are ours: ``provider`` becomes ``ostiary.provider``.
+    For calls that take milliseconds, such as those of a sign-in to an identity provider. The names of *attributes* get
+    our prefix: ``provider`` becomes ``ostiary.provider``.
     """
     current = CURRENT.get()
     if current is None:
@@ -226,7 +226,7 @@ def traced_step(name: str, **attributes: AttributeValue) -> Iterator[None]:
         yield
     except BaseException as error:
         step.failed = True
-        # Only its type: the text may contain what a person or an identity system has sent.
+        # Only its type: the text may contain data from the user or the IdP.
         step.attributes["error.type"] = type(error).__name__
         raise
     finally:

@@ -1,1 +1,1 @@
-"""What an operator asks of a policy before it is put to use: what changes, and for whom."""
+"""Tools for operators who change a policy: compare, replay, shadow, suggest and lint."""

@@ -1,10 +1,10 @@
-"""Who gains and who loses what between two policies.
+"""Compare two policies: which subjects gain and lose which rights.
 
-    grants of both  ->  for each subject what its rules mention, piece by piece  ->  ask both  ->  Changes
+    grants of both  ->  the pieces of each subject's rules  ->  authorize with both  ->  Changes
 
-Called by ``ostiary-gateway policy diff``. Only what a rule mentions is compared, and each piece of it as it is written:
-a star is asked for as a star, which only a star allows. So the result is exact for what the files say, without knowing
-all resources and users that exist. What a user has through a group is reported for the group.
+Only what a rule mentions is compared, each piece as it is written: a star is authorized as a star, which only a star
+allows. So the result is exact for what the files say, without knowing all resources and users that exist. Rights
+through a group are reported for the group.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Effect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`effect` for `subject`: these verbs on these resources (all with the same of the rest), or on these paths.
+    """A gain or loss of `subject`: these verbs on these resources (which share all other fields), or on these paths.
 
-    `upstream` is set where the rules are of a policy that is for some upstreams only.
+    `upstream` is set if the rules are for some upstreams only.
     """
 
     effect: Effect
@@ -44,7 +44,7 @@ class Change:
 
 
 async def differences(old: OpenedPolicy, new: OpenedPolicy) -> tuple[Change, ...]:
-    """Every change, by subject; raises `ProviderError` if one of the policies cannot be asked."""
+    """Return every change, by subject. Raises `ProviderError` if one of the policies cannot be evaluated."""
     pieces = [piece async for piece in _pieces(old, new)]
     upstreams = dict.fromkeys(piece.request.upstream for piece in pieces)
     return tuple(
@@ -55,7 +55,7 @@ async def differences(old: OpenedPolicy, new: OpenedPolicy) -> tuple[Change, ...
 
 
 def user_of(subject: Subject) -> UserInfo:
-    """A user of whom nothing is known but that they are *subject*."""
+    """Return a user with no attributes but those of *subject*."""
     if subject.kind == "Group":
         implied = () if subject.name in (AUTHENTICATED, UNAUTHENTICATED) else (AUTHENTICATED,)
         return UserInfo("", groups=(subject.name, *implied))
@@ -65,7 +65,7 @@ def user_of(subject: Subject) -> UserInfo:
     return UserInfo(subject.name)
 
 
-# --- piece by piece ---
+# --- pieces ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ async def _pieces(old: OpenedPolicy, new: OpenedPolicy) -> AsyncIterator[_Piece]
 
 
 def _requests_by_subject(grants: Iterable[Grant]) -> dict[Subject, dict[RequestInfo, None]]:
-    """What the rules of each subject are about, in the order of the policy. How the subject got them is left out."""
+    """Return the requests in the rules of each subject, in policy order, however the subject got the rules."""
     requests: dict[Subject, dict[RequestInfo, None]] = {}
     for grant in grants:
         subject = Subject(grant.subject.kind, grant.subject.name, grant.subject.namespace)
@@ -96,7 +96,7 @@ def _requests_by_subject(grants: Iterable[Grant]) -> dict[Subject, dict[RequestI
 
 
 def requests_of(grant: Grant) -> Iterator[RequestInfo]:
-    """Each piece of a grant as a request. A request with a star in it is one that no client could send."""
+    """Yield each piece of a grant as a request. No client could send one with a star."""
     rule = grant.rule
     if not isinstance(rule, ResourceRule):
         for verb, path in product(rule.verbs, rule.paths):
@@ -120,11 +120,11 @@ def requests_of(grant: Grant) -> Iterator[RequestInfo]:
         )
 
 
-# --- in few lines ---
+# --- merging ---
 
 
 def _together(pieces: list[_Piece]) -> Iterator[Change]:
-    """First the verbs of each resource, then the resources that have the same verbs."""
+    """Merge the verbs of each resource, then the resources that have the same verbs."""
     verbs: dict[tuple[Effect, Subject, str, str, str, str, str], list[str]] = {}
     for piece in pieces:
         request = piece.request

@@ -1,8 +1,6 @@
-"""Where the gateway and a cluster decide differently, read from the events of shadow mode.
+"""Read from the audit events of shadow mode where the gateway and a cluster decide differently.
 
-    audit logs  ->  events of the stage ShadowReview  ->  Disagreements, equal ones counted together
-
-Called by ``ostiary-gateway policy shadow``.
+audit logs  ->  events of the stage ShadowReview  ->  Disagreements, equal ones counted together
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ _OUTCOMES = frozenset(outcome.value for outcome in ShadowOutcome)
 
 @dataclass(slots=True, eq=False)
 class Disagreement:
-    """Requests that only one of the two allows. `example` is the latest of them.
+    """Requests that only the gateway or only the cluster allows. `example` is the latest of them.
 
-    Names of objects are left out: a thousand pods are one disagreement.
+    Object names are left out: a thousand pods are one disagreement.
     """
 
     gateway_allows: bool
@@ -38,7 +36,7 @@ class Disagreement:
 
     @property
     def text(self) -> str:
-        """Who, and what was asked."""
+        """The user, and the action."""
         request = self.example.attributes.request
         if not request.is_resource:
             what = request.path
@@ -52,7 +50,10 @@ class Disagreement:
 
 @dataclass(slots=True)
 class Comparisons:
-    """`unknown` could not be asked about; `unknown_reason` is why, of the last one."""
+    """Totals of a comparison.
+
+    The cluster's decision on `unknown` requests could not be determined; `unknown_reason` is why, for the last one.
+    """
 
     agreed: int = 0
     unknown: int = 0
@@ -63,12 +64,12 @@ class Comparisons:
 def read_comparisons(
     paths: Iterable[LogPath], counts: Counts, *, since: datetime | None = None, upstream: str = ""
 ) -> Comparisons:
-    """What the logs say; raises `ConfigurationError` if one cannot be read."""
+    """Summarize the logs. Raises `ConfigurationError` if one cannot be read."""
     reader, compared = EventReader(), Comparisons()
     together: dict[tuple[object, ...], Disagreement] = {}
     for path in paths:
         for number, line in lines(path, counts):
-            # Few events of a log are of this stage: the others need not be decoded, nor can they be broken for us.
+            # Few events of a log have this stage. Skip the others without decoding them, even if they are corrupt.
             if _STAGE not in line:
                 continue
             event = decode_event(line)
@@ -79,7 +80,7 @@ def read_comparisons(
                 continue
             request, notes = reader.request_of(event), decode_notes(bytes(event.annotations))
             if request is None or notes.get(SHADOW) not in _OUTCOMES:
-                # Perhaps of a later version: what is not known must not look like agreement.
+                # Possibly of a later version: an unknown outcome must not count as agreement.
                 counts.count_unreadable(path, number)
                 continue
             if since is not None and request.at < since:
@@ -136,6 +137,6 @@ def _count(
         return
     before.count += 1
     if record.at >= before.last:
-        # Rotated logs are often given the newest first.
+        # Rotated logs are often passed newest first.
         before.example, before.gateway_reason, before.cluster_reason = record, record.decision.reason, cluster_reason
     before.first, before.last = min(before.first, record.at), max(before.last, record.at)

@@ -1,15 +1,15 @@
-"""The role that the gateway needs in a cluster, and no more, made from the policy. Pure.
+"""Generate the least-privilege role that the gateway needs in a cluster, from the policy. Pure.
 
     constrained (Kubernetes 1.36 and later)
         whom: the verb impersonate:user-info on users, uids, and on those groups that the policy mentions
         what: the verb impersonate-on:user-info:<verb>, for each rule of the policy, in the namespace where it holds
-        service accounts and nodes have modes of their own there (KEP-5284), and are in it only when asked for
+        service accounts and nodes have modes of their own there (KEP-5284), and are included only on request
     legacy
         whom: the verb impersonate, on the same; what such a user may do is then all that the gateway may do
 
-Called by ``ostiary-gateway impersonation-role``. A compromised gateway can then only act as the users whom it serves,
-and do what they may. It can never be ``system:masters``, whom no policy of the cluster stops, nor a part of the control
-plane: users are named, and system names appear only as the service accounts and nodes asked for.
+A compromised gateway can then act only as the users it serves, and do only what they may. It can never be
+``system:masters``, which no policy of the cluster restricts, nor a part of the control plane: users are named, and
+system names appear only as requested service accounts and nodes.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ MASTERS = "system:masters"
 NODES = "system:nodes"
 AUTHENTICATION = "authentication.k8s.io"
 LEGACY = "impersonate"
-# The modes of constrained impersonation: each has a verb for whom, and a prefix of verbs for what.
+# The modes of constrained impersonation. Each has a verb for the user and a prefix for the verbs allowed as that user.
 USER_INFO, AS_SERVICE_ACCOUNT, AS_NODE = "user-info", "serviceaccount", "arbitrary-node"
 
 RESOURCE_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PATH_VERBS = ("delete", "get", "head", "options", "patch", "post", "put")
 
-# What the gateway asks in its own name where decisions are compared with the cluster's (`upstreams[].shadow`).
+# What the gateway does under its own identity to compare decisions with the cluster's (`upstreams[].shadow`).
 ASKS_DECISIONS = PolicyRule(("create",), ("authorization.k8s.io",), ("subjectaccessreviews",))
 
-# What must be allowed if the policy cannot be listed: any request, for every user that it may impersonate.
+# Fallback if the policy cannot be listed: any request, for every user that the gateway may impersonate.
 ANYTHING = (
     PolicyRule(RESOURCE_VERBS, (ANY,), (ANY,)),
     PolicyRule(PATH_VERBS, non_resource_urls=(ANY,)),
@@ -62,9 +62,9 @@ _RulesByNamespace = Iterable[tuple[str, PolicyRule]]
 class ImpersonationTargets:
     """Whom the gateway must be able to impersonate.
 
-    `users` are names; with `any_user` the names cannot be listed beforehand, and the role has no bound. `uids` and
-    `extra` tell what identity providers say of users besides. `service_accounts` (namespace and name; ``*`` for all
-    of a namespace) and `nodes` are for ``kubectl --as``; nobody signs in as one of them, unless `accounts_sign_in`.
+    `users` are names; with `any_user` the names are not known in advance, and the role is unbounded. `uids` and `extra`
+    are further attributes that identity providers set. `service_accounts` (namespace and name; ``*`` for all of a
+    namespace) and `nodes` are for ``kubectl --as``; they do not sign in at the gateway, unless `accounts_sign_in`.
     """
 
     groups: frozenset[str] = frozenset()
@@ -77,7 +77,7 @@ class ImpersonationTargets:
     accounts_sign_in: bool = False
 
     def can_be(self, subject: Subject) -> bool:
-        """Whether somebody who signs in at the gateway can be *subject*."""
+        """Report whether a user who signs in at the gateway can be *subject*."""
         if _is_system(subject.name):
             return (subject.kind, subject.name) == (USER_GROUP, AUTHENTICATED)
         if subject.kind == USER_GROUP:
@@ -93,9 +93,9 @@ def constrained_role(
     subject: Subject,
     own: Sequence[PolicyRule] = (),
 ) -> tuple[Role | Binding, ...]:
-    """The objects for a cluster with constrained impersonation. *grants* None: the policy cannot be listed.
+    """Return the objects for a cluster with constrained impersonation.
 
-    *own* is what the gateway does there in its own name.
+    *grants* is None if the policy cannot be listed. *own* is what the gateway does there under its own identity.
     """
     listed = None if grants is None else tuple(grants)
     rules: list[tuple[str, PolicyRule]] = [("", rule) for rule in _whom(f"impersonate:{USER_INFO}", identity)]
@@ -107,8 +107,8 @@ def constrained_role(
         if identity.accounts_sign_in:
             rules.append((namespace, _account_rule(LEGACY, "", account)))
     if identity.accounts_sign_in and identity.service_accounts:
-        # Constrained impersonation of a service account takes a name and nothing else. One that signs in here has a uid
-        # and the pod of its token besides, for which an API server asks by the older verb.
+        # Constrained impersonation of a service account takes a name and nothing else. One that signs in here also has
+        # a uid and the pod of its token, for which an API server checks the older verb.
         besides = ImpersonationTargets(uids=identity.uids, extra=identity.extra)
         rules += [("", rule) for rule in _whom(LEGACY, besides)]
     for node in identity.nodes:
@@ -120,7 +120,7 @@ def constrained_role(
 def legacy_role(
     identity: ImpersonationTargets, *, name: str, subject: Subject, own: Sequence[PolicyRule] = ()
 ) -> tuple[Role | Binding, ...]:
-    """The objects for an older cluster: only whom the gateway can be is limited there."""
+    """Return the objects for an older cluster, which can only limit whom the gateway impersonates."""
     nodes = tuple(f"{SYSTEM}node:{node}" for node in identity.nodes)
     rules = [("", rule) for rule in (*_whom(LEGACY, identity, users_in=""), *own)]
     if nodes:
@@ -130,7 +130,7 @@ def legacy_role(
 
 
 def reading_role(rules: Iterable[PolicyRule], *, name: str, subject: Subject) -> tuple[Role | Binding, ...]:
-    """The objects for what the gateway does in its own name only, while nothing is known of its users."""
+    """Return the objects for what the gateway does under its own identity, if its users are not known."""
     return _objects([("", rule) for rule in rules], name=name, subject=subject)
 
 
@@ -139,7 +139,7 @@ def manifest(objects: Iterable[Role | Binding]) -> str:
 
 
 def unbounded_rules(objects: Iterable[Role | Binding]) -> tuple[str, ...]:
-    """A sentence for each rule of these roles without bounds, of which the operator should know."""
+    """Return a sentence for each unbounded rule of these roles, as a warning to the operator."""
     rules = ((role, rule) for role in objects if isinstance(role, Role) for rule in role.rules)
     return tuple(dict.fromkeys(text for role, rule in rules if (text := _unbounded_sentence(role, rule))))
 
@@ -167,12 +167,12 @@ def _of_controllers(namespace: str) -> str:
     return ", also the controllers of the control plane" if namespace == "kube-system" else ""
 
 
-# --- whom ---
+# --- whom to impersonate ---
 
 
 def _whom(verb: str, identity: ImpersonationTargets, *, users_in: str = AUTHENTICATION) -> list[PolicyRule]:
     rules = []
-    # Never a rule without names unless that was asked for: it would allow every user, and every group.
+    # No rule without names unless requested: it would allow every user, or every group.
     users = tuple(sorted({user for user in identity.users if not _is_system(user)}))
     if identity.any_user or users:
         rules.append(PolicyRule((verb,), (users_in,), ("users",), () if identity.any_user else users))
@@ -181,7 +181,7 @@ def _whom(verb: str, identity: ImpersonationTargets, *, users_in: str = AUTHENTI
         rules.append(PolicyRule((verb,), (users_in,), ("groups",), groups))
     if identity.uids:
         rules.append(PolicyRule((verb,), (AUTHENTICATION,), ("uids",)))
-    # How somebody signed in is not told to the cluster.
+    # The gateway does not forward how a user signed in.
     extra = sorted(set(identity.extra) - set(KEYS))
     if extra:
         keys = tuple(f"userextras/{key}" for key in extra)
@@ -200,7 +200,7 @@ def _is_account(namespace: str, account: str) -> Callable[[Subject], bool]:
     def matches(subject: Subject) -> bool:
         if subject.kind == USER_GROUP:
             return subject.name in groups
-        # A policy may name a service account as a user, too.
+        # A policy may also name a service account as a user.
         is_here = subject.namespace == namespace if subject.kind == SERVICE_ACCOUNT else subject.name.startswith(prefix)
         return is_here and account in (ANY, subject.name.removeprefix(prefix))
 
@@ -216,11 +216,11 @@ def _is_system(name: str) -> bool:
     return name.startswith(SYSTEM)
 
 
-# --- what ---
+# --- what is allowed ---
 
 
 def _granted_rules(grants: Iterable[Grant] | None, matches: Callable[[Subject], bool]) -> _RulesByNamespace:
-    """The rules that the policy gives to matching subjects, each with its namespace."""
+    """Yield the rules that the policy grants to matching subjects, each with its namespace."""
     if grants is None:
         yield from (("", rule) for rule in ANYTHING)
         return
@@ -229,13 +229,13 @@ def _granted_rules(grants: Iterable[Grant] | None, matches: Callable[[Subject], 
             continue
         rule = _requests(grant)
         namespace = "" if grant.namespace == ANY else grant.namespace
-        # A rule for an impossible namespace matches nothing, and must not become a rule for all namespaces.
+        # A rule for an invalid namespace matches nothing, and must not become a rule for all namespaces.
         if rule is not None and (not namespace or is_dns_name(namespace)):
             yield namespace, rule
 
 
 def _requests(grant: Grant) -> PolicyRule | None:
-    """The part of a rule that requests can ask for: no request has the verb ``escalate`` or ``use``."""
+    """Return the part of a rule that requests can match: no request has the verb ``escalate`` or ``use``."""
     rule = grant.rule
     if not isinstance(rule, ResourceRule):
         verbs = _expand_verbs(rule.verbs, PATH_VERBS)
@@ -245,7 +245,7 @@ def _requests(grant: Grant) -> PolicyRule | None:
 
 
 def _expand_verbs(verbs: Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
-    # Spelled out: the verb "*" of a rule would also be "impersonate", and so everything.
+    # Enumerate the verbs: "*" would include "impersonate", and thereby everything.
     return known if ANY in verbs else tuple(verb for verb in known if verb in verbs)
 
 
@@ -254,7 +254,7 @@ def _on(mode: str, rules: _RulesByNamespace) -> Iterator[tuple[str, PolicyRule]]
         yield namespace, replace(rule, verbs=tuple(f"impersonate-on:{mode}:{verb}" for verb in rule.verbs))
 
 
-# --- the objects ---
+# --- objects ---
 
 
 def _objects(
@@ -272,9 +272,9 @@ def _objects(
 
 
 def _shortest(rules: Iterable[PolicyRule]) -> list[PolicyRule]:
-    """The same permissions in fewer rules: what is allowed under equal conditions stands together, and once.
+    """Merge rules: the same permissions in fewer rules, without duplicates.
 
-    Whom the gateway can be comes first, a rule for each kind, so that a reader sees it.
+    The rules about whom to impersonate come first, one for each kind, so that a reader sees them.
     """
     whom = list[PolicyRule]()
     resources, urls = dict[tuple[tuple[str, ...], ...], set[str]](), dict[tuple[str, ...], set[str]]()

@@ -1,9 +1,9 @@
-"""What a candidate policy would have decided about recorded requests.
+"""Replay recorded requests against a candidate policy, and report what it would decide differently.
 
     audit logs  ->  RecordedRequest  ->  the candidate's chain  ->  Differences, equal ones counted together
 
-Called by ``ostiary-gateway policy replay``, as a gate before a policy is put into force. Unlike a comparison of two
-policies it sees what people really do, with their real groups, and works for any provider.
+A check before a policy is deployed. Unlike a comparison of two policies it covers real requests, with the users' real
+groups, and works for any provider.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ostiary_gateway.interfaces.attributes import RequiresMore
 from ostiary_gateway.policy.diff import Effect
 from ostiary_gateway.proxy.reviews import is_self_review
 
-# What was asked is asked again only after so many other questions.
+# Bound of the decision cache.
 _DECISIONS_KEPT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A question that is answered differently now. `example` is the id of one such request, `count` how many.
+    """Requests that the candidate decides differently. `example` is the id of one of them, `count` their number.
 
-    `reason` is the candidate's. Names of objects are left out: a thousand pods are one difference.
+    `reason` is the candidate's. Object names are left out: a thousand pods are one difference.
     """
 
     effect: Effect
@@ -44,7 +44,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`asked` requests were decided anew, `free` ones need no decision, `failed` could not be asked."""
+    """The result: `asked` requests were decided, `free` ones need no decision, for `failed` ones the chain failed."""
 
     asked: int
     free: int
@@ -58,7 +58,7 @@ _Shared = tuple[object, ...]
 
 @dataclass(slots=True)
 class _DifferenceCount:
-    """Differences that are told as one; `record` is the first of them."""
+    """Differences that are reported as one; `record` is the first of them."""
 
     record: RecordedRequest
     effect: Effect
@@ -69,9 +69,11 @@ class _DifferenceCount:
 async def replay(
     records: Iterable[RecordedRequest], authorizer: Authorizer, requiring: Sequence[RequiresMore] = ()
 ) -> Replay:
-    """Ask *authorizer* what was asked then. *requiring* are the mappers that know when one permission is not enough.
+    """Decide the recorded requests with *authorizer*.
 
-    Equal questions are asked once: a log is full of them.
+    *requiring* are the mappers whose requests need more than one permission.
+
+    Equal requests are decided once: a log has many of them.
     """
     decided = free = failed = 0
     error = ""
@@ -80,7 +82,7 @@ async def replay(
     for record in records:
         attributes = record.attributes
         if is_self_review(attributes.request) or record.refused_by_scope:
-            # The gateway answers self reviews to everybody who is signed in. What a token is not for, no policy gives.
+            # Self reviews are allowed to every authenticated user. No policy can allow what is out of a token's scope.
             free += 1
             continue
         decided += 1
@@ -99,27 +101,30 @@ async def replay(
 
 
 def requiring_more(config: GatewayConfig) -> tuple[RequiresMore, ...]:
-    """The mappers of *config* that know requests for which one permission is not enough."""
+    """Return the mappers of *config* whose requests may need more than one permission."""
     mappers = {upstream.attributes.type: upstream.attributes.instance for upstream in config.upstreams}
     requiring = (ability(mapper, RequiresMore) for mapper in mappers.values())
     return tuple(mapper for mapper in requiring if mapper is not None)
 
 
 def stripped_prefixes(config: GatewayConfig) -> dict[str, str]:
-    """By upstream, the prefix of the paths that clients send and decisions are not about."""
+    """Return, by upstream, the path prefix that clients send and that is stripped before authorization."""
     stripping = (each for each in config.upstreams if each.strip_prefix and each.is_kubernetes and each.prefix != "/")
     return {upstream.name: upstream.prefix for upstream in stripping}
 
 
 class _Decisions:
-    """Those of one chain. What cannot be decided is remembered, too: a log must not wait a thousand times for it."""
+    """Cache the decisions of one chain.
+
+    Errors are cached too: a log must not wait for the same timeout a thousand times.
+    """
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
         self._kept: Bounded[Hashable, Decision | ProviderError] = Bounded(_DECISIONS_KEPT)
 
     async def on_all(self, attributes: Attributes, requiring: Sequence[RequiresMore]) -> Decision:
-        """The decision on everything that such a request needs; raises `ProviderError`."""
+        """Return the decision on everything that such a request needs. Raises `ProviderError`."""
         request = attributes.request
         decision = await self._on(attributes)
         if request.capabilities:
@@ -136,7 +141,7 @@ class _Decisions:
         decision = self._kept.get(key)
         if decision is None:
             try:
-                # Most providers answer at once, which costs less than to wait for it.
+                # Most providers decide synchronously, which is cheaper than awaiting them.
                 decision = self._authorizer.decide(attributes) or await self._authorizer.authorize(attributes)
             except ProviderError as error:
                 decision = error
@@ -148,7 +153,7 @@ class _Decisions:
 
 def _count(counted: dict[_Shared, _DifferenceCount], record: RecordedRequest, decision: Decision) -> None:
     username, asked = record.attributes.user.username, record.attributes.request
-    # What differs from request to request is left out. The path counts only where there is no resource.
+    # Without the fields that vary between similar requests. The path counts only for non-resource requests.
     key = (
         decision.allowed,
         username,

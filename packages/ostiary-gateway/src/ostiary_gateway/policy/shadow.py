@@ -1,9 +1,8 @@
-"""Asks a cluster for its decision on a request that we have decided, and records whether the two agree.
+"""Shadow mode: query the cluster for its decision on requests that the gateway has decided, and record both.
 
     queue  ->  SubjectAccessReview at the upstream, with the gateway's own credential  ->  metric, audit event
 
-Runs in the background of a worker. Nothing here changes what becomes of a request: whatever the cluster says, and
-whether it can be asked at all, is written down and nothing else.
+Runs in the background of a worker. Requests are not affected by the cluster's decision, nor by a failure to get it.
 """
 
 from __future__ import annotations
@@ -27,15 +26,13 @@ from ostiary_gateway.wire import audit_policy
 from ostiary_gateway.wire.audit_policy import AuditLevel
 from ostiary_gateway.wire.authorization import MAX_BYTES, V1, ReviewError, decode_status, encode_review
 
-# Records what a cluster decided about a request that we have decided: an audit event of its own stage.
-#
-# Called by `request.shadow`. The answer of the cluster comes after the request has been answered, and often after its
-# last event was written, so it cannot be an annotation there. The event has the id of the request, and a stage that no
-# reader takes for a request's end.
+# The cluster's response arrives after the request is completed, and often after its last audit event, so it cannot be
+# an annotation there. It gets an event of its own, with the id of the request and a stage that no reader mistakes for
+# its end.
 
 log = logging.getLogger("ostiary.gateway")
 
-# A cluster writes what it likes.
+# The cluster controls this text.
 _LONGEST_REASON = 1024
 
 
@@ -56,7 +53,7 @@ class ShadowRecorder:
         actor: UserInfo | None,
         at: float,
     ) -> None:
-        """*at* is when the request was decided, on the monotonic clock. Never raises."""
+        """Record the cluster's decision. *at* is the monotonic time of the gateway's decision. Never raises."""
         request = attributes.request
         user = with_implied_groups(attributes.user)
         sender = user if actor is None else with_implied_groups(actor)
@@ -84,7 +81,7 @@ class ShadowRecorder:
 
 
 TARGET = f"/apis/{V1}/subjectaccessreviews"
-# A request is not held up, but the upstream serves others too.
+# Requests do not wait for reviews, but the upstream has other work.
 MOST_WAITING, MOST_AT_ONCE = 256, 4
 ANSWER_SECONDS = 5.0
 LOG_SECONDS = 60.0
@@ -92,7 +89,7 @@ _HEADERS = (("Content-Type", "application/json"), ("Accept", "application/json")
 
 
 class ShadowOutcome(Enum):
-    """What came of a comparison, as metrics and audit events have it."""
+    """The outcome of a comparison, as in metrics and audit events."""
 
     AGREE = "agree"
     GATEWAY_ALLOWS = "only_gateway_allows"
@@ -101,20 +98,20 @@ class ShadowOutcome(Enum):
 
 
 class ShadowComparison:
-    """For one upstream, in one event loop: a cluster that does not answer holds up no questions to another."""
+    """Compare the decisions of one upstream, in one event loop. A slow cluster does not delay reviews at others."""
 
     def __init__(
         self, recorder: ShadowRecorder, metrics: Metrics, clock: Clock, *, seconds: float = ANSWER_SECONDS
     ) -> None:
         self._recorder = recorder
         self._counter = metrics.shadow_reviews
-        # A cluster that answers reviews badly may serve all else well: the gateway stays ready.
+        # A cluster may fail at reviews and serve all else well, so failures do not affect readiness.
         self._requests = UpstreamClient({}, seconds=seconds, reports_failures=False)
         self._waiting: asyncio.Queue[ShadowQuestion] = asyncio.Queue(MOST_WAITING)
         self._log = RepeatedLog(log, clock, interval=LOG_SECONDS)
 
     def enqueue(self, question: ShadowQuestion) -> bool:
-        """Compare it soon; false if too many wait already."""
+        """Queue a comparison. Returns False if the queue is full."""
         try:
             self._waiting.put_nowait(question)
         except asyncio.QueueFull:
@@ -122,7 +119,7 @@ class ShadowComparison:
         return True
 
     async def run(self) -> None:
-        """Until it is cancelled. What waits then is not compared any more."""
+        """Compare until cancelled. Queued requests are then dropped."""
         async with asyncio.TaskGroup() as group:
             for _ in range(MOST_AT_ONCE):
                 group.create_task(self._work())
@@ -151,7 +148,7 @@ class ShadowComparison:
             self._log.write(logging.WARNING, "a cluster could not be asked for its decision", fields)
             return ShadowOutcome.UNKNOWN, cause
         except Exception as error:
-            # A mistake of ours must not end the comparing of all others.
+            # A bug here must not stop the worker.
             log.exception("a decision could not be compared", extra={"request_id": question.audit_id})
             return ShadowOutcome.UNKNOWN, type(error).__name__
         if theirs.allowed == question.ruling.allowed:
@@ -160,10 +157,10 @@ class ShadowComparison:
         return outcome, theirs.reason
 
     async def _ask(self, question: ShadowQuestion) -> Decision:
-        """What the cluster says to all that the request needs: the first refusal, or that all is allowed.
+        """Return the cluster's decision on everything that the request needs.
 
-        It is asked about the user that it is told of when a request is forwarded (`upstream.identity.headers`). Raises
-        `ProviderError` if it gives no clear answer.
+        It is the first denial, or that all is allowed. The review is about the user that the gateway forwards to the
+        upstream (`proxy.identity_headers`). Raises `ProviderError` if there is no clear response.
         """
         user = without_context(with_implied_groups(question.user))
         for info in question.required:

@@ -1,7 +1,6 @@
-"""Opens a policy without serving it: a policy's files, or the whole chain of a ``gateway.yaml``.
+"""Load a policy without serving it: policy files, or the whole chain of a ``gateway.yaml``; and lint it.
 
-Called by ``ostiary-gateway policy``. The providers are built through the catalog, as for a gateway, so that a command
-gives the answer that the gateway would give.
+Providers are built through the catalog, as for a gateway, so the ``policy`` commands decide as the gateway would.
 """
 
 from __future__ import annotations
@@ -38,19 +37,18 @@ from ostiary_gateway.interfaces.authorization import (
 )
 from ostiary_gateway.proxy.following import followers_of
 
-# Lines of a policy, and of a list of groups, that can match nobody who signs in at this gateway.
+# Policy and group entries that match no user of this gateway:
 #
-#     the subjects that a policy names, with their places  ->  can the configured providers produce them?  ->  findings
+#     subjects that a policy names, with positions  ->  can the configured providers produce them?  ->  findings
 #
-# Called by ``ostiary-gateway serve --check`` and ``ostiary-gateway policy lint``. To a provider such a line looks
-# correct. Only the whole configuration shows that nobody can have this name, as when a provider was given a prefix
-# after the policy was written.
+# A provider cannot detect them. Only the whole configuration shows that no user has this name, for example when a
+# provider was given a prefix after the policy was written.
 
 RULE = "matches-nobody"
 
 
 def find_unmatched(config: GatewayConfig) -> tuple[Finding, ...]:
-    """The lines of the policy files and group lists of *config* that match nobody."""
+    """Return a finding for every entry of the policy files and group lists of *config* that matches no user."""
     possible = PossibleSubjects.from_config(config)
     findings = [*unmatched_members(possible)]
     for link in config.authorization.chain:
@@ -65,7 +63,7 @@ def unmatched_subjects(named: Iterable[tuple[Subject, Place]], possible: Possibl
         return
     for subject, place in named:
         if why := _why_nobody(subject, possible):
-            # A cluster's own policy has many of them, and somebody may still impersonate one.
+            # A cluster's policy has many of them, and a user may still impersonate one.
             level = Level.INFO if subject.kind == "ServiceAccount" or _is_system(subject.name) else Level.WARNING
             problem = Problem(f'{subject.kind} "{subject.name}" matches nobody: {why}', place, _hint(subject, possible))
             yield Finding(level, RULE, problem)
@@ -81,7 +79,7 @@ def unmatched_members(possible: PossibleSubjects) -> Iterator[Finding]:
 
 
 def _why_nobody(subject: Subject, possible: PossibleSubjects) -> str:
-    """Why nobody who signs in is *subject*; empty if somebody can be."""
+    """Return why no user who signs in is *subject*, or an empty string if one can be."""
     name = subject.name
     if possible.can_be_service_account(subject):
         return ""
@@ -116,15 +114,15 @@ def _is_system(name: str) -> bool:
 
 
 AUTHORIZATION = "authorization"
-# The type of files without an ending of their own: they are manifests.
+# The type of files without a known extension: they are manifests.
 DEFAULT_TYPE = "rbac"
 
 
 @dataclass(frozen=True)
 class OpenedPolicy:
-    """A chain and what it grants. `unlisted` names the providers that cannot list what they grant.
+    """A chain and its grants. `unlisted` names the providers that cannot list their grants.
 
-    `listings` are those that can, each with the upstreams that its grants are for.
+    `listings` are the providers that can, each with the upstreams that its grants are for.
     """
 
     authorizer: Authorizer
@@ -133,7 +131,7 @@ class OpenedPolicy:
 
     @cached_property
     def grants(self) -> tuple[Grant, ...]:
-        """All of them. Collected when first asked for: a large policy has millions, and few commands need them."""
+        """All grants, collected on first use: a large policy has millions, and few commands need them."""
         return tuple(
             grant if grant.upstream == upstream else replace(grant, upstream=upstream)
             for listing, upstreams in self.listings
@@ -146,10 +144,10 @@ class OpenedPolicy:
 async def open_policy(
     settings: AuthorizationSettings, upstreams: Sequence[UpstreamConfig] = (), *, upstream: str = ""
 ) -> AsyncIterator[OpenedPolicy]:
-    """The policy of a configured chain; its providers are closed afterwards.
+    """Open the policy of a configured chain, and close its providers on exit.
 
-    With *upstream*, the grants are those for that upstream; otherwise each grant names the upstream that it is for. A
-    policy that one of *upstreams* holds is read from there, once; raises `ProviderError` if that cannot be done.
+    With *upstream*, the grants are those for that upstream; otherwise each grant names its upstream. A policy that is
+    stored in one of *upstreams* is fetched from there, once. Raises `ProviderError` if that fails.
     """
     if any(followers_of(settings.chain)):
         from ostiary_gateway.proxy.following import load_once
@@ -175,7 +173,7 @@ async def open_policy(
 def open_policy_at(
     path: str, plugin_type: str | None = None, *, upstream: str = ""
 ) -> AbstractAsyncContextManager[OpenedPolicy]:
-    """The policy at *path*: that of a ``gateway.yaml``, or one provider with the policy files there."""
+    """Open the policy at *path*: that of a ``gateway.yaml``, or one provider with the policy files there."""
     if plugin_type is None and is_gateway(path):
         config = gateway_config.load(path)
         return open_policy(config.authorization, config.upstreams, upstream=upstream)
@@ -189,19 +187,19 @@ def _settings_of_files(path: str, plugin_type: str | None) -> AuthorizationSetti
 
 
 def _provider_of(paths: Sequence[str], plugin_type: str | None = None) -> Authorization:
-    """The provider that decides by the policy files at *paths*; raises `ConfigurationError` if they have mistakes."""
+    """Return the provider for the policy files at *paths*. Raises `ConfigurationError` if they contain errors."""
     type_name = plugin_type or type_of(paths)
     listed = Node([Node(os.path.abspath(path)) for path in paths])
     reading = ConfigReader(Document(Node({"type": Node(type_name), "paths": listed}), ", ".join(paths)))
     provider = Builder(Path.cwd(), SYSTEM_CLOCK).build(AUTHORIZATION, reading.root, name=type_name)
     reading.finish(f"the policy at {', '.join(paths)} cannot be used", strict=True)
-    # Without a provider there was a problem, and `finish` has raised.
+    # A missing provider was reported as an error, and `finish` has raised.
     assert provider is not None
     return Authorization(provider.name, provider.type, provider.instance)
 
 
 def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding, ...]:
-    """What the provider finds wrong with its policy at *paths*; raises `ConfigurationError` if it cannot judge it."""
+    """Return the provider's findings for its policy at *paths*. Raises `ConfigurationError` if it cannot lint it."""
     type_name = plugin_type or type_of(paths)
     judge = ability(catalog.load(AUTHORIZATION, type_name), LintsPolicy)
     if judge is None:
@@ -216,18 +214,20 @@ def lint(paths: Sequence[str], plugin_type: str | None = None) -> tuple[Finding,
 def lint_subjects(
     paths: Sequence[str], possible: PossibleSubjects, plugin_type: str | None = None
 ) -> tuple[Finding, ...]:
-    """The lines of the policy at *paths* that name nobody of *possible*. A policy with mistakes is not looked at."""
+    """Return a finding for each subject of the policy at *paths* that *possible* excludes.
+
+    Returns none for a policy with errors, which `lint` reports.
+    """
     try:
         naming = ability(_provider_of(paths, plugin_type).instance, NamesSubjects)
     except ConfigurationError:
-        # `lint` reports them.
         return ()
     subjects = () if naming is None else naming.named_subjects()
     return tuple(unmatched_subjects(subjects, possible))
 
 
 def type_of(paths: Sequence[str]) -> str:
-    """The type of a policy, by the names of its files; raises `ConfigurationError` if they are of several types."""
+    """Return the type of a policy by its file extensions. Raises `ConfigurationError` if there are several types."""
     by_ending = catalog.policy_endings()
     types = {_type_of(path, by_ending) for path in paths}
     if len(types) == 1:
@@ -252,13 +252,13 @@ def _type_of(path: str, by_ending: Mapping[str, str]) -> str:
 
 
 def is_gateway(path: str) -> bool:
-    """Whether this is the configuration of a gateway, and not a policy."""
+    """Report whether *path* is the configuration of a gateway, and not a policy."""
     if os.path.isdir(path) or os.path.splitext(path)[1] in catalog.policy_endings():
         return False
     try:
         document = read(path).value
     except ConfigurationError:
-        # Several documents, or none: reading it as a policy will report what is wrong.
+        # Several documents, or none: loading it as a policy will report the error.
         return False
     if not isinstance(document, dict):
         return False

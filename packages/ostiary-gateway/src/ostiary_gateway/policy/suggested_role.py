@@ -1,10 +1,10 @@
-"""The smallest roles and bindings that allow what was used, and nothing else. Pure.
+"""Generate the smallest roles and bindings that allow what was used, and find rights that were never used. Pure.
 
     rights of a subject  ->  rules for the whole cluster and for each namespace  ->  roles, bindings
 
-Called by ``ostiary-gateway policy suggest``. A rule allows every one of its verbs on every one of its resources in
-every one of its API groups, so resources stand together only where all of that was used. What was used without a
-namespace needs a ClusterRole, which allows it in every namespace, too: RBAC has no smaller rule for it.
+A rule allows each of its verbs on each of its resources in each of its API groups, so resources share a rule only if
+all of that was used. Rights used without a namespace need a ClusterRole, which allows them in every namespace too: RBAC
+has no smaller rule for them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from ostiary_gateway.wire.rbac import (
     Role,
 )
 
-# How many sets of rules are tried in the search for fewer of them.
+# Bound for the search for fewer rules: combinations tried.
 _MOST_TRIED = 20_000
 _SLUG_CHARACTERS = 32
-# Who can choose their own name must not be able to choose one whose roles are named like somebody else's.
+# Long enough that users who can choose their own names cannot produce a collision with another user's roles.
 _DIGEST_CHARACTERS = 16
 
 _Names = tuple[str, ...]
@@ -43,7 +43,10 @@ _Words = tuple[str, ...]
 
 
 def suggested_objects(subject: Subject, rights: Iterable[Right], *, prefix: str) -> tuple[Role | Binding, ...]:
-    """The roles with their bindings. Namespaces with the same rules share a ClusterRole, bound in each of them."""
+    """Return the roles with their bindings.
+
+    Namespaces with the same rules share a ClusterRole, bound in each of them.
+    """
     by_namespace: dict[str, set[Right]] = {}
     for right in rights:
         by_namespace.setdefault(right.namespace, set()).add(right)
@@ -77,7 +80,7 @@ def _local_objects(
 
 
 def object_name(prefix: str, subject: Subject) -> str:
-    """A name that a cluster accepts, whatever the subject is called, and that no other subject has."""
+    """Return a valid object name that is unique to the subject."""
     whole = f"{subject.kind}:{subject.namespace}:{subject.name}"
     slug = re.sub(r"[^a-z0-9]+", "-", f"{subject.namespace} {subject.name}".lower())[:_SLUG_CHARACTERS].strip("-")
     digest = hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:_DIGEST_CHARACTERS]
@@ -85,7 +88,7 @@ def object_name(prefix: str, subject: Subject) -> str:
 
 
 def _not_in(wide: set[tuple[str, str, str, str]], local: Iterable[Right]) -> list[Right]:
-    """Without what is allowed in the whole cluster anyway."""
+    """Return the rights that the cluster-wide ones do not include."""
     return [
         right
         for right in local
@@ -97,7 +100,7 @@ def _not_in(wide: set[tuple[str, str, str, str]], local: Iterable[Right]) -> lis
 
 
 def smallest_rules(rights: Iterable[Right]) -> tuple[PolicyRule, ...]:
-    """As few rules as allow *rights* and nothing else."""
+    """Return as few rules as possible that allow *rights* and nothing else."""
     every = set(rights)
     unnamed = {(right.verb, right.api_group, right.resource) for right in every if not right.name}
     paths, verbs_of = dict[str, set[str]](), dict[tuple[str, str, str], set[str]]()
@@ -110,7 +113,7 @@ def smallest_rules(rights: Iterable[Right]) -> tuple[PolicyRule, ...]:
 
 
 def _resource_rules(verbs_of: dict[tuple[str, str, str], set[str]]) -> list[PolicyRule]:
-    # Objects with the same verbs stand together first: a list of names is then a unit that resources share or not.
+    # Group objects with the same verbs first: resources then share a list of names as a whole, or not at all.
     named: dict[tuple[str, str, _Words], list[str]] = {}
     for (group, resource, name), verbs in verbs_of.items():
         named.setdefault((group, resource, tuple(sorted(verbs))), []).append(name)
@@ -118,7 +121,7 @@ def _resource_rules(verbs_of: dict[tuple[str, str, str], set[str]]) -> list[Poli
     for (group, resource, words), names in named.items():
         key = (group, tuple(sorted(filter(None, names))))
         rows.setdefault(key, {}).setdefault(resource, set()).update(words)
-    # Groups with equal resources, as when one moved from one group to another, share a rule.
+    # API groups with equal resources share a rule, for example when a resource moved to another group.
     groups_of: dict[tuple[_Words, _Words, _Names], list[str]] = {}
     for (group, object_names), by_resource in sorted(rows.items()):
         for shared_verbs, resources in fewest_products(by_resource):
@@ -134,10 +137,10 @@ def _path_rules(paths: dict[str, set[str]]) -> list[PolicyRule]:
 
 
 def fewest_products(rows: dict[str, set[str]]) -> list[tuple[_Words, _Words]]:
-    """Pairs of verbs and rows whose products are together exactly *rows*; as few of them as a short search finds.
+    """Return pairs of verbs and rows whose products together are exactly *rows*, as few as a short search finds.
 
-    Rows with equal verbs share one. It can take fewer if rows are covered by several: of get+list, watch and all three,
-    the last needs none of its own.
+    Rows with equal verbs share a pair. Fewer pairs suffice if several cover a row: of get+list, watch and all three,
+    the last needs no pair of its own.
     """
     alike: dict[frozenset[str], list[str]] = {}
     for row, verbs in rows.items():
@@ -150,9 +153,12 @@ def fewest_products(rows: dict[str, set[str]]) -> list[tuple[_Words, _Words]]:
 
 
 def _fewer(distinct: list[frozenset[str]]) -> list[frozenset[str]] | None:
-    """Fewer sets of which each of *distinct* is a union; None if there are none, or too many to try."""
+    """Return fewer sets, such that each of *distinct* is a union of some.
+
+    Returns None if there are none, or too many to try.
+    """
     if comb(len(distinct), 2) > _MOST_TRIED:
-        # No single set will do, and the pairs alone are too many.
+        # A single set cannot suffice, and there are already too many pairs.
         return None
     parts = set(distinct)
     for first, second in combinations(distinct, 2):
@@ -170,17 +176,14 @@ def _fewer(distinct: list[frozenset[str]]) -> list[frozenset[str]] | None:
     return None
 
 
-# What a policy gives somebody who never used it. Pure.
-#
-# Called by ``ostiary-gateway policy suggest``, with the grants of a policy that can list them. A rule with a star
-# counts as used wherever it allowed something; how much more it allows is said besides.
+# Unused rights. A rule with a star counts as used wherever it allowed something; `wider` reports that it allows more.
 
 
 @dataclass(frozen=True, slots=True)
 class UnusedRight:
-    """A rule that `subject` has, `whole`: `rules` are the parts of it that were never used.
+    """A rule that grants `subject` rights that were not used. `whole` is the rule, `rules` its unused parts.
 
-    `never`: nothing of it was. `wider`: the rule has a star, and only a part of what it allows was used.
+    `never`: no part of it was used. `wider`: the rule has a star, and only a part of what it allows was used.
     """
 
     subject: Subject
@@ -194,16 +197,16 @@ class UnusedRight:
 def unused_rights(
     use: SubjectUse, grants: Iterable[Grant], namespaces: frozenset[str] = frozenset()
 ) -> tuple[UnusedRight, ...]:
-    """What the subject of *use* has by *grants*, by its own name or through its groups, and did not use.
+    """Return the rights that *grants* give the subject of *use*, by name or through its groups, but were not used.
 
-    If only some *namespaces* were looked at, rules for others are not told.
+    With *namespaces*, rules for other namespaces are omitted.
     """
     looked_at = (grant for grant in grants if not namespaces or grant.namespace in ("", ANY, *namespaces))
     return tuple(_find_unused(use, looked_at))
 
 
 def _find_unused(use: SubjectUse, grants: Iterable[Grant]) -> Iterator[UnusedRight]:
-    # Most grants of a large policy are others'.
+    # Filter first: most grants of a large policy are for other subjects.
     for grant in dict.fromkeys(grant for grant in grants if _concerns(use, grant.subject)):
         rule = _as_policy_rule(grant)
         if not gives_more_than_discovery(rule):
@@ -217,12 +220,12 @@ def _find_unused(use: SubjectUse, grants: Iterable[Grant]) -> Iterator[UnusedRig
 
 
 def _concerns(use: SubjectUse, subject: Subject) -> bool:
-    """Of a group it is the group's own rules: its members have others besides."""
+    """Report whether a grant to *subject* applies. A group gets its own grants only: its members may have others."""
     own = use.subject
     if subject.kind == USER_GROUP and own.kind != USER_GROUP:
         return subject.name in use.groups
     if subject.kind == USER and own.kind == SERVICE_ACCOUNT:
-        # A policy may name a service account as a user, too.
+        # A policy may also name a service account as a user.
         return service_account(subject.name) == (own.namespace, own.name)
     return (subject.kind, subject.name, subject.namespace) == (own.kind, own.name, own.namespace)
 
@@ -247,7 +250,7 @@ def _allows(piece: PolicyRule, grant: Grant, right: Right) -> bool:
         return False
     resource, _, subresource = right.resource.partition("/")
     covers = piece.resources[0] in resource_keys(resource, subresource)
-    # Without names in the log it is not known which objects were used: the rule counts as used.
+    # Logs read without names do not show which objects were used: the rule counts as used.
     return covers and (not piece.resource_names or right.name in ("", piece.resource_names[0]))
 
 
@@ -257,7 +260,7 @@ def _has_star(piece: PolicyRule) -> bool:
 
 
 def _together(pieces: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
-    """The same in as few rules as say it."""
+    """Merge *pieces* into the smallest equivalent set of rules."""
     return smallest_rules(
         Right(
             piece.verbs[0],

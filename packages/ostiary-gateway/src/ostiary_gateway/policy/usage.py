@@ -1,10 +1,10 @@
-"""What people really use: the requests of an audit log as rights, for each user, group or service account.
+"""Rights that were actually used, per user, group or service account, from audit logs.
 
     audit logs  ->  RecordedRequest  ->  Use (verb, resource or path, namespace; how often, first and last)
 
-Called by ``ostiary-gateway policy suggest``. Only what was allowed is a use: a refusal is no reason for a right. What
-somebody else did in a user's name, what every user may do by the default roles, and what no rule can say are counted
-apart.
+Only allowed requests are a use: a denied one does not justify a right. Three kinds are counted separately: requests of
+another user on behalf of this one, requests that the default roles allow to every user, and requests that no rule can
+express.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _CAPABILITIES = "capabilities"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """The smallest thing that a rule can allow. `resource` has its subresource; a `path` is no resource's.
+    """The smallest unit that a rule can allow.
 
-    `name` is empty for all objects. Only rules for named objects have one.
+    `resource` includes the subresource; `path` is for non-resource requests. `name` is empty for all objects. Only
+    rules for named objects have one.
     """
 
     verb: str
@@ -57,10 +58,10 @@ class Use:
 
 @dataclass(slots=True)
 class SubjectUse:
-    """What one subject used. `groups` are those that its requests came with.
+    """What one subject used. `groups` are those of its requests.
 
-    `denied` were refused, `by_others` were made by somebody else in its name (`others`), `discovery` the default roles
-    allow, and `inexpressible` no rule can allow without allowing more.
+    `denied` were denied, `by_others` were sent by another user on behalf of this one (`others`), `discovery` are
+    allowed by the default roles, and `inexpressible` cannot be allowed by a rule without allowing more.
     """
 
     subject: Subject
@@ -76,10 +77,11 @@ class SubjectUse:
 
 @dataclass(frozen=True, slots=True)
 class UsageSelection:
-    """Which requests count. Without `users`, `groups` and `accounts` those of everybody do, each user apart.
+    """Which requests count. Without `users`, `groups` and `accounts`: those of all users, each user separately.
 
-    `namespaces` empty: all, and what is in none. What one of `proxies` does in another's name, the other has done
-    itself: that is how a gateway passes requests on. `names`: rights are for the objects that were used.
+    Empty `namespaces` means all requests, including those without a namespace. A request that one of `proxies` sends on
+    behalf of a user counts as that user's: that is how a gateway forwards requests. With `names`, rights are for the
+    objects that were used.
     """
 
     users: frozenset[str] = frozenset()
@@ -94,7 +96,10 @@ class UsageSelection:
 
 
 class UsageCollector:
-    """Takes requests one by one. *requiring* are the mappers that know when one permission is not enough."""
+    """Collect the rights that requests used.
+
+    *requiring* are the mappers whose requests need more than one permission.
+    """
 
     def __init__(self, selection: UsageSelection, requiring: Sequence[RequiresMore] = ()) -> None:
         self._selection = selection
@@ -105,7 +110,10 @@ class UsageCollector:
         self.upstreams: set[str] = set()
 
     def collect(self, records: Iterable[RecordedRequest]) -> list[SubjectUse]:
-        """The use of each subject, the busiest first; raises `ConfigurationError` if there is too much of it."""
+        """Return the use of each subject, the busiest first.
+
+        Raises `ConfigurationError` if there are too many rights.
+        """
         for record in records:
             self._take(record)
         return sorted(self._by_subject.values(), key=lambda use: (-use.requests, use.subject.kind, use.subject.name))
@@ -120,12 +128,12 @@ class UsageCollector:
             return
         subjects = self._subjects_of(record)
         if subjects and (request.upstream or (request.is_resource and request.api_group != OWN_GROUP)):
-            # Unnamed is the only one that a gateway had at that time.
+            # An empty name stands for the only upstream that the gateway had at that time.
             self.upstreams.add(request.upstream)
         for subject in subjects:
             use = self._by_subject.get(subject)
             if use is None:
-                # Whom somebody impersonates, or tries to, is any text: those are bounded as well.
+                # Any text can be the name of an impersonated user, so bound the subjects too.
                 self._check_room()
                 use = self._by_subject[subject] = SubjectUse(subject)
             self._count(use, record, request)
@@ -140,7 +148,7 @@ class UsageCollector:
         return subjects
 
     def _own_subject(self, username: str) -> Subject | None:
-        """The user, or the service account, if its requests count."""
+        """Return the user or the service account if its requests count."""
         if username in self._subjects:
             return self._subjects[username]
         selection, account = self._selection, service_account(username)
@@ -180,16 +188,19 @@ class UsageCollector:
                 before.first, before.last = min(before.first, record.at), max(before.last, record.at)
 
     def _all_needed(self, request: RequestInfo, status: int) -> list[RequestInfo]:
-        """All that must be allowed for such a request."""
+        """Return every permission that such a request needs."""
         needed = list(questions_of(request)) if request.capabilities else [request]
         if status == _CREATED and request.is_resource and request.verb in _MAY_CREATE:
-            # As with `kubectl apply --server-side`: the API server asks for both where the object is new.
+            # Like `kubectl apply --server-side`: the API server requires both permissions when the object is new.
             needed.append(replace(request, verb="create", capabilities=()))
         also = (mapper.also_required(request) for mapper in self._requiring)
         return [*needed, *(more for more in also if more is not None)]
 
     def _right(self, request: RequestInfo) -> Right | None:
-        """None if no rule says exactly this: a star would be a wildcard, and a namespace must be one."""
+        """Return the right, or None if no rule says exactly this.
+
+        A star in a name would be a wildcard, and a namespace must be valid.
+        """
         if not request.is_resource:
             is_exact = _is_word(request.verb) and request.path.startswith("/") and ANY not in request.path
             return Right(request.verb, path=request.path) if is_exact else None
@@ -198,7 +209,7 @@ class UsageCollector:
             return None
         if request.namespace and not is_dns_name(request.namespace):
             return None
-        # A capability is its name; to allow all of them would allow what nobody used.
+        # A capability is identified by its name; a rule without names would allow unused capabilities.
         is_named = self._selection.names or request.resource == _CAPABILITIES
         if is_named and ANY in request.name:
             return None
@@ -216,12 +227,12 @@ class UsageCollector:
 
 
 def _was_refused(record: RecordedRequest) -> bool:
-    """By the policy, or by whoever decided after it: the upstream, an admission check."""
+    """Report whether the policy, or the upstream or an admission check after it, denied the request."""
     return not record.decision.allowed or record.status in _REFUSED
 
 
 def _is_discovery(request: RequestInfo) -> bool:
-    """Whether the default roles allow it to everybody who is signed in."""
+    """Report whether the default roles allow it to every authenticated user."""
     if request.is_resource or request.verb != "get":
         return False
     return any(url_matches(pattern, request.path) for pattern in DISCOVERY_PATHS)

@@ -1,1 +1,1 @@
-"""The bundled plugins, a folder per plugin type. They use nothing that a third party could not use."""
+"""The bundled plugins. They use only interfaces that are available to third-party plugins."""

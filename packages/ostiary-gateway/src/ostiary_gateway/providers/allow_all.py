@@ -1,4 +1,4 @@
-"""Allows everything to everybody. For a first try on one's own machine, and for nothing else.
+"""The authorization provider ``allow_all``: allow everything to everyone. Only for a first try on your own machine.
 
 authorization: {chain: [{name: demo, type: allow_all}]}
 """
@@ -12,7 +12,7 @@ from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.authorization import Explanation, Grant, NonResourceRule, ResourceRule, Rules, Subject
 
-# Loud on purpose: whoever reads an audit log must not take this for a policy.
+# Conspicuous on purpose: a reader of the audit log must not mistake this for a policy.
 REASON = "ALLOW ALL: no policy is in force, everybody may do everything"
 
 _ALLOWED = Decision(Verdict.ALLOW, REASON)
@@ -36,7 +36,7 @@ class AllowAllAuthorization:
         return frozenset()
 
     def cache_key(self, attributes: Attributes) -> str:
-        # Nothing matters, so one entry answers all.
+        # No attribute matters, so one cache entry serves all requests.
         return ""
 
     def name_matters(self, attributes: Attributes) -> bool:

@@ -1,10 +1,10 @@
-"""Groups that the identity provider itself heard of at sign-in: a claim of a token, a header, a certificate.
+"""Groups that the identity provider learns at sign-in: from a claim of a token, a header or a certificate.
 
-    groups: [{name: teams, provider: acme}]                     the identity provider "acme" answers for its own users
-    groups: [{name: teams, type: claims, identities: [acme]}]   the same, but named as in the token
+    groups: [{name: teams, provider: acme}]                     for users of the identity provider "acme"
+    groups: [{name: teams, type: claims, identities: [acme]}]   likewise, but groups are named as in the token
 
-The groups that matter are picked from `UserInfo.groups`, which only identity providers fill. They cannot be asked for
-again without the person, so at a renewal those stay which the session was given at sign-in and which still matter.
+The relevant groups are selected from `UserInfo.groups`, which only identity providers set. They cannot be looked up
+again without the user, so a refresh keeps those of the sign-in that are still relevant.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RENEWAL = "/auth/renew"
 
 
 class ClaimedGroups:
-    """The group provider's side of an identity provider that fills `UserInfo.groups`; inherit from it."""
+    """Base class of identity providers that set `UserInfo.groups`, to be used as their group provider too."""
 
     async def groups_of(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
     ) -> tuple[Membership, ...]:
         if request.path == RENEWAL:
-            # No claims are presented at a renewal; a token without groups would be wrong.
+            # A refresh presents no claims, and a token without groups would be wrong.
             raise LoginRefused(
                 "this session has expired or was revoked: sign in again",
                 cause="groups cannot be looked up without an interactive sign-in",

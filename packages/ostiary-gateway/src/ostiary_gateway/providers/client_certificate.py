@@ -1,12 +1,11 @@
-"""A client certificate is the proof: its common name is the user, its organizations are groups, as to Kubernetes.
+"""The identity provider ``client_certificate``: the common name is the user, the organizations are groups.
 
     identity: [{name: machines, type: client_certificate}]
     groups: [{name: organizations, provider: machines}]
 
-The listener verifies it against ``listen.tls.clientCA``; without that setting there are no certificates, and nobody
-comes in. With ``spiffeTrustDomain`` the name is the SPIFFE ID of an X.509-SVID, as workloads of a mesh and pods with
-certificates of their own have it. The certificate is looked at when a session begins; ``renewal: signIn`` has it
-looked at for every token.
+The listener verifies certificates against ``listen.tls.clientCA``; without that setting sign-in is impossible. With
+``spiffeTrustDomain`` the name is the SPIFFE ID of an X.509-SVID, as used in service meshes and pod certificates. The
+certificate is checked when a session begins; with ``renewal: signIn`` it is checked for every token.
 """
 
 from __future__ import annotations
@@ -47,14 +46,15 @@ class ClientCertificateSettings:
     renewal: RenewalSetting = Renewal.DEFAULT
 
 
-# As kube-apiserver names the certificate that somebody came with, in audit records and to its webhooks.
+# kube-apiserver's extra field for the credential of a request, in audit records and for its webhooks.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 
 
 class ClientCertificateIdentity(ClaimedGroups):
-    """With *credential_id* the user's `extra` tells which certificate it was, by its digest.
+    """Identify users by their client certificate.
 
-    With *spiffe_trust_domain* certificates are X.509-SVIDs; what their subject says is nobody's name then.
+    With *credential_id* the user's `extra` has the digest of the certificate. With *spiffe_trust_domain* certificates
+    are X.509-SVIDs, and their subject is ignored.
     """
 
     sign_in = SignIn.AMBIENT
@@ -114,7 +114,7 @@ class ClientCertificateIdentity(ClaimedGroups):
 
 
 def _spiffe_name(certificate: PeerCertificate, trust_domain: str) -> str:
-    """The SPIFFE ID of an X.509-SVID (X509-SVID, sections 2 and 5.2); raises `LoginRefused`."""
+    """Return the SPIFFE ID of an X.509-SVID (X509-SVID, sections 2 and 5.2). Raises `LoginRefused`."""
     identity = parse_spiffe_id(certificate.uris[0]) if len(certificate.uris) == 1 else None
     if identity is None or identity.trust_domain != trust_domain or certificate.may_sign:
         raise LoginRefused(

@@ -1,7 +1,4 @@
-"""What a client certificate says, once the listener has verified that an authority of ours issued it.
-
-Called by `client_certificate` and `trusted_header`. Pure.
-"""
+"""Parse client certificates. The listener has already verified that a trusted authority issued them."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ FOR_CLIENTS = frozenset((ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.AN
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """`common_name` is empty where there is none, or several; `digest` is the SHA-256 of the whole.
+    """A client certificate. `common_name` is empty if there is none, or several; `digest` is its SHA-256.
 
-    `uris` are those of the subject alternative names. `may_sign`: it is an authority's, or its key may sign others.
+    `uris` are those of the subject alternative names. `may_sign`: it is a CA, or its key may sign certificates or CRLs.
     """
 
     common_name: str
@@ -32,12 +29,12 @@ class PeerCertificate:
     may_sign: bool = False
 
     def is_valid(self, now: datetime) -> bool:
-        """The listener looked at it when the connection began, which may be long ago."""
+        """Whether the certificate is valid now. The listener checked it when the connection began, maybe long ago."""
         return self.is_for_clients and self.not_before <= now <= self.not_after
 
 
 def read_certificate(der: bytes) -> PeerCertificate | None:
-    """None if it cannot be read as a certificate."""
+    """Parse a DER certificate. Return None if it is invalid."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         names = _texts(certificate, NameOID.COMMON_NAME)
@@ -86,7 +83,7 @@ def _is_for_clients(certificate: x509.Certificate) -> bool:
     try:
         usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
-        # To RFC 5280 it is for every purpose. But an authority that does not say that it is for clients may have
-        # issued it for a server, and its name is then a host's.
+        # By RFC 5280 it is valid for every purpose. But an authority that does not restrict it to clients may have
+        # issued it for a server, whose common name is a host name.
         return False
     return any(purpose in FOR_CLIENTS for purpose in usage)

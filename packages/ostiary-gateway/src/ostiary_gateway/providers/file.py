@@ -1,4 +1,4 @@
-"""Groups and their members, in a YAML file that is looked at again at every login.
+"""The group provider ``file``: groups and their members in a YAML file, which is read again when it changes.
 
     groups: [{name: teams, type: file, path: groups.yaml}]
 
@@ -89,9 +89,9 @@ def _groups(document: Document) -> _Groups:
         groups[group] = ListedGroup(group, frozenset(members), reading.root.place(group))
         if group == "":
             reading.root.problem("a group without a name", group)
-        # An empty name would be one that no rule was meant for.
+        # An empty name would match unintentionally.
         if "" in members:
             reading.root.problem("a member without a name", group)
-    # Strictly: of a group that stands twice, one of the two lists of members would be silently ignored.
+    # Strictly: of a duplicate group, one of the two lists of members would be silently ignored.
     reading.finish("the group file cannot be used", strict=True)
     return groups

@@ -1,13 +1,13 @@
-"""Google Groups: one question per relevant group, whether the user's address is in it, directly or through others.
+"""The group provider ``google``: direct and nested memberships in Google Groups.
 
     groups: [{name: google, type: google, keyFile: service-account.json, subject: admin@example.com}]
 
-A group is named by its address, as in policies: ``platform@example.com``. A user is asked about by name, so the
-identity provider must be one whose names are addresses that Google itself vouches for: limit the rest with
-`identities`. Where names have a prefix, `userPrefix` says which, and only users who have it are asked about.
+A group is named by its address, as in policies: ``platform@example.com``. Each relevant group is queried for the
+username, so names must be addresses that Google verified: restrict the provider with `identities` to the identity
+providers for which this is true. If names have a prefix, set `userPrefix`; users without it are skipped.
 
-With ``consent: true`` there is no service account. The person is sent to Google, allows the reading of groups, and
-returns to ``/auth/<name>/groups/provider``. Such a session ends at its first renewal, since nobody is there to ask.
+With ``consent: true`` there is no service account. The user is redirected to Google, allows the reading of groups, and
+returns to ``/auth/<name>/groups/provider``. Such a session ends at its first refresh, which has no user to consent.
 """
 
 from __future__ import annotations
@@ -42,14 +42,6 @@ from ostiary_gateway.providers.common.outbound import SECONDS, HttpAnswer, Outbo
 from ostiary_gateway.providers.oidc.preset_settings import APIS, BAD_API, BAD_ENDPOINT, EMPTY_LIST, GoogleGroupSettings
 from ostiary_gateway.settings.declare import read_settings
 
-# Google's group APIs, and the service account that asks them; called by the group provider called ``google``.
-#
-#     key file -> signed assertion -> access token (kept while it lasts) -> is this address in that group?
-#
-# Two APIs can say: Cloud Identity (`groups:lookup`, `checkTransitiveMembership`; some editions of Workspace only) and
-# the Directory of Workspace (`hasMember`). Both count members of nested groups. A clear "no such group" is a "no".
-# Anything else that is no answer raises: Google says 403 for what does not exist as well as for what it hides.
-
 JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 TOKEN_URI = "https://oauth2.googleapis.com/token"  # noqa: S105
 ASSERTION_SECONDS = 600
@@ -67,11 +59,15 @@ _RATE_REASONS = frozenset(("rateLimitExceeded", "userRateLimitExceeded", "quotaE
 
 
 class TokenRejected(Exception):
-    """Google no longer takes the token that it was asked with."""
+    """Google rejected the access token."""
 
 
 class MembershipApi(Protocol):
-    """Says whether *member* is in *group*, both e-mail addresses; raises `TokenRejected` or `ProviderError`."""
+    """Query whether *member* is in *group*, both e-mail addresses. Raises `TokenRejected` or `ProviderError`.
+
+    There are two: Cloud Identity (`groups:lookup`, `checkTransitiveMembership`; some editions of Workspace only) and
+    the Directory of Workspace (`hasMember`). Both count members of nested groups.
+    """
 
     scope: str
 
@@ -79,23 +75,27 @@ class MembershipApi(Protocol):
 
 
 def domain_of(address: str) -> str | None:
-    """The domain of an e-mail address, in lower case; None for what is no address."""
+    """Return the domain of an e-mail address in lower case, or None if it is not an address."""
     match = _ADDRESS.fullmatch(address)
     return match[1].lower() if match else None
 
 
-# --- asking about a group ---
+# --- membership queries ---
 
 
 class GoogleApi:
-    """What both APIs have in common: the token's header, and what their errors mean."""
+    """HTTP requests for both APIs: the authorization header, and the meaning of errors.
+
+    A clear "no such group" (404) means that the user is not a member. Any other error raises: Google responds with 403
+    for groups that do not exist as well as for those that it hides.
+    """
 
     def __init__(self, outbound: Outbound, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._outbound = outbound
         self._rest = Rest("Google", clock)
 
     async def get(self, token: Secret, url: str, *, also: tuple[int, ...] = ()) -> HttpAnswer:
-        """The answer, which is a 200, a 404 or one of *also*: everything else raises."""
+        """Return the response if its status is 200, 404 or one of *also*. Raises for every other status."""
         self._rest.check()
         answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {token.reveal()}"})
         if answer.status in (200, 404, *also):
@@ -122,13 +122,13 @@ class CloudIdentity:
         name = await self._name(token, group)
         if name is None:
             return False
-        # An apostrophe may stand in an address, and would end the text here.
+        # An address may contain an apostrophe, which would end the string literal.
         quoted = member.replace("'", "\\'")
         query = urlencode({"query": f"member_key_id == '{quoted}'"})
         try:
             answer = await self._api.get(token, f"{self._base}/{name}/memberships:checkTransitiveMembership?{query}")
         except ProviderError:
-            # A group that was made anew has the old address and another name.
+            # A group that was created again has the same address and another resource name.
             self._names.drop(lambda known, _: known == group)
             raise
         if answer.status == 404:
@@ -162,21 +162,21 @@ class Directory:
         group_path, member_path = (quote(address, safe="@") for address in (group, member))
         answer = await self._api.get(token, f"{self._base}/{group_path}/hasMember/{member_path}", also=(400,))
         if answer.status == 400:
-            # The answer for every address outside the group's domain, which can still be a direct member.
+            # The response for every address outside the group's domain, which can still be a direct member.
             answer = await self._api.get(token, f"{self._base}/{group_path}/members/{member_path}")
             return answer.status == 200 and answer.text("status") == "ACTIVE"
         return answer.status == 200 and _flag(answer, "isMember")
 
 
 def _flag(answer: HttpAnswer, name: str) -> bool:
-    """A field that is absent is false: that is how these APIs spell it."""
+    """Return a boolean field. These APIs omit a field that is false."""
     if not isinstance(answer.body, dict):
         raise ProviderError("Google is unavailable", cause="its response is not a JSON object")
     return answer.body.get(name) is True
 
 
 def _reasons(body: object) -> set[str]:
-    """Both forms that Google's errors have: a list of errors, and details with a reason each."""
+    """Return the reasons in an error body, in both of Google's formats: a list of errors, and details with a reason."""
     error = body.get("error") if isinstance(body, dict) else None
     parts = [error.get(key) for key in ("errors", "details")] if isinstance(error, dict) else []
     items = [item for part in parts if isinstance(part, list) for item in part if isinstance(item, dict)]
@@ -195,7 +195,7 @@ def _unclear(answer: HttpAnswer) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a service account's key file says."""
+    """The content of a service account's key file."""
 
     email: str
     id: str
@@ -204,7 +204,7 @@ class Key:
 
 
 def read_key(path: str) -> Key:
-    """The key in a file; raises `ConfigurationError`, which quotes nothing of it."""
+    """Read a key file. Raises `ConfigurationError`, which does not quote the file."""
     try:
         with open(path, "rb") as file:
             content = json.loads(file.read(MAX_KEY_BYTES))
@@ -212,9 +212,9 @@ def read_key(path: str) -> Key:
     except OSError as error:
         why = error.strerror or "it cannot be opened"
     except (ValueError, RecursionError) as error:
-        # A plain ValueError is ours. Its kinds are the decoders', and quote what they could not read.
+        # A plain ValueError is our own. Its subclasses come from decoders, and quote what they could not read.
         why = str(error) if type(error) is ValueError else "it is not JSON"
-    # Raised outside of the handler: a decoder's exception carries the key along.
+    # Raised outside of the handler, because a decoder's exception contains the key.
     raise ConfigurationError("the key of the service account cannot be used", problems=[Problem(why, Place(path))])
 
 
@@ -247,7 +247,10 @@ _TEXTS = ("type", "client_email", "private_key_id", "private_key")
 
 
 class GoogleServiceAccount:
-    """Access tokens for *scope*, as *subject* where the domain's administrator has delegated that."""
+    """Access tokens with *scope*, as *subject* if the domain's administrator has delegated that.
+
+    A token is requested with a signed assertion (RFC 7523), and cached until shortly before it expires.
+    """
 
     def __init__(
         self,
@@ -266,7 +269,7 @@ class GoogleServiceAccount:
         self._good_until = float("-inf")
 
     async def token(self) -> Secret:
-        """The current token; concurrent callers that need a new one share one request."""
+        """Return a valid token. Concurrent callers that need a new one share one request."""
         async with self._lock:
             if self._token is None or self._clock.monotonic() >= self._good_until:
                 asked_at = self._clock.monotonic()
@@ -275,7 +278,7 @@ class GoogleServiceAccount:
             return self._token
 
     def reject(self, token: Secret) -> None:
-        """Drop *token*, unless it has been replaced meanwhile."""
+        """Drop *token*, unless it has already been replaced."""
         if self._token is token:
             self._token = None
 
@@ -301,7 +304,7 @@ class GoogleServiceAccount:
 
 
 def token_of(answer: HttpAnswer, outbound: Outbound, url: str) -> tuple[Secret, float]:
-    """The access token of a token endpoint's answer, and for how many seconds it is good."""
+    """Return the access token in a token response, and the seconds for which it is valid."""
     token, kind = answer.text("access_token"), answer.text("token_type")
     lasts = answer.body.get("expires_in") if isinstance(answer.body, dict) else None
     if not fits_token_header(token) or kind.lower() != "bearer":
@@ -315,7 +318,7 @@ MAX_CHECKS = 500
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """The registered application as which people are asked for their consent."""
+    """The registered application that requests the users' consent."""
 
     client_id: str
     client_secret_file: str | os.PathLike[str]
@@ -324,10 +327,10 @@ class Consent:
 
 
 class GoogleGroups:
-    """Asks as a service account (*key_file*, *subject*), or with the person's *consent*.
+    """Query Google as a service account (*key_file*, *subject*), or with the user's *consent*.
 
-    *domains* are those whose groups are asked about; without it every relevant group that is an address is.
-    *endpoint* takes the place of the API's public address. Raises `ConfigurationError` if a setting is wrong.
+    *domains* limits the groups to query; without it every relevant group that is an address is queried.
+    *endpoint* replaces the API's public address. Raises `ConfigurationError` if a setting is invalid.
     """
 
     def __init__(
@@ -380,7 +383,7 @@ class GoogleGroups:
             )
         except ConfigurationError as error:
             fields.problem(error.cause or error.summary, str(error.where), error.hint)
-            # Never asked: with a problem noted, the gateway does not start.
+            # A placeholder that is never used: after a configuration error the gateway does not start.
             return cls(key_file="")
         if provider._account is not None and key_file:
             provider._account.file.check(fields, "keyFile")
@@ -409,7 +412,7 @@ class GoogleGroups:
             return await self._ask(await self._service_token(), groups, member)
         except TokenRejected:
             pass
-        # Once more, with a new token: the key may have been used elsewhere to withdraw the old one.
+        # Retry once with a new token: the old one may have been revoked elsewhere with the key.
         try:
             return await self._ask(await self._service_token(), groups, member)
         except TokenRejected:
@@ -482,7 +485,7 @@ class GoogleGroups:
             hint = "compare clientID, secret and redirect URI with the application's settings there"
             raise self._outbound.failure(consent.token_url, f"it returned no token (status {answer.status})", hint)
         granted = answer.text("scope").split()
-        # People can untick what they are asked for; then every group would look hidden, one by one.
+        # Users can deselect a scope on the consent page; then every single group would look hidden.
         if self._api.scope not in granted:
             raise LoginRefused("access to your Google groups was not granted", cause="the scope was not granted")
         return token_of(answer, self._outbound, consent.token_url)[0]

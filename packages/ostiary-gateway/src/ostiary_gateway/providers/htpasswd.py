@@ -1,11 +1,11 @@
-"""Users and password hashes in the file that Apache's ``htpasswd -B`` writes, or with argon2id hashes.
+"""The identity provider ``htpasswd``: a password file as written by ``htpasswd -B``, or with argon2id hashes.
 
     identity: [{name: staff, type: htpasswd, path: users.htpasswd}]
 
     Basic, or the form fields username and password  ->  attempts left?  ->  hash, in a thread  ->  UserInfo
 
-Guessing is slowed down by `Lockout`, which sits before the hash; what is told and how long it takes is the same
-for a wrong password and for a name that nobody has.
+`Lockout`, checked before the hash, slows down guessing. The response and its timing are the same for a wrong password
+and for an unknown username.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ostiary_gateway.providers.htpasswd_settings import HtpasswdSettings
 from ostiary_gateway.settings.declare import read_settings
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
-# Each doubles the work: a file must not be able to keep a core busy for minutes per login.
+# Each step doubles the work: a hash in the file must not keep a core busy for minutes per login.
 MAX_BCRYPT_COST = 16
 MAX_ARGON2_KIB = 1024 * 1024
 MAX_ARGON2_PASSES = 64
@@ -52,7 +52,7 @@ _WRONG = "wrong user name or password"
 
 
 class _Hash(Protocol):
-    """A stored password hash. `dummy` costs as much to verify, and no password fits it."""
+    """A stored password hash. `dummy` returns a hash with the same cost that matches no password."""
 
     def verify(self, password: bytes) -> bool: ...
 
@@ -65,7 +65,7 @@ class _Bcrypt:
     cost: int
 
     def verify(self, password: bytes) -> bool:
-        # bcrypt knows 72 bytes. So does htpasswd, which hashes no more of a longer password.
+        # bcrypt uses 72 bytes. So does htpasswd, which truncates longer passwords.
         return bcrypt.checkpw(password[:72], self.text.encode())
 
     def dummy(self) -> _Hash:
@@ -89,7 +89,7 @@ class _Argon2id:
 
 @dataclass(frozen=True, slots=True)
 class _Never:
-    """Does the work of *hash*, and says no."""
+    """A hash that costs as much as *hash* and matches no password."""
 
     hash: _Hash
 
@@ -107,7 +107,7 @@ class _Users:
     dummies: tuple[_Hash, ...]
 
     def hash_for(self, username: str, *, key: bytes) -> _Hash:
-        """The user's hash. For a name that nobody has, a dummy: the same one each time, as costly as a user's."""
+        """Return the user's hash. An unknown name gets a dummy: always the same one, as costly as a real hash."""
         stored_hash = self.hashes.get(username)
         digest = hmac.digest(key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
         dummy = self.dummies[int.from_bytes(digest, "big") % len(self.dummies)]
@@ -115,7 +115,7 @@ class _Users:
 
 
 class HtpasswdIdentity:
-    """Checks a name and a password against the file at *path*, which is looked at again at every login."""
+    """Verify a username and password against the file at *path*, which is read again when it changes."""
 
     sign_in = SignIn.PASSWORD
 
@@ -225,7 +225,7 @@ _HINT = "write it with: htpasswd -B -C 12 FILE NAME"
 def _lines(path: str) -> list[str]:
     try:
         with open(path, "rb") as file:
-            # Not splitlines, to which some characters of a name are line ends as well.
+            # Not splitlines, which also splits at some characters that a name may contain.
             return file.read(MAX_FILE_BYTES).decode().replace("\r\n", "\n").split("\n")
     except OSError as error:
         problem = Problem(error.strerror or "it cannot be opened", Place(path))
@@ -238,7 +238,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _hash(text: str) -> _Hash:
-    """The hash of a line. No error quotes it: it may be a password in plain text."""
+    """Parse the hash of a line. Errors do not quote it: it may be a password in plain text."""
     if match := _BCRYPT.fullmatch(text):
         cost = int(match[1])
         if not 4 <= cost <= MAX_BCRYPT_COST:

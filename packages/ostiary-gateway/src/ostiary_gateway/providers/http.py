@@ -1,4 +1,4 @@
-"""The mapper ``http``: requests to any other HTTP API.
+"""The attribute mapper ``http``: requests to any other HTTP API.
 
     attributes:
       type: http
@@ -9,10 +9,9 @@
         - /v1/{namespace}/{resource}
         - /v1/{namespace}/{resource}/{name}
 
-Without settings every path is a path and no resource: the verb is the method in lower case, and policies name paths. A
-template turns the paths that it matches into resources, with the verbs of Kubernetes. A modifier on such a path is its
-verb: ``restart`` must be allowed by itself, and is not a kind of ``create``. The first template that matches counts,
-and the first modifier.
+Without settings no path is a resource: the verb is the method in lower case, and policies name paths. A template turns
+matching paths into resources, with the verbs of Kubernetes. A modifier of such a path is its verb: ``restart`` must be
+allowed by itself, and is not a kind of ``create``. The first matching template counts, and the first modifier.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WATCH = "Watch"
 
 @dataclass(frozen=True, slots=True)
 class Modifier:
-    """Applies to requests that have all it names: a query parameter that is true, a suffix of the path, a method."""
+    """Applies to requests that meet all its conditions: a true query parameter, a suffix of the path, a method."""
 
     modifier: Annotated[
         str,
@@ -73,7 +72,7 @@ class HttpAttributesSettings:
 
 
 class HttpAttributes:
-    """Raises `ValueError`, from `request_info` for a request that cannot be understood, and for a wrong template."""
+    """Raises `ValueError` for an invalid template, and from `request_info` for an invalid request."""
 
     def __init__(self, *, modifiers: Sequence[Modifier] = (), templates: Sequence[str] = ()) -> None:
         self._modifiers = tuple(modifiers)
@@ -117,7 +116,7 @@ def _asks(query: str, name: str) -> bool:
     pairs = (pair.partition("=") for pair in query.split("&") if pair)
     values = [unquote_plus(value) for key, _, value in pairs if unquote_plus(key) == name]
     if len(values) > 1:
-        # One API takes the first of them, the next one the last.
+        # Some APIs use the first of them, others the last.
         raise ValueError("duplicate query parameter that changes the request")
     return bool(values) and is_true(values[0])
 
@@ -145,7 +144,7 @@ def _resource(method: str, path: str, modifier: str, parts: dict[str, str]) -> R
 
 
 def _compile(template: str) -> re.Pattern[str]:
-    """The expression for a template; raises `ValueError`, whose text may be shown."""
+    """Return the regular expression of a template. Raises `ValueError` with a message that may be shown."""
     if not template.startswith("/"):
         raise ValueError("a template is a path and begins with a slash")
     expression, group_names = "", set[str]()

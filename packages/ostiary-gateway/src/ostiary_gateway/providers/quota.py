@@ -1,11 +1,11 @@
-"""Admission by quota: at most so many requests of a kind in a span of time, and no larger bodies than so many bytes.
+"""Admission by quota: limits on the number of requests in a time window, and on the size of bodies.
 
-    matching limits  ->  is there room in all of them?  ->  count  ->  settled: a refused request does not count
+    matching limits  ->  is there room in all of them?  ->  count  ->  settled: a failed request does not count
 
-Called by the gateway after authorization. All workers of a machine count together. A span slides: at no moment have
-more than `count` requests been admitted in the span before it, since a request is forgotten up to a sixtieth of the
-span later than it had to be, and never earlier. Replicas on several machines tell each other what they counted every
-half second; each worker of a further one may admit what reaches it in that time, once more.
+All workers of a machine share the counts. Windows slide: at no moment have more than `count` requests been admitted in
+the window before it, because a request expires up to a sixtieth of the window late, and never early. Replicas on
+several machines exchange their counts every half second; in that time, each worker on a further machine may admit the
+requests that reach it in excess of the limit.
 """
 
 from __future__ import annotations
@@ -31,18 +31,13 @@ from ostiary_gateway.settings.declare import read_settings
 from ostiary_gateway.settings.kinds import Duration, Integer, SettingKind, Text, Word
 from ostiary_gateway.settings.sections import Sections
 
-# How many requests were admitted under a limit in the span of time before now, by key.
-#
-# Called by the admission provider. A span is counted in sixty parts, which are forgotten one after the other.
-
+# Number of slices of a window, which expire one by one. The state of a window is the number of its first slice, and the
+# count of requests in that one and each one that follows.
 PARTS = 60
-
-# How many requests there were in each sixtieth of the span: the number of the first part, and a count for it and for
-# each that follows.
 
 
 def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
-    """The counts from the part *oldest* on; the first of them is not zero."""
+    """Return the first slice and the counts from the slice *oldest* on, without leading zeros."""
     first, counts = (int(state[0]), list(state[1:])) if state else (oldest, [])
     first, counts = max(first, oldest), counts[max(0, oldest - first) :]
     while counts and not counts[0]:
@@ -52,13 +47,14 @@ def _recent(state: State, oldest: int) -> tuple[int, list[float]]:
 
 
 class LimitWindows:
-    """The windows of one limit, by key. When there are too many keys, new ones are refused, not old ones forgotten.
+    """The windows of one limit, by key. When there are too many keys, new ones are denied and no old ones evicted.
 
-    `settled` does not say which of several equal requests it is about. So a refusal settles the oldest of them and a
-    success the newest: in any case, what stays counted stays for long enough.
+    `settled` does not identify one of several equal requests. So a failure settles the oldest of them and a success the
+    newest: in either case, what stays counted stays counted long enough.
+
+    Implements `ostiary_gateway.interfaces.shared_counts.Reconciles`.
     """
 
-    # They implement `ostiary_gateway.interfaces.shared_counts.Reconciles`.
     wide = True
 
     def __init__(self, count: int, seconds: float, counts: ImmediateCounts, name: str) -> None:
@@ -66,11 +62,11 @@ class LimitWindows:
         self._shared = counts
         self._prefix = f"quota/{name}/"
         self._part_seconds = self._seconds / PARTS
-        # The parts in which those were counted that this worker has admitted, and whose answer is not known yet.
+        # The slices of the requests that this worker has admitted and that have no response yet.
         self._unsettled: dict[str, deque[int]] = {}
 
     def add(self, key: str) -> tuple[float, int]:
-        """Count one more and return zero; or how many seconds there is no room, and how many are counted."""
+        """Count one request and return zero; or return the seconds until there is room, and the current count."""
         if not self._count:
             return self._seconds, 0
         try:
@@ -83,7 +79,7 @@ class LimitWindows:
         return wait, in_use
 
     def take_back(self, key: str) -> None:
-        """What was just counted does not count: another limit has refused it."""
+        """Undo the last count: another limit denied the request."""
         part = self._pop(key, newest=True)
         if part is not None:
             self._subtract(key, partial(self._remove, part))
@@ -91,7 +87,7 @@ class LimitWindows:
     def settle(self, key: str, *, refused: bool) -> None:
         part = self._pop(key, newest=not refused)
         if part is not None and refused:
-            # Any of them may be the one that was refused: the one that would be forgotten first is.
+            # Any of them may be the one that failed, so remove the one that would expire first.
             self._subtract(key, partial(self._remove_oldest, part))
 
     def _subtract(self, key: str, change: Change[int | None]) -> None:
@@ -121,7 +117,7 @@ class LimitWindows:
         if total >= self._count:
             leaves_at = (first + PARTS + 1) * self._part_seconds
             return *self._pack_window(first, counts, now), (max(leaves_at - now, 0.001), total, part)
-        # A clock that was corrected may lie behind what is counted already: then it counts as long as that.
+        # After a clock correction the time may be before the first slice: then count the request in that one.
         part = max(part, first)
         first = first if counts else part
         counts += [0.0] * (part - first + 1 - len(counts))
@@ -129,7 +125,7 @@ class LimitWindows:
         return *self._pack_window(first, counts, now), (0.0, total, part)
 
     def _remove(self, part: int, state: State, now: float) -> tuple[State, float, int | None]:
-        """Returns the part that it was removed from; None if it was not there."""
+        """Remove a request from the slice *part*. Return *part*, or None if the slice has no requests."""
         first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
         is_there = first <= part < first + len(counts) and counts[part - first] > 0
         if is_there:
@@ -137,9 +133,9 @@ class LimitWindows:
         return *self._pack_window(first, counts, now), part if is_there else None
 
     def _remove_oldest(self, part: int, state: State, now: float) -> tuple[State, float, int | None]:
-        """The same."""
+        """Remove a request from the oldest slice. Return that slice, or None if there is none."""
         first, counts = _recent(state, int(now // self._part_seconds) - PARTS)
-        # One that has been forgotten anyway is not taken from the others.
+        # A request that has already expired must not reduce the count of the others.
         is_there = bool(counts) and part >= first
         if is_there:
             counts[0] -= 1
@@ -156,13 +152,13 @@ class LimitWindows:
     # --- several replicas ---
 
     def charge(self, shared: State, now: float, amounts: Mapping[int, float]) -> tuple[State, float]:
-        """What was admitted is counted, also beyond the limit."""
+        """Count the requests that were admitted, even beyond the limit."""
         newest = int(now // self._part_seconds)
         first, counts = _recent(shared, newest - PARTS)
         window = {first + number: count for number, count in enumerate(counts)}
         for part, amount in amounts.items():
             if part >= newest - PARTS:
-                # By another machine's clock it may be a moment later.
+                # Another machine's clock may be ahead.
                 place = min(part, newest)
                 window[place] = max(0.0, window.get(place, 0.0) + amount)
         if not window:
@@ -171,13 +167,13 @@ class LimitWindows:
         return self._pack_window(first, [window.get(part, 0.0) for part in range(first, max(window) + 1)], now)
 
     def adopt(self, local: State, now: float, *, shared: State, unsettled: Mapping[int, float]) -> tuple[State, float]:
-        """The window of all replicas, and what this worker has counted since."""
+        """Return the window of all replicas plus what this worker has counted since."""
         return self.charge(shared, now, unsettled)
 
 
 BY = ("user", "namespace", "everyone")
 KEY_LIMIT = 10_000
-# The longest Retry-After: a client waits for as long as it says.
+# The maximum Retry-After: clients wait for as long as it says.
 LONGEST_RETRY = 60.0
 _QUANTITY = re.compile(r"([0-9]{1,18})(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _POWERS = {"k": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
@@ -214,10 +210,10 @@ class ByteCount(SettingKind[int]):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit. An empty condition is met by every request.
+    """One limit. An empty condition matches every request.
 
-    A resource is written ``pods``, ``pods/exec`` or ``deployments.apps``; without a group it is meant in any group.
-    *by* says who shares a count: each user has one, or each namespace, or there is one for everyone.
+    A resource is written ``pods``, ``pods/exec`` or ``deployments.apps``; without a group it matches any group.
+    *by* is what has a count: each user, each namespace, or everyone together.
     """
 
     name: Annotated[str, Text("told to whoever is refused", empty="", unset="`limit-1`, `limit-2`, ...")] = ""
@@ -278,7 +274,7 @@ class QuotaSettings:
 
 
 def _names(request: RequestInfo) -> tuple[str, ...]:
-    """All the ways to write the resource of a request."""
+    """Return all notations for the resource of a request."""
     if not request.is_resource:
         return ()
     subresource = f"/{request.subresource}" if request.subresource else ""
@@ -293,7 +289,7 @@ class _CountedLimit:
 
 
 class RequestQuota:
-    """Refuses what exceeds a limit: with 429 if there is room again within a minute, else with 403."""
+    """Deny requests that exceed a limit: with 429 if there is room again within a minute, else with 403."""
 
     def __init__(
         self,
@@ -329,7 +325,7 @@ class RequestQuota:
         for each in matching:
             refusal = _too_large(each.limit, size) or _refusal_if_full(each, attributes)
             if refusal is not None:
-                # A request that one limit refuses is not charged to the others.
+                # A request that one limit denies is not charged to the others.
                 for other in counted:
                     other.windows.take_back(other.limit.key(attributes))
                 return refusal
@@ -353,7 +349,7 @@ def _too_large(limit: Limit, size: int | None) -> Admission | None:
 
 
 def _refusal_if_full(counted: _CountedLimit, attributes: Attributes) -> Admission | None:
-    """None if there was room, and it is counted."""
+    """Count the request and return None, or return the denial if the limit is reached."""
     limit = counted.limit
     if limit.count is None:
         return None

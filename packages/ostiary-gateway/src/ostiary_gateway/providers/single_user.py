@@ -1,4 +1,4 @@
-"""One user, whoever asks from this machine: what the gateway does when nothing is configured.
+"""The identity provider ``single_user``: every client on this machine is one user. The default without configuration.
 
 identity: [{name: me, type: single_user, username: alice}]
 """
@@ -36,7 +36,7 @@ _OF_PROXIES = frozenset(("forwarded", "via", "x-forwarded-for", "x-real-ip"))
 
 
 class SingleUserIdentity:
-    """Lets in everybody who connects over the loopback, as *username*; the user of this process by default."""
+    """Accept every client on the loopback interface as *username*, by default the user of this process."""
 
     sign_in = SignIn.AMBIENT
     proves_nothing = True
@@ -50,7 +50,7 @@ class SingleUserIdentity:
         return cls(username=read_settings(SingleUserSettings, fields, context.directory).username)
 
     def produces(self) -> Produces:
-        # Without a name it is the user who runs the gateway, who may differ from the one who checks its configuration.
+        # Without a username it is the user who runs the gateway, who may differ from the one who runs ``--check``.
         return Produces(frozenset((self._user.username,)) if self._is_named else None, uid=False)
 
     async def handle_client(self, request: LoginRequest) -> UserInfo:
@@ -58,12 +58,12 @@ class SingleUserIdentity:
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the client is not on the loopback"
             )
-        # Requests through a proxy on this machine all come from the loopback, whoever sent them.
+        # Requests through a proxy on this machine come from the loopback too, whoever the client is.
         if any(name in _OF_PROXIES for name, _ in request.headers):
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the request came through a proxy"
             )
-        # A web page may point its own host name at 127.0.0.1 and then read what we answer (DNS rebinding).
+        # A web page may resolve its own host name to 127.0.0.1 and then read our responses (DNS rebinding).
         if not _is_our_name(_host(f"//{request.header('host') or ''}"), request.callback_url):
             raise LoginRefused("unknown host name for this gateway", cause="the Host header names another host")
         return self._user
@@ -82,7 +82,7 @@ class SingleUserIdentity:
 def _os_user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run as a numeric user without a name
         return "user"
 
 

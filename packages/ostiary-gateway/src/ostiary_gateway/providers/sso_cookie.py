@@ -1,10 +1,10 @@
-"""A cookie of the company's single sign-on is the proof: a token (JWT) that its issuer has signed, for us.
+"""The identity provider ``sso_cookie``: a single sign-on cookie with a token (JWT) signed by its issuer.
 
     identity: [{name: sso, type: sso_cookie, cookie: sso, issuer: https://sso.example.com, audiences: [gateway]}]
 
-The keys are the issuer's, found by discovery; ``keysURL`` or ``keysFile`` name them where there is none. The token is
-verified as an ID token is (`plugins.common.jwt.tokens`), and must be for our audiences only: a token for another
-application, which that application could replay to us, is refused.
+The issuer's keys are found by discovery, or with ``keysURL`` or ``keysFile``. The token is verified like an ID token
+(`ostiary_gateway.providers.common.jwt`), and must be for our audiences only: a token for another application is
+rejected, because that application could replay it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ostiary_gateway.providers.oidc.claims import ClaimNames
 from ostiary_gateway.providers.sso_cookie_settings import SsoCookieSettings
 from ostiary_gateway.settings.declare import read_settings
 
-# What single sign-on systems put into cookies: a token without a type, or an access token (RFC 9068).
+# Token types that single sign-on systems put into cookies: none, or an access token (RFC 9068).
 TYPES = frozenset(("jwt", "at+jwt"))
 
 
 class SsoCookieIdentity(ClaimedGroups):
-    """Believes the token in the cookie *cookie*, if *issuer* signed it with one of *keys* for *audiences* alone."""
+    """Accept the token in the cookie *cookie*, if *issuer* signed it with one of *keys* for *audiences* only."""
 
     sign_in = SignIn.AMBIENT
     renewal_check: RenewalCheck
@@ -130,7 +130,7 @@ def _keys(settings: SsoCookieSettings, outbound: Outbound, fields: ConfigSection
 
 
 def _cookie(request: LoginRequest, name: str) -> Secret:
-    """The cookie's value. One that stands twice is none: another site of the same domain may have added it."""
+    """Return the cookie's value. A duplicate cookie is rejected: another site of the domain may have set it."""
     pairs = [
         pair.strip().partition("=")
         for key, line in request.headers

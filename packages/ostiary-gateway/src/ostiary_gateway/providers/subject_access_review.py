@@ -1,14 +1,14 @@
-"""The subject_access_review provider: asks another server, by the review that Kubernetes itself asks webhooks with.
+"""The authorization provider ``subject_access_review``: query a server with Kubernetes' webhook protocol.
 
-    server: https://cluster.example:6443     an API server; or the whole URL of any other SubjectAccessReview webhook
+    server: https://cluster.example:6443     an API server; or the full URL of any other SubjectAccessReview webhook
     tokenFile: token                         or certificate and key; read again whenever they change
 
-``denied`` is a DENY, ``allowed: false`` alone is no opinion. Anything but a clear answer is an error, and no decision.
-A review changes nothing on the other side, so it is safe to ask again: that happens as a cluster does it, after a
-pause that grows, when the connection fails or the server says that it cannot answer now.
+``denied`` is a DENY, ``allowed: false`` alone is no opinion. Anything but a clear response is an error. A review has no
+side effects, so it is retried like a cluster does, with growing pauses, if the connection fails or the server responds
+that it is unavailable.
 
-Which groups matter to the other side nobody can tell from here, so ``groups`` lists them. Nor can it say that a
-refusal should look like a missing object; ``hide: true`` says so for all refusals without an opinion, where
+The server cannot list the groups that its policy depends on, so ``groups`` does. It also cannot request that a denial
+looks like a missing object. ``hide: true`` does that for all denials without an opinion, if
 ``authorization.hideDenied`` is set.
 """
 
@@ -78,7 +78,7 @@ class SubjectAccessReviewSettings:
 
 API_VERSIONS = {"v1": V1, "v1beta1": V1BETA1}
 
-# As kube-apiserver asks its webhooks. All of it fits into the time that the gateway gives a provider.
+# The retries of kube-apiserver's webhook client. All of them fit into the time that the gateway gives a provider.
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 PAUSE_FACTOR = 1.5
@@ -89,7 +89,7 @@ _Look = tuple[Fingerprint | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class ReviewTls:
-    """How to trust the other server and be trusted by it. Without `ca` the system's authorities count."""
+    """TLS settings for the server. Without `ca` the system's authorities are trusted."""
 
     ca: Path | None = None
     certificate: Path | None = None
@@ -99,14 +99,14 @@ class ReviewTls:
 
 @dataclass(frozen=True, slots=True)
 class _AskAgain:
-    """Why there is no answer yet, and how many seconds the server wants to be left alone."""
+    """The attempt failed and may be retried, after at least *after* seconds if the server demands that."""
 
     cause: str
     after: float = 0.0
 
 
 class _ReviewClient:
-    """One HTTP client. A new one takes its place when a file changed; it closes when its last question is over."""
+    """An HTTP client for one state of the TLS files. Once replaced, it closes with its last in-flight request."""
 
     def __init__(self, tls: ReviewTls, look: _Look) -> None:
         self.look = look
@@ -133,9 +133,9 @@ class _ReviewClient:
 
 
 class SubjectAccessReviewAuthorization:
-    """Asks *server*; *groups* are the ones its policy mentions. One event loop uses an instance.
+    """Query *server*. *groups* are those that its policy mentions. Use an instance in one event loop only.
 
-    Raises `ConfigurationError` if the settings cannot be used. *pause* waits between two attempts.
+    Raises `ConfigurationError` if the settings are invalid. *pause* waits between two attempts.
     """
 
     def __init__(
@@ -181,11 +181,11 @@ class SubjectAccessReviewAuthorization:
             where = str(error.where or "server")
             if fields.is_right(where):
                 fields.problem(error.cause or error.summary, where, error.hint)
-            # Never asked: with a problem noted, the gateway does not start.
+            # A placeholder that is never used: after a configuration error the gateway does not start.
             return cls("https://invalid.invalid")
 
     async def authorize(self, attributes: Attributes) -> Decision:
-        # Implied groups are included: the other server adds none to those that a review names.
+        # Include implied groups: the server adds none to those in a review.
         question = replace(attributes, user=with_implied_groups(attributes.user))
         body = encode_review(question, api_version=self._api_version)
         try:
@@ -206,7 +206,7 @@ class SubjectAccessReviewAuthorization:
     def _hides(self, decision: Decision, attributes: Attributes) -> bool:
         return self.hides_denied and decision.verdict is Verdict.NO_OPINION and bool(attributes.request.namespace)
 
-    # --- asking ---
+    # --- requests ---
 
     async def _ask(self, body: bytes) -> Decision:
         wait, cause = FIRST_PAUSE_SECONDS, ""
@@ -241,18 +241,18 @@ class SubjectAccessReviewAuthorization:
         try:
             return decode_status(answer, api_version=self._api_version)
         except ReviewError as error:
-            # The answer is not quoted: it may come from anything in between.
+            # Do not quote the response: it may come from any intermediary.
             raise self._failure(f"its answer cannot be used: {error}") from None
 
     def _headers(self) -> dict[str, str]:
-        # No compression: the answer is small, and a small text can unpack into a huge one.
+        # No compression: the response is small, and a small body can decompress to a huge one.
         headers = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
         if self._token_file is not None:
             headers["Authorization"] = f"Bearer {self._token(self._token_file)}"
         return headers
 
     def _token(self, file: Path) -> str:
-        # At every question: service account tokens are renewed in place, and reading costs little beside asking.
+        # Read for every request: service account tokens are rotated in place, and a read is cheap next to a request.
         try:
             token = file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -282,7 +282,7 @@ class SubjectAccessReviewAuthorization:
             self._channel = _ReviewClient(self._tls, look)
         except ConfigurationError as error:
             if channel is not None:
-                # The files may be in the middle of being replaced; what we have still serves.
+                # The files may be in the middle of a rotation; the current client still works.
                 return channel
             raise self._failure(error.cause or error.summary) from error
         if channel is not None:
@@ -295,7 +295,7 @@ class SubjectAccessReviewAuthorization:
 
 
 def review_url(server: str, version: str) -> str:
-    """Where to post reviews; raises `ConfigurationError`. A server without a path is a Kubernetes API server."""
+    """Return the URL for reviews; a server without a path is a Kubernetes API server. Raises `ConfigurationError`."""
     if version not in API_VERSIONS:
         raise _unusable("version", BAD_VERSION)
     try:
@@ -348,13 +348,13 @@ async def _read_bounded(response: httpx2.Response) -> bytes:
     async for chunk in response.aiter_raw():
         received += chunk
         if len(received) > MAX_BYTES:
-            # One byte more than may be read is enough for the reader to refuse it.
+            # One byte over the limit is enough for the decoder to reject it.
             return bytes(received[: MAX_BYTES + 1])
     return bytes(received)
 
 
 def _is_about_trust(error: BaseException | None) -> bool:
-    """Whether asking again would find the same certificates."""
+    """Whether a TLS certificate was rejected, which a retry would not change."""
     while error is not None:
         if isinstance(error, (ssl.SSLCertVerificationError, ssl.CertificateError)):
             return True

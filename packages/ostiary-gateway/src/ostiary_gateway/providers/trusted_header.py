@@ -1,10 +1,10 @@
-"""A proxy in front authenticates users and names them in headers, which are believed from the listed proxies only.
+"""The identity provider ``trusted_header``: a proxy in front authenticates users and names them in headers.
 
     identity: [{name: sso, type: trusted_header, names: [front-proxy]}]
     groups: [{name: teams, provider: sso}]
 
-A proxy proves itself by a client certificate with one of these common names, which the listener has verified against
-``listen.tls.clientCA``. No address makes anybody a proxy: addresses can be shared, and headers can be written by all.
+The proxy proves itself with a client certificate with one of these common names, verified by the listener against
+``listen.tls.clientCA``. Addresses are not trusted: they can be shared, and any client can send the headers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ostiary_gateway.settings.kinds import Text, Texts
 from ostiary_gateway.settings.sections import Section
 
 USER, GROUP = "X-Remote-User", "X-Remote-Group"
-# These mean something to everybody on the way, and may be anybody's.
+# These have a meaning to other components, and clients may set them.
 _NOT_OURS = frozenset(("authorization", "cookie", "host", "connection", "forwarded", "x-forwarded-for", "content-type"))
 _NO_HEADER = "it is not a header of letters, digits and dashes that only the proxy sets"
 
 
 def _header(what: str, *, unset: str = "") -> Text:
-    # No underscore: some servers take it for a dash, and then two headers are one.
+    # No underscore: some servers treat it as a dash, and then two headers are one.
     return Text(
         f"the header with {what}",
         pattern=r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?",
@@ -81,7 +81,7 @@ _REFUSED = "only the trusted proxy may set the user"
 
 
 class TrustedHeaderIdentity(ClaimedGroups):
-    """Believes *user_header* and *group_header* (a line per group) of the proxies that are called one of *names*."""
+    """Trust *user_header* and *group_header* (one line per group) from proxies whose certificate has one of *names*."""
 
     sign_in = SignIn.AMBIENT
     needs_client_certificate = True
@@ -144,9 +144,9 @@ class TrustedHeaderIdentity(ClaimedGroups):
 
 
 def _values(request: LoginRequest, name: str) -> list[str]:
-    """Every line of a header, each of them one value: a comma in it is part of a name."""
+    """Return the lines of a header, one value each: a comma is part of a name."""
     try:
-        # Headers arrive as bytes that happen to be shown as Latin-1.
+        # Header bytes are decoded as Latin-1, but contain UTF-8.
         return [value.encode("latin-1").decode() for key, value in request.headers if key == name]
     except UnicodeError:
         raise LoginRefused("the proxy in front sends an unusable name", cause="a header is not UTF-8") from None

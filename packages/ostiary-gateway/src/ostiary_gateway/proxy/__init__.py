@@ -1,1 +1,1 @@
-"""The path of a request. `engine` has the order of the steps."""
+"""The request path. Start reading at `engine`."""

@@ -1,9 +1,8 @@
-"""The exchanges between clients and upstreams that have not ended yet.
+"""The in-flight requests between clients and upstreams.
 
-Kept by the engine; the forwarder adds and removes them. An exchange begins in a seat, or as a stream if it is known to
-take long: a watch, a terminal, whatever switches protocols. One that goes on for longer than `limits.streamAfter`, or
-whose answer turns out to be a stream of events, leaves its seat to others and counts as one of its user's streams from
-then on. Where the user has no stream left, it keeps its seat, which is one of the user's share.
+A request holds a concurrency permit, or counts as a stream if it is known to be long-running: a watch, a terminal, a
+protocol switch. A request that takes longer than `limits.streamAfter`, or whose response is an event stream, releases
+its permit and counts as a stream from then on. If the user has no stream left, it keeps the permit.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OpenExchange = ProxiedRequest[RequestContext]
 
 
 class ActiveRequests:
-    """Those of one engine. The forwarder changes the two dictionaries itself: it does so for every request."""
+    """The in-flight requests of one engine. The forwarder changes the dictionaries directly, for speed."""
 
     __slots__ = ("_limits", "seated", "streams")
 
@@ -38,13 +37,13 @@ class ActiveRequests:
         return proxied in self.seated or proxied in self.streams
 
     def tick(self, now: float) -> None:
-        """What has gone on for long counts as a stream."""
+        """Count long-running requests as streams."""
         began_before = now - self._limits.settings.stream_after
         for proxied in [each for each in self.seated if each.context.received_at <= began_before]:
             self.become_stream(proxied)
 
     def become_stream(self, proxied: OpenExchange) -> bool:
-        """Leave the seat and count as a stream; False, and nothing changes, if the user has too many."""
+        """Release the permit and count as a stream. Return False without a change if the user has too many streams."""
         if proxied not in self.seated:
             return True
         ctx = proxied.context

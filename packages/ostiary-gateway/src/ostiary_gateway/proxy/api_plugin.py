@@ -1,4 +1,4 @@
-"""An API plugin, and its form in the token store. Pure."""
+"""An API plugin, and its encoding in the token store."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ostiary_gateway.config.api_plugins import DeclaredApiPlugin
 from ostiary_gateway.config.listen import ClientTls
 from ostiary_gateway.interfaces.store_capabilities import StoredObject
 
-# The kind of the objects that hold plugins.
+# The kind of stored objects that hold plugins.
 KIND = "api-plugin"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiPlugin:
-    """`authorities_pem` and `pins` are how it is trusted, if it was registered by API; else `tls` says so.
+    """An API plugin.
 
-    `created_at` and `version` are None for one that the configuration declares: it is not in the store.
+    `authorities_pem` and `pins` are the trust settings of a plugin registered by API; a declared one has `tls`.
+    `created_at` and `version` are None for a plugin declared in the configuration, which is not stored.
     """
 
     upstream: str
@@ -37,7 +38,7 @@ class ApiPlugin:
 
     @property
     def name(self) -> str:
-        """No upstream has a dot in its name, so this is the upstream's name and the group, and nothing else."""
+        """The upstream's name and the group. Unambiguous, because names of upstreams contain no dot."""
         return f"{self.upstream}.{self.group}"
 
     @property
@@ -66,7 +67,7 @@ def declared_plugin(declared: DeclaredApiPlugin) -> ApiPlugin:
 
 
 def decode_plugin(stored: StoredObject) -> ApiPlugin:
-    """Raises `ProviderError` for an object that we did not write: what it says must not be guessed."""
+    """Decode a stored plugin; raises `ProviderError` for one in another format, which must not be guessed."""
     try:
         fields = json.loads(stored.data)
         upstream, _, group = stored.name.partition(".")

@@ -1,7 +1,6 @@
-"""Which API plugins there are: those of the configuration, and those in the token store.
+"""The API plugins of a worker: those of the configuration, and those registered in the token store.
 
-Made by the app, one per worker. The store is read every few seconds, so what is registered at one worker or replica is
-served by all of them soon. Whoever routes requests (`doors.api_plugins.routing`) asks here, and is told of changes.
+The store is read every few seconds, so a plugin registered at one worker or replica is soon served by all of them.
 """
 
 from __future__ import annotations
@@ -25,16 +24,17 @@ from ostiary_gateway.proxy.upstreams import Upstream
 log = logging.getLogger("ostiary.gateway")
 
 READ_SECONDS = 2.0
-# Each has connections, and is asked regularly, by every worker.
+# Each plugin needs connections and is polled by every worker.
 MOST_PLUGINS = 64
 CONNECTIONS = 256
 QUEUE = 512
 
 
 class ApiPlugins:
-    """Those in use. `on_change` is called when requests may have to go another way than before.
+    """The API plugins in use.
 
-    `on_removed` is called with the upstream of a plugin that is gone, or must not be served any more.
+    `on_change` is called when routing may have changed. `on_removed` is called with the upstream of a plugin that was
+    removed or must no longer be served.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ApiPlugins:
         self.settings = settings
         self.upstreams = upstreams
         self.objects = objects
-        # Groups that providers serve themselves.
+        # Groups that providers of the gateway serve.
         self.reserved = frozenset(reserved)
         self._loop = loop
         self._clock = clock
@@ -59,7 +59,7 @@ class ApiPlugins:
         self._watched: dict[tuple[str, str], WatchedPlugin] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._runs = False
-        # Objects of the store that are not served, and why: reported once.
+        # Stored plugins that are not served, and the reason that was logged.
         self._reported: dict[str, str] = {}
         for declared in settings.declared:
             self._add(declared_plugin(declared))
@@ -75,14 +75,14 @@ class ApiPlugins:
         return self._watched.get((upstream, group))
 
     def beside(self, upstream: str) -> list[WatchedPlugin]:
-        """Those that stand beside *upstream*, by group."""
+        """Return the plugins of *upstream*, sorted by group."""
         return [plugin for (name, _), plugin in sorted(self._watched.items()) if name == upstream]
 
     def all(self) -> list[WatchedPlugin]:
         return [plugin for _, plugin in sorted(self._watched.items())]
 
     def find_place(self, upstream: str, target: str) -> Upstream | None:
-        """The upstream of the plugin that serves *target*, a path and query, beside *upstream*."""
+        """Return the upstream of the plugin that serves *target*, a path and query of *upstream*."""
         segments = target.partition("?")[0].strip("/").split("/")
         if len(segments) < 2 or segments[0] != "apis":
             return None
@@ -92,26 +92,26 @@ class ApiPlugins:
     # --- life ---
 
     async def load(self) -> None:
-        """Read the store once, before the first request; a store that fails is read again later."""
+        """Read the store once before the first request. If that fails, it is read again later."""
         try:
             await self.refresh()
         except ProviderError as error:
             log.error("API plugins cannot be read", extra={"cause": error.cause or error.summary})
 
     def start(self) -> None:
-        """Begin to check them."""
+        """Start checking the plugins."""
         self._runs = True
         for key in self._watched:
             self._start(key)
 
     async def follow_store(self) -> None:
-        """Take up what other workers and replicas change."""
+        """Apply the changes of other workers and replicas."""
         while True:
             await asyncio.sleep(READ_SECONDS)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Read the store; raises `ProviderError`."""
+        """Read the store and apply changes; raises `ProviderError`."""
         if self.objects is None:
             return
         stored = {}
@@ -129,7 +129,7 @@ class ApiPlugins:
                 self._report(plugin, "the configuration declares another one for the same group")
 
     def adopt(self, old: ApiPlugins) -> None:
-        """Go on from what the configuration before this one knew."""
+        """Adopt the state of the previous configuration."""
         for key, before in old._watched.items():
             if key not in self._watched and not before.plugin.is_declared:
                 self._take_up(before.plugin)
@@ -142,7 +142,7 @@ class ApiPlugins:
             watched.upstream.tick(now)
 
     async def stop(self) -> None:
-        """Check no more; what is known stays."""
+        """Stop checking. The plugins stay in use."""
         self._runs = False
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
@@ -156,7 +156,7 @@ class ApiPlugins:
     # --- inside ---
 
     def _take_up(self, plugin: ApiPlugin) -> None:
-        """One of the store. What this configuration cannot serve is reported, and not served."""
+        """Serve a stored plugin, or log why this configuration cannot."""
         if mistake := self.mistake(plugin):
             self._report(plugin, mistake)
             return
@@ -175,7 +175,7 @@ class ApiPlugins:
             log.warning("an API plugin is not served", extra=fields)
 
     def mistake(self, plugin: ApiPlugin) -> str:
-        """Why this gateway cannot serve *plugin* as it is configured; empty if it can."""
+        """Return why the gateway cannot serve *plugin*, empty if it can."""
         if plugin.upstream not in self.upstreams:
             return "the gateway has no such upstream"
         if self.settings.certificate is None:
@@ -199,7 +199,7 @@ class ApiPlugins:
     def _availability_changed(self, key: tuple[str, str]) -> None:
         watched = self._watched.get(key)
         if watched is not None and watched.has_conflict:
-            # What is open there would go on in a group that is the upstream's now.
+            # Streams to the plugin would continue in a group that the upstream serves now.
             self.on_removed(watched.upstream)
         self.on_change()
 
@@ -218,7 +218,7 @@ class ApiPlugins:
 
 
 def upstream_settings(plugin: ApiPlugin, beside: UpstreamConfig, settings: ApiPluginSettings) -> UpstreamConfig:
-    """A plugin is reached as an upstream is: told who asks by headers, over TLS that both sides verify."""
+    """Return settings for reaching a plugin like an upstream: identity in headers, over mutually verified TLS."""
     tls = plugin.tls or ClientTls(server_name=plugin.server_name or None, pins=plugin.pins)
     if tls.certificate is None:
         tls = replace(tls, certificate=settings.certificate, key=settings.key)

@@ -1,8 +1,8 @@
-"""One API plugin in use: what it serves, whether it is well, and whether its group is still free.
+"""Health and discovery of one API plugin in a worker.
 
-Made by `api_plugins.registry`, one per plugin and worker. It asks the plugin for its discovery again and again, and the
-upstream beside it whether that serves the group itself by now. A plugin is less trusted than an upstream, so what it
-says is bounded and checked (`wire.discovery.resources`), and not asked for while a user waits for discovery.
+Polls the plugin's discovery, and checks whether the upstream has begun to serve the group itself. A plugin is less
+trusted than an upstream: its responses are bounded and validated (`wire.discovery`), and never fetched while a user
+waits for discovery.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ostiary_gateway.wire.discovery import ListedGroup, ListedVersion, decode_op
 log = logging.getLogger("ostiary.gateway")
 
 EVERY_SECONDS = 5.0
-# How soon one that does not answer is asked again at first, and after how many failures in a row its paths answer 503.
+# Initial retry interval of a failing plugin, and the number of consecutive failures before its paths return 503.
 RETRY_SECONDS = 1.0
 ANSWER_SECONDS = 5.0
 MOST_FAILURES = 2
-# How often the upstream is asked whether it serves the group itself by now: every so many checks.
+# Check every so many polls whether the upstream serves the group itself.
 CONFLICT_CHECKS = 6
 LARGEST_DISCOVERY = 512 * 1024
 LARGEST_OPENAPI = 4 * 1024 * 1024
-# The gateway itself, where a plugin or an upstream wants to know who reads its discovery.
+# The gateway's identity at plugins and upstreams that require one for discovery.
 GATEWAY_USER = UserInfo(f"{OWN_NAMES}gateway", groups=("system:authenticated",))
 JSON_ONLY = (("Accept", "application/json"),)
 
@@ -42,9 +42,9 @@ CONFLICT = "the upstream serves this group itself"
 
 
 async def serves_group(requests: UpstreamClient, upstream: Upstream, group: str) -> bool | None:
-    """Whether *upstream* serves *group* itself; None if it does not say.
+    """Return whether *upstream* serves *group* itself; None if unknown.
 
-    It is asked in the gateway's own name. Whoever may not know of groups gets no 404 for one, so only that means no.
+    Sent with the gateway's own identity. A caller without permission for discovery gets no 404, so only a 404 means no.
     """
     user = GATEWAY_USER if upstream.settings.identity is IdentityMode.REQUEST_HEADER else None
     try:
@@ -57,7 +57,7 @@ async def serves_group(requests: UpstreamClient, upstream: Upstream, group: str)
 
 
 class WatchedPlugin:
-    """`trouble` says why it is not served; empty if it is. `group` is what discovery shows of it."""
+    """The state of an API plugin. `trouble` is why it is not served, or empty. `group` is its discovery document."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class WatchedPlugin:
         self.beside = beside
         self.trouble = UNCHECKED
         self.group = ListedGroup(plugin.group, tuple(map(ListedVersion, plugin.versions)), is_fresh=False)
-        # Its own: a plugin that hangs takes nobody's place but its own.
+        # A client of its own: a plugin that hangs blocks no requests to others.
         self._requests = UpstreamClient({}, seconds=ANSWER_SECONDS)
         self._on_change = on_change
         self._failures = 0
-        # None: the upstream has not said yet.
+        # None: not known yet.
         self._is_free: bool | None = None
         self._checks = 0
-        # How many checks in a row have found it not to be served.
+        # Consecutive checks that found the plugin unavailable.
         self._troubles = 0
 
     @property
@@ -91,17 +91,17 @@ class WatchedPlugin:
         return self._is_free is False
 
     def adopt(self, old: WatchedPlugin) -> None:
-        """Go on from what is known of the same plugin."""
+        """Adopt the state of the same plugin from the previous configuration."""
         self.trouble, self.group = old.trouble, old.group
         self._failures, self._is_free, self._checks = old._failures, old._is_free, old._checks
 
     def record_conflict(self) -> None:
-        """The upstream was seen to serve the group itself."""
+        """Record that the upstream serves the group itself."""
         self._is_free = False
         self._set_trouble(CONFLICT)
 
     async def run(self) -> None:
-        """Check for as long as the plugin is in use."""
+        """Check the plugin periodically."""
         while True:
             try:
                 await self.check()
@@ -111,14 +111,14 @@ class WatchedPlugin:
             await asyncio.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Soon after trouble, and ever later while it goes on: others are not to be flooded with questions."""
+        """Return the time until the next check: short after a failure, then doubling, to limit the load."""
         self._troubles = 0 if self.is_available else self._troubles + 1
         if not self._troubles and not self._failures:
             return EVERY_SECONDS
         return min(RETRY_SECONDS * float(1 << min(self._troubles, 10)), EVERY_SECONDS)
 
     async def check(self) -> None:
-        """Ask the upstream and the plugin once."""
+        """Check the upstream and the plugin once."""
         if self._is_free is not True or self._checks % CONFLICT_CHECKS == 0:
             await self._ask_beside()
         self._checks += 1
@@ -137,7 +137,7 @@ class WatchedPlugin:
         self.group = ListedGroup(self.plugin.group, versions)
         self._set_trouble("")
 
-    # --- asking ---
+    # --- requests ---
 
     async def _ask_beside(self) -> None:
         is_served = await serves_group(self._requests, self.beside, self.plugin.group)
@@ -145,7 +145,7 @@ class WatchedPlugin:
             self._is_free = not is_served
 
     async def _discover(self) -> tuple[ListedVersion, ...]:
-        """Raises `ProviderError` or `ValueError` if the plugin is not well."""
+        """Return the served versions; raises `ProviderError` or `ValueError` if the plugin is unhealthy."""
         group = self.plugin.group
         if self.plugin.health is not None:
             await self._get(self.plugin.health)
@@ -157,14 +157,14 @@ class WatchedPlugin:
         return tuple(ListedVersion(version, resources[version], hashes.get(version)) for version in resources)
 
     async def _openapi_hashes(self) -> dict[str, str]:
-        """A plugin need not describe itself: `kubectl explain` then knows nothing of it."""
+        """Return the OpenAPI hashes, empty without OpenAPI: `kubectl explain` then does not work for the plugin."""
         try:
             return dict(decode_openapi_hashes(await self._get("/openapi/v3"), self.plugin.group))
         except (ProviderError, ValueError):
             return {}
 
     async def openapi_v2(self) -> bytes:
-        """Its OpenAPI v2 document; raises `ProviderError` or `ValueError` if there is none."""
+        """Return the OpenAPI v2 document; raises `ProviderError` or `ValueError` if there is none."""
         return await self._get("/openapi/v2", largest=LARGEST_OPENAPI)
 
     async def _get(self, path: str, *, largest: int = LARGEST_DISCOVERY) -> bytes:

@@ -1,9 +1,8 @@
-"""Web applications: the upstreams where browsers sign in (``auth: browser``), and the origins that they have.
+"""Web applications: the upstreams with ``auth: browser``, and their origins.
 
-Built from the configuration; asked by the engine about requests, and by the sign-in routes about return targets. An
-origin is one that the configuration names: the scheme of `externalURL`, its port or that of the proxy which carries the
-requests, and a host of the upstream or of `externalURL` itself. A ``Host`` that nobody configured, which any site can
-make a name of ours by its DNS, has none.
+An origin consists of configured values only: the scheme of `externalURL`, its port or that of the forwarding proxy, and
+a host of the upstream or of `externalURL`. A ``Host`` that is not configured has no origin, because any site can point
+a DNS name at the gateway.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Applications:
-    """Those that browsers find at one port; at that of *external_url*, if *port* is None."""
+    """The web applications at one port; by default at the port of *external_url*."""
 
     def __init__(self, routes: Routes, external_url: str, *, port: int | None = None) -> None:
         url = urlsplit(external_url)
@@ -30,7 +29,7 @@ class Applications:
         self._gateway_host = (url.hostname or "").lower()
         self.secure = url.scheme == "https"
         port_text = browser_port(external_url, port)
-        # By the Host of a request, as browsers send it; each with the routes that lead there.
+        # By the Host header that browsers send. Each entry has the routes that lead there.
         self._by_host: dict[str, tuple[tuple[Routes, Upstream], ...]] = {}
         for upstream in routes.upstreams:
             if upstream.settings.is_application:
@@ -41,7 +40,7 @@ class Applications:
         self._by_host[host] = (*self._by_host.get(host, ()), *routed)
 
     def with_others(self, others: Iterable[Applications]) -> Self:
-        """These and *others*, for the sign-in routes, which serve the visitors of all of them."""
+        """Return these and *others*, for the sign-in routes, which serve the users of all of them."""
         every = copy(self)
         every._by_host = dict(self._by_host)
         for other in others:
@@ -53,29 +52,29 @@ class Applications:
         return bool(self._by_host)
 
     def at(self, host: str) -> tuple[Upstream, ...]:
-        """The web applications that browsers find at this ``Host``."""
+        """Return the web applications at this ``Host``."""
         return tuple(dict.fromkeys(upstream for _, upstream in self._by_host.get(host.lower(), ())))
 
     def serving(self, host: str, path: str) -> set[str]:
-        """The names of the web applications that serve *path* at this ``Host``: one, or one for each proxy there."""
+        """Return the names of the applications that serve *path* at this ``Host``: one per proxy."""
         routed = self._by_host.get(host.lower(), ())
         return {upstream.name for routes, upstream in routed if routes.find(host, path) is upstream}
 
     def origin(self, host: str) -> str:
-        """The origin of the applications at this ``Host``, as a browser writes it; empty if there are none."""
+        """Return the origin of the applications at this ``Host``, as a browser sends it; empty if there are none."""
         return f"{self._scheme}://{host.lower()}" if host.lower() in self._by_host else ""
 
     def is_gateways_own(self, host: str) -> bool:
-        """Whether the sign-in pages are at this ``Host``, too."""
+        """Whether this ``Host`` also serves the sign-in pages."""
         return host.lower() == bracketed(self._gateway_host) + self._port
 
 
 def browser_port(external_url: str, port: int | None = None) -> str:
-    """What stands behind the host where browsers find web applications, as in ``:8443``; often nothing."""
+    """Return the port suffix of web applications' hosts, such as ``:8443``; often empty."""
     url = urlsplit(external_url)
     if port is None:
         return f":{url.port}" if url.port is not None else ""
-    # Browsers leave out the port that a scheme has by itself.
+    # Browsers omit the default port of a scheme.
     return "" if port == _DEFAULT_PORTS.get(url.scheme) else f":{port}"
 
 

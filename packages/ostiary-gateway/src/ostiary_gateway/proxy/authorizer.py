@@ -1,12 +1,7 @@
-"""Asks the policy in force whether a request is allowed.
+"""Query the authorization chain of the policy in force.
 
-Called by the engine and by everything that it makes decide once more: plans, waits, open exchanges. The policy in
-force is the one of the engine's configuration. After a reload it is the one of the next configuration, which also
-reads anew what a request asks for.
-
-`decide` and `authorize` mean the same here as in `ostiary_gateway.interfaces.authorization` and in the chain: `decide`
-answers at once or returns None, `authorize` waits. Call `decide` first, and `authorize` in a task if it returned None.
-Both check a token that is less than its owner first: *delegation* is what makes it so, None for any other token.
+The policy in force is that of the engine's configuration; after a reload, that of the next configuration, which also
+resolves the attributes of in-flight requests again.
 """
 
 from __future__ import annotations
@@ -29,10 +24,10 @@ from ostiary_gateway.proxy.resolver import NoRoute, RequestResolver
 
 @dataclass(frozen=True, slots=True)
 class ImpersonationDecision:
-    """The ruling on a request in another's name.
+    """The decision on an impersonated request.
 
-    It is about `question`, asked by `user`. If the actor may not be the other, these are the permission that is missing
-    and the actor. `permissions` are all that the actor needs in order to be the other.
+    It refers to the attributes `question` of `user`. If the actor may not impersonate the user, they are the missing
+    permission and the actor. `permissions` are all that the impersonation requires.
     """
 
     ruling: CachedDecision
@@ -42,7 +37,12 @@ class ImpersonationDecision:
 
 
 class RequestAuthorizer:
-    """For the requests of one engine."""
+    """Query the authorization chain on behalf of one engine.
+
+    `decide` and `authorize` have the contract of `ostiary_gateway.interfaces.authorization` and of the chain: `decide`
+    returns immediately, or None; `authorize` waits. Call `decide` first, and `authorize` in a task if it returned None.
+    Both check the scope of a token first: *delegation* is the scope, None for an unscoped token.
+    """
 
     def __init__(self, authorizer: Authorizer, questions: RequestResolver) -> None:
         self._authorizer = authorizer
@@ -50,7 +50,7 @@ class RequestAuthorizer:
         self._was_replaced = False
 
     def follow(self, successor: RequestAuthorizer) -> None:
-        """Another configuration has taken over: its policy decides from now on."""
+        """Use the policy of *successor* from now on: another configuration has taken over."""
         self._authorizer, self._questions = successor._authorizer, successor._questions
         self._was_replaced = True
 
@@ -63,15 +63,18 @@ class RequestAuthorizer:
         return self._authorizer.cache_seconds
 
     def is_valid(self, ruling: CachedDecision) -> bool:
-        """Whether *ruling* may be used again. The generations of another configuration's policy say nothing."""
+        """Return whether *ruling* may be used again.
+
+        Generations of another configuration's policy are not comparable.
+        """
         return not self._was_replaced and self._authorizer.is_valid(ruling)
 
     def decide(
         self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None = None
     ) -> CachedDecision | None:
-        """The ruling on all of *required*, if nothing must be waited for.
+        """Return the decision on all of *required*, or None if that requires waiting.
 
-        None, too, if a provider failed: `authorize` says how.
+        Also returns None if a provider failed; `authorize` raises the error.
         """
         if delegation is not None and (refusal := self._refusal_by_scope(delegation, required)):
             return refusal
@@ -81,7 +84,7 @@ class RequestAuthorizer:
             return None
 
     def name_matters(self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None) -> bool:
-        """Whether the ruling on *required*, just decided, could be another one for an object of another name."""
+        """Return whether the fresh decision on *required* could differ for an object with another name."""
         if delegation is not None and delegation.has_names:
             return True
         return any(self._authorizer.name_matters(Attributes(user, info)) for info in required)
@@ -89,7 +92,7 @@ class RequestAuthorizer:
     async def authorize(
         self, user: UserInfo, required: Sequence[RequestInfo], delegation: Delegation | None = None
     ) -> CachedDecision:
-        """The ruling on all of *required*; raises `ProviderError` if somebody could not be asked."""
+        """Return the decision on all of *required*; raises `ProviderError` if a provider could not be queried."""
         if delegation is not None and (refusal := self._refusal_by_scope(delegation, required)):
             return refusal
         return await self._authorizer.authorize(*(Attributes(user, info) for info in required))
@@ -97,15 +100,15 @@ class RequestAuthorizer:
     async def authorize_impersonation(
         self, actor: UserInfo, user: UserInfo, question: RequestAttributes, delegation: Delegation | None = None
     ) -> ImpersonationDecision:
-        """``kubectl --as``: *actor* must be allowed to be *user*, and *user* to do what is asked.
+        """Authorize ``kubectl --as``: *actor* must be allowed to impersonate *user*, and *user* to send the request.
 
-        The scope of the actor's token must have both. Raises `ProviderError`.
+        The scope of the actor's token must include both. Raises `ProviderError`.
         """
         permissions = tuple(required_permissions(user, upstream=question.info.upstream))
         refused = await self._first_refusal(actor, permissions, delegation)
         if refused is not None:
             permission, ruling = refused
-            # Never hidden: the question names nothing but what the actor wrote.
+            # Never hidden: the attributes contain only what the actor has sent.
             ruling = replace(ruling, hidden=False)
             return ImpersonationDecision(ruling, actor, RequestAttributes(permission, (), question.target), permissions)
         user = complete_impersonated(user)
@@ -113,7 +116,7 @@ class RequestAuthorizer:
         return ImpersonationDecision(ruling, user, question, permissions)
 
     async def authorize_plan(self, plan: RequestPlan, required: Sequence[RequestInfo]) -> CachedDecision:
-        """The ruling on what *plan* was made for, impersonation included; raises `ProviderError`."""
+        """Return the decision on the request of *plan*, impersonation included; raises `ProviderError`."""
         if plan.actor is not None:
             refused = await self._first_refusal(plan.actor, plan.impersonation, plan.delegation)
             if refused is not None:
@@ -123,7 +126,7 @@ class RequestAuthorizer:
     async def _first_refusal(
         self, actor: UserInfo, permissions: Sequence[RequestInfo], delegation: Delegation | None
     ) -> tuple[RequestInfo, CachedDecision] | None:
-        """The first of *permissions* that *actor* does not have, with the ruling on it."""
+        """Return the first of *permissions* that *actor* does not have, with the decision on it."""
         for permission in permissions:
             ruling = await self.authorize(actor, (permission,), delegation)
             if not ruling.allowed:
@@ -137,7 +140,7 @@ class RequestAuthorizer:
         return None
 
     def required_now(self, plan: RequestPlan, ctx: RequestContext) -> tuple[RequestInfo, ...] | None:
-        """What must be allowed, as the configuration in force reads the request; None if it would not forward it."""
+        """Return what the configuration in force requires for the request; None if it would not forward it."""
         if not self._was_replaced:
             return plan.required
         try:
@@ -151,9 +154,9 @@ class RequestAuthorizer:
 
 
 def _is_same_upstream(plan: RequestPlan, question: RequestAttributes) -> bool:
-    """Whether the request would still go where it went: the very server, whatever else is configured for it."""
+    """Return whether the request still goes to the same server, whatever else of its configuration has changed."""
     if plan.upstream is None or question.upstream is None:
-        # What we answer ourselves has none.
+        # A request that the gateway serves itself has no upstream.
         return plan.upstream is question.upstream and question.handler is not None
     old, new = plan.upstream.settings, question.upstream.settings
     return (old.server, old.socket) == (new.server, new.socket)

@@ -1,8 +1,4 @@
-"""Reads the body of a request that must be looked into before it is forwarded. It goes on exactly as it came.
-
-Called by `object_admission` and `capabilities`. The bytes are counted with the others that the user makes us keep,
-until the caller is done with them.
-"""
+"""Read the body of a request that must be inspected before it is forwarded. It is forwarded unchanged."""
 
 from __future__ import annotations
 
@@ -15,13 +11,13 @@ from ostiary_gateway.proxy.responses import Responses
 
 
 class BodyBuffer:
-    """For the requests of one engine."""
+    """Buffers bodies for one engine. They count as buffered bytes of the user until the caller calls `release`."""
 
     def __init__(self, answers: Responses) -> None:
         self._answers = answers
 
     async def read(self, ctx: RequestContext, limit: int) -> bytes | None:
-        """The body, to be given to `release`. None if there is none to go on with: the client is answered then."""
+        """Return the body, for which `release` must be called; None if the request has ended."""
         exchange, share = ctx.exchange, ctx.plan.share
         try:
             body = await read_body(exchange, limit)
@@ -42,14 +38,14 @@ class BodyBuffer:
         return None
 
     def release(self, ctx: RequestContext, body: bytes) -> None:
-        """The caller has looked at *body*; it is forwarded, or not."""
+        """Release *body* after it was inspected."""
         ctx.plan.share.release_unread(len(body))
 
 
 def sent_headers(ctx: RequestContext, *names: bytes) -> Iterator[tuple[str, str]]:
-    """The headers with these *names*, which are in small letters.
+    """Yield the headers with these *names*, which are lower-case.
 
-    Of the lines that go on to the upstream: a head that came before has nothing else.
+    Only headers that are forwarded: a cached head has no others.
     """
     for line in ctx.scanned.lines.split(b"\r\n"):
         name, _, value = line.partition(b":")

@@ -1,12 +1,12 @@
-"""The first step of a request to a web application: is it public, a program's, or a browser's, and whose?
+"""Requests to web applications: authenticate browsers by cookie, and forward public paths without a user.
 
-    public path              forwarded without a user                         request.browsers.anonymous
-    Authorization            a program: goes on as everywhere
-    no cookie                a page load is led to the sign-in page, everything else gets a 401
-    cookie                   a request of another site gets a 403; else the token is found, and the request goes on
+    public path        forwarded without a user
+    Authorization      another client: continues like any other request
+    no cookie          a page load is redirected to sign in, any other request gets a 401
+    cookie             a request from another site gets a 403; otherwise the token is looked up
 
-Called by the engine for a head that it has not seen before, and only where an upstream has ``auth: browser`` or
-``public``. It only says who sends a request: what they may do is decided as for programs.
+The gate runs for heads that are not cached, if an upstream has ``auth: browser`` or ``public``. It only authenticates;
+authorization is the same as for other clients.
 """
 
 from __future__ import annotations
@@ -42,25 +42,22 @@ from ostiary_gateway.proxy.target import AmbiguousRequest, split_target
 from ostiary_gateway.proxy.upstreams import Upstream
 from ostiary_gateway.sessions import well_formed
 
-# Forwards an application's own ``Authorization`` header, where its upstream has ``passAuthorization``.
-#
-# Called for requests whose sender is known by a cookie, or need not be known. Everywhere else the header is for us.
-
 
 def forward_authorization(scanned: FilteredHeaders) -> None:
-    """Let the header go on to the upstream, unless it holds a token of ours, which never does."""
+    """Forward an application's ``Authorization`` header, unless it contains a token of the gateway.
+
+    Called for an upstream with ``passAuthorization`` if the user is authenticated by a cookie, or the path is public.
+    In any other request the header is for the gateway.
+    """
     authorization, scanned.authorization = scanned.authorization, None
     if authorization is None:
         return
-    # Wherever it stands: upstreams differ in how many spaces and which schemes they take.
+    # In any position: upstreams differ in the spaces and schemes that they accept.
     if not any(well_formed(part) for part in authorization.split()):
         scanned.lines += b"Authorization: " + authorization + b"\r\n"
 
 
-# Requests to public paths: forwarded without a user, whoever sends them, and without asking the policy.
-#
-# Called by the gate of web applications. To the audit record the user is Kubernetes' anonymous one. Limits count for
-# each network address apart, so that one visitor of public pages does not use up the share of all.
+# Public paths: forwarded without a user and without authorization.
 
 ANONYMOUS = UserInfo("system:anonymous", groups=("system:unauthenticated",))
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -71,7 +68,11 @@ Admit = Callable[[RequestContext, CachedToken, RequestPlan], None]
 
 
 class PublicPathAccess:
-    """For the public paths of one engine. *admit* goes on with a request that is decided on."""
+    """Serves the public paths of one engine. *admit* continues with an authorized request.
+
+    Audit events have Kubernetes' anonymous user. Limits apply per network address, so that one visitor of public pages
+    cannot use up the limits of all.
+    """
 
     def __init__(
         self,
@@ -109,13 +110,8 @@ class PublicPathAccess:
         remote = ctx.exchange.connection.remote_address
         address = network(source_ips(remote, forwarded_for=forwarded, trusted=self._trusted_proxies)[0])
         plan.share = self._limits.share(UserInfo(f"{ANONYMOUS.username} {address}", groups=ANONYMOUS.groups))
-        # One of its own for each: a revocation ends what is open, and not what comes later.
+        # A token per request: revoking it closes the stream of this request, but not of later ones.
         self._admit(ctx, CachedToken(_NOBODY, self._known_user), plan)
-
-
-# What the engine needs of the sign-in for browsers: a way to the sign-in page, and pages for refusals.
-#
-# `gateway.login.applications` implements it; the engine is given it.
 
 
 class PageAnswer(NamedTuple):
@@ -130,19 +126,19 @@ class BrowserPages(Protocol):
     async def begin_sign_in(
         self, ctx: RequestContext, upstream: Upstream, *, target: str, required: RequiredAuthentication | None = None
     ) -> PageAnswer:
-        """Lead the browser to the sign-in page, and later back to *target*: path and query at the same host.
+        """Redirect the browser to sign in, and then back to *target*, a path and query on the same host.
 
-        *required* is what the person must prove there, though they are signed in.
+        *required* is what a signed-in user must prove in addition.
         """
 
     def refusal(self, ctx: RequestContext, code: int, message: str, front: str, advice: str = "") -> PageAnswer:
-        """A page that says why there is nothing to see, and leads to *front*, where the application begins.
+        """Return an error page with a link to *front*, the prefix of the application.
 
-        *advice* says what to do about it, where the permissions of the person are not the reason.
+        *advice* is what to do about the error if missing permissions are not the reason.
         """
 
 
-# A page that stays open asks again and again with a token that has ended.
+# A page that stays open repeats its requests with an expired session.
 MOST_ENDED = 4096
 ENDED_SECONDS = 10.0
 _CROSS_SITE = "the request was sent by a page of another site"
@@ -153,7 +149,7 @@ Ask = Callable[[RequestContext, CachedToken], None]
 
 
 class BrowserGate:
-    """For the requests of one engine. *ask* goes on with a request whose token is known."""
+    """Authenticates the browsers of one engine. *ask* continues with a request whose token was found."""
 
     def __init__(
         self,
@@ -185,7 +181,7 @@ class BrowserGate:
         )
 
     def take(self, ctx: RequestContext) -> bool:
-        """Handle a request that is public, or comes from a browser; False for all others."""
+        """Serve a request if it is public or from a browser. Return False for all others."""
         request = ctx.exchange.request
         host = request.host.decode("latin-1")
         try:
@@ -213,7 +209,7 @@ class BrowserGate:
             return False
         browser = browser_request(request.method, request.headers, upgrade=request.upgrade)
         if browser.starts_worker and self._applications.is_gateways_own(host):
-            # It would see whatever is sent to the sign-in pages, passwords included.
+            # A service worker would see everything that is sent to the sign-in pages, including passwords.
             self._refuse(ctx, upstream, browser, _NO_WORKER)
         elif cookie is None:
             self._require_sign_in(ctx, upstream, browser, target, attempted=False)
@@ -224,7 +220,7 @@ class BrowserGate:
             self._identify(ctx, upstream, browser, cookie, target)
         return True
 
-    # --- who is it ---
+    # --- authentication ---
 
     def _identify(
         self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, cookie: PresentedCookie, target: str
@@ -247,7 +243,7 @@ class BrowserGate:
             if ctx.exchange.gone:
                 return
             if token is None:
-                # Not looked up again, so the next request with it is not charged.
+                # Cached, so that repeated requests with this cookie are not charged.
                 self._ended.put(cookie.digest, True)
                 self._limits.failures.charge(address)
         except TooManyRequests as error:
@@ -260,7 +256,7 @@ class BrowserGate:
             else:
                 self._require_sign_in(ctx, upstream, browser, target, attempted=True)
 
-    # --- answers ---
+    # --- responses ---
 
     def _require_sign_in(
         self, ctx: RequestContext, upstream: Upstream, browser: BrowserRequest, target: str, *, attempted: bool

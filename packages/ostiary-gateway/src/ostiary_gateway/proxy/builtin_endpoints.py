@@ -1,7 +1,6 @@
-"""Serves the paths that the gateway answers itself: its own APIs, and the open paths, which need no token of ours.
+"""Requests that the gateway serves itself: built-in APIs, and unauthenticated routes.
 
-Called by the engine. The handlers are given to it: the doors and the login know what to answer, this knows what is
-done around it.
+The handlers are passed to the engine. This module counts and records their requests.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.wire.request_info import request_info
 
-# No request that we answer ourselves is larger; each kind has a limit of its own besides.
+# Maximum body of a request that the gateway serves itself. Each kind of request has a lower limit.
 LARGEST_OWN_BODY = 1024 * 1024
 
 
 class OpenPaths:
-    """Paths that need no token of ours: /auth, and the webhooks, which know their callers otherwise."""
+    """Routes that require no token: /auth, and the webhooks, which authenticate their callers otherwise."""
 
     def __init__(
         self,
@@ -43,7 +42,7 @@ class OpenPaths:
         return self._paths.get(first_segment(target)) if target.startswith(self._prefixes) else None
 
     def begin_with(self, above: str) -> bool:
-        """Whether one of them begins with *above*."""
+        """Whether one of the routes begins with *above*."""
         return any(path.startswith(above.encode("ascii")) for path in self._prefixes)
 
     def serve(self, path: UnauthenticatedRoute, ctx: RequestContext) -> None:
@@ -62,7 +61,7 @@ class OpenPaths:
 
 
 class OwnApis:
-    """APIs of our own, which are decided on like any other request."""
+    """Built-in APIs, which are authorized like any other request."""
 
     def __init__(self, recheck: RecheckAfterWait, answers: Responses, records: RequestLog) -> None:
         self._recheck = recheck
@@ -82,7 +81,7 @@ class OwnApis:
             self._records.record_refusal(ctx, code, "refused by the gateway's own API", ctx.plan)
 
     async def _read_body(self, ctx: RequestContext) -> bool:
-        """Wait for the whole body. The right to ask may be withdrawn meanwhile: False if the request is over."""
+        """Read the body. Return False if the request ended or lost its authorization while waiting."""
         exchange = ctx.exchange
         try:
             body = await read_body(exchange, LARGEST_OWN_BODY)
@@ -102,17 +101,17 @@ async def _wait_for(waiting: Awaitable[None]) -> None:
 
 
 def first_segment(target: bytes) -> bytes:
-    """The beginning of a path, as the keys of the open paths are written: ``/auth``."""
+    """Return the first path segment in the form of the route keys, such as ``/auth``."""
     end = target.find(b"/", 1)
     segment = target if end < 0 else target[:end]
     return segment.partition(b"?")[0]
 
 
-# The mapper of the paths that the gateway answers itself: they have the form of Kubernetes' own.
-
-
 class OwnPathsMapper:
-    """Implements `ostiary_gateway.interfaces.attributes.AttributesMapper`."""
+    """Maps requests for built-in endpoints, whose paths have the form of Kubernetes paths.
+
+    Implements `ostiary_gateway.interfaces.attributes.AttributesMapper`.
+    """
 
     def request_info(self, line: RequestLine) -> RequestInfo:
         return request_info(line)

@@ -1,7 +1,7 @@
-"""Holds up requests whose object may ask for capabilities until their body is read, and the policy asked about it.
+"""Authorize the capabilities that an object in a request body uses, such as the privileges of a pod.
 
-Called by the engine for what an upstream's mapper says (`ReadsCapabilities`), after the request itself is allowed:
-whoever may not create a pod is refused before anybody reads the pod. The body that is decided on goes on byte for byte.
+Runs after the request itself was allowed, so that bodies of denied requests are never read. The body that was
+authorized is forwarded byte for byte.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ TOO_LARGE = "it is too large"
 
 
 class CapabilityCheck:
-    """For the requests of one engine. *shows_bodies*: whether they come with their bodies."""
+    """Checks capabilities for one engine.
+
+    *shows_bodies*: requests have bodies here, unlike in external authorization.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,10 @@ class CapabilityCheck:
         self._shows_bodies = shows_bodies
 
     async def is_allowed(self, ctx: RequestContext) -> bool:
-        """Whether the request may go on, with a plan that has its capabilities. If not, the client is answered."""
+        """Return whether the request may continue, with a plan that has its capabilities.
+
+        If not, a response is sent.
+        """
         upstream = ctx.plan.upstream
         assert upstream is not None
         assert upstream.capabilities is not None
@@ -62,7 +68,7 @@ class CapabilityCheck:
         return await self._is_granted(ctx, asked) and await self._recheck.is_still_allowed(ctx)
 
     async def _read(self, ctx: RequestContext, reader: ReadsCapabilities) -> ObjectCapabilities | None:
-        """None if the client has been answered, or is gone."""
+        """Return the capabilities; None if a response was sent or the client is gone."""
         request, info = ctx.exchange.request, ctx.plan.info
         if not self._shows_bodies:
             return reader.in_doubt(info, CARRIED)
@@ -102,7 +108,7 @@ class CapabilityCheck:
         self._answers.send_refusal(ctx, ctx.plan)
 
     def _make_plan(self, ctx: RequestContext, questions: tuple[RequestInfo, ...], ruling: CachedDecision) -> None:
-        """The plan of this very request: another one with the same request line has another object."""
+        """Make a plan for this request only: another request with the same request line has another object."""
         plan, request = ctx.plan, ctx.exchange.request
         target = path_of(request.target, request.host)
         ctx.plan = self._planner.make(

@@ -1,7 +1,4 @@
-"""What the steps of a request hand to each other: the request on its way, its question, its plan.
-
-Made by the engine and its steps, and read by all of them, by the doors and by the login. Values without behaviour.
-"""
+"""Values that the steps of a request share: its context, attributes and plan, and the types of handlers."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ from ostiary_gateway.proxy.upstreams import Upstream
 
 
 class RequestContext:
-    """One request on its way through the gateway, from its arrival to its end.
+    """State of one request in the gateway, from the parsed head to its audit event.
 
-    `token` and `plan` are set once it is decided on, and never for a path that needs no token of ours.
+    `token` and `plan` are set once the request is authorized, and never for an unauthenticated route.
     """
 
     __slots__ = (
@@ -52,33 +49,34 @@ class RequestContext:
         self.audit_id = audit_id
         self.scanned = NOT_SCANNED
         self.plan = NO_PLAN
-        # Gives back the seat or the stream that the request has taken.
+        # Releases the permit or the stream that the request holds.
         self.leave: Leave = no_place
         self.recorder: Recorder | None = None
-        # What admission providers hold for it until its answer is known: see `request.object_admission`.
+        # Held by admission providers until the response is known: see `proxy.quota_gate`.
         self.holds: tuple[Hold, ...] = ()
-        # Whether the body of a token review has been read: see `RequestPlan.reviews_token`.
+        # Whether the body of a token review was read: see `RequestPlan.reviews_token`.
         self.body_was_read = False
 
     def release(self) -> None:
-        """Give the place back, if it still has one."""
+        """Release the permit, if the request still holds one."""
         leave, self.leave = self.leave, no_place
         leave()
 
 
-# Answers a request that we serve ourselves; returns the status that was sent.
+# Serves a request inside the gateway; returns the status that was sent.
 Handler = Callable[[RequestContext], Awaitable[int]]
 Served = Callable[[int], None]
-# Answers a path that needs no token of ours. It calls `Served` with the status when it has answered; if it returns
-# something, that must be awaited.
+# Serves an unauthenticated route. Calls `Served` with the status after it has responded. The caller awaits a returned
+# awaitable.
 OpenHandler = Callable[[RequestContext, Served], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class UnauthenticatedRoute:
-    """A path that needs no token of ours. `repeats`: programs send it the same headers again and again.
+    """A path that requires no token of the gateway.
 
-    `records_refusals`: its handler logs and records refusals itself, because it knows more about them.
+    `repeats`: clients send identical headers repeatedly, so heads are worth caching. `records_refusals`: the handler
+    logs and records failed requests itself, because it has more details.
     """
 
     handler: OpenHandler
@@ -89,7 +87,7 @@ class UnauthenticatedRoute:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinApi:
-    """Paths below `prefix` are answered by us, after the same decision as any other request."""
+    """An API that the gateway serves below `prefix`. Requests are authorized like any other."""
 
     prefix: str
     mapper: AttributesMapper
@@ -98,37 +96,40 @@ class BuiltinApi:
 
 @dataclass(frozen=True, slots=True)
 class GroupRoute:
-    """Who serves a path in an upstream's place: an API plugin, or we ourselves."""
+    """Serves a path of an upstream instead of the upstream: an API plugin, or a handler of the gateway."""
 
     upstream: Upstream | None = None
     handler: Handler | None = None
 
 
 class ApiGroups(Protocol):
-    """API groups that others than the upstreams serve, and the documents that tell clients of them."""
+    """API groups that are not served by the upstreams, and their discovery documents."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
 
     def find(self, upstream: Upstream, method: str, path: str) -> GroupRoute | None:
-        """Who serves *path*, which is without the upstream's prefix; None if the upstream does."""
+        """Return the route of *path*, which is without the upstream's prefix; None if the upstream serves it."""
 
 
 @dataclass(slots=True)
 class RequestPlan:
-    """What is known of all requests of one user with the same request line, as long as its ruling holds.
+    """What all requests of one user with the same request line have in common, valid as long as its decision.
 
-    `actor` is who asks in the name of `user`, for which `impersonation` must be allowed; `share` is the actor's, or the
-    user's if there is no actor. `delegation` is what makes the token less than its owner. `at_once`: it is allowed, and
-    can be forwarded as soon as it has a seat. `stream`: it counts as a stream from its beginning, and takes no seat.
-    `reviews_token`: whether we answer it ourselves depends on the token in its body. `heads` counts the remembered
-    heads with this plan, `latest_heads` are the digests of some that came once, and `size` is about how many bytes it
-    takes. `identity` is what the proxy of a door is told about the user; empty until it is first asked for.
-    `passes_on`: a request without a body needs nothing but that it is forwarded (`request.remembered.fast_forward`).
-    `redirected`: without a body it is answered with a redirect to the backend itself; `target` is set then.
-    `reads_capabilities`: what its object asks for must be allowed, too.
-    `step_up` are the step-up rules that it falls under, with the sign-in of who sends it; None if there is none.
-    `routing` counts the changes of who serves what: with another number the plan was made before the last of them.
+    actor: who sends the request on behalf of `user`; the permissions in `impersonation` are required for that.
+    share: the usage of the actor, or of the user if there is no actor.
+    delegation: the scope of the token.
+    at_once: allowed, and can be forwarded as soon as it has a permit.
+    stream: counts as a stream from the beginning and takes no concurrency permit.
+    reviews_token: the token in the body determines whether the gateway responds itself.
+    heads: number of cached heads with this plan. latest_heads: digests of recent heads that were seen once.
+    size: estimated size in bytes.
+    identity: the response for external authorization; empty until it is first requested.
+    passes_on: a request without a body can take the fast path (`proxy.fast_path`).
+    redirected: a request without a body is redirected to the backend itself; `target` is set then.
+    reads_capabilities: the capabilities that the object in the body uses must be allowed, too.
+    step_up: the step-up rules that apply, with the sign-in of the sender; None if there are none.
+    routing: revision of the routing table. A plan with another revision is outdated.
     """
 
     ruling: CachedDecision
@@ -161,7 +162,7 @@ class RequestPlan:
     step_up: AppliedRules | None = None
 
 
-# The plan of a request that has not been decided on yet.
+# The plan of a request that is not authorized yet.
 NO_PLAN = RequestPlan(
     CachedDecision(Verdict.NO_OPINION),
     RequestInfo("", "", ""),
@@ -180,10 +181,10 @@ NOT_SCANNED = FilteredHeaders()
 
 @dataclass(frozen=True, slots=True)
 class RequestAttributes:
-    """What a request asks for, and where it would go. Everything in `required` must be allowed.
+    """The attributes of a request and its route. Everything in `required` must be allowed.
 
-    `long_running`: its answer may take as long as it likes. `stream`: so may the exchange, and it counts as a stream.
-    `target` is the path and the query that are decided on and sent on, also where the client wrote a whole URL.
+    `long_running`: there is no response timeout. `stream`: the request counts as a stream. `target` is the path and
+    query that are authorized and forwarded, also if the client sent an absolute URL.
     """
 
     info: RequestInfo
@@ -193,9 +194,9 @@ class RequestAttributes:
     handler: Handler | None = None
     long_running: bool = False
     stream: bool = False
-    # At a public path: forwarded without a user, and nothing has to be allowed.
+    # Public path: forwarded without a user, and nothing has to be allowed.
     public: bool = False
-    # Answered with a redirect to the backend itself, if it has no body.
+    # Redirected to the backend itself, if the request has no body.
     redirected: bool = False
     # See `RequestPlan.routing`.
     routing: int = 0

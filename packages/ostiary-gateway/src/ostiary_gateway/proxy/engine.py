@@ -1,20 +1,15 @@
-"""The order of the steps of a request. One engine serves the requests of one configuration in a worker.
+"""The request path. One `Engine` serves the requests of one configuration in a worker.
 
-    identify   who sends it                  authenticate.authenticator, authenticate.presented_token; of a browser
-                                             at a web application: request.browsers.gate
-    question   what is asked, and of whom    request.questions
-    decide     is it allowed                 request.judge -> authorize.chain; the result is a plan (request.remembered)
-                                             what its object asks for, too: request.objects
-    step up    has the sender proved enough  request.step_up, where a rule says so
-    admit      is there room for it          admit.limits, admit.admission_chain
-    forward    send it to its upstream       request.forwarder -> upstream.proxied, or request.own
-    conclude   count and record it           request.records -> audit.auditor
+    authenticate   find the user of the token    authentication.authenticator; browsers: proxy.browsers
+    resolve        attributes and route          proxy.resolver
+    authorize      decide, make the plan         proxy.authorizer -> authorization.chain; proxy.plan_cache
+    step up        check the step-up rules       proxy.step_up_gate
+    admit          rate and concurrency limits   limits.limits, limits.admission_chain
+    forward        to an upstream or a handler   proxy.forwarder, proxy.builtin_endpoints
+    conclude       metrics and audit events      proxy.request_log
 
-Called by a client's connection for every request. Most requests are like an earlier one of the same user. If the very
-bytes of the head came before, all that follows from them is a `CachedHead`; else the plan is found by the request
-line. In both cases nothing has to be waited for. What must be waited for (a token that is not in memory, a provider
-that asks others, a seat) goes on in a task and comes back to the same steps. A request that is refused at a step is
-answered there (`request.answers`).
+Most requests match a `CachedHead` or a cached plan and are forwarded synchronously. Anything that has to wait (token
+lookup, authorization, a permit) continues in a task. Errors are sent by `proxy.responses`.
 """
 
 from __future__ import annotations
@@ -92,7 +87,7 @@ AnswerAllowed = Callable[[RequestLog, Responses, RequestContext], None]
 
 @dataclass(slots=True)
 class EngineServices:
-    """What an engine is made of."""
+    """The components that an engine is built from."""
 
     authenticator: TokenAuthenticator
     authorizer: Authorizer
@@ -103,7 +98,7 @@ class EngineServices:
     clock: Clock
     headers: HeaderFilter
     admission: Sequence[AdmissionProvider]
-    # For admission providers that ask upstreams themselves.
+    # For admission providers that send requests to upstreams.
     upstream_api: UpstreamApi
     own_apis: Sequence[BuiltinApi]
     self_reviews: Handler | None
@@ -111,31 +106,34 @@ class EngineServices:
     open_paths: dict[bytes, UnauthenticatedRoute]
     trusted_proxies: Sequence[Network]
     ended: EndedRequests
-    # What is decided, for those who watch.
+    # Feeds decisions to operators who watch them.
     recent: RecentDecisions
-    # How long what is open may go on while nobody can say whether it is still allowed, in seconds.
+    # How long a stream may continue while it cannot be re-authorized, in seconds.
     unconfirmed: float
-    # Where an upstream is a web application, or has public paths.
+    # Set if an upstream is a web application or has public paths.
     applications: Applications | None = None
     pages: BrowserPages | None = None
-    # The rules about how people must have signed in; None where there are none.
+    # The step-up rules; None if there are none.
     step_up: StepUpParts | None = None
-    # Done with an allowed request in the place of forwarding it, where another proxy carries it (`doors.forward`).
+    # Replaces forwarding of allowed requests, for external authorization: another proxy forwards them.
     answer_allowed: AnswerAllowed | None = None
-    # Whether that answer is the `identity` of the plan and nothing else.
+    # Whether that response is just the `identity` of the plan.
     answers_identity: bool = False
-    # Compares decisions with those of the clusters; None where no upstream has `shadow`.
+    # Compares decisions with those of the clusters; None if no upstream has `shadow`.
     shadow: ShadowSampler | None = None
-    # Whether a browser without a token is led from the root to ``/auth``, which is there only at our own address.
+    # Redirect unauthenticated browsers from ``/`` to ``/auth``. Only valid on the gateway's own host.
     leads_to_sign_in: bool = True
-    # Without them nothing is remembered between requests but tokens and decisions: each is planned in full.
+    # If False, only tokens and decisions are cached between requests, and every request is planned in full.
     shortcuts: bool = True
 
 
 class Engine:
-    """Serves requests with one configuration. A reload makes another engine; this one ends with its last request."""
+    """Serves the requests of one configuration.
 
-    # The parts that the traced engine (`request.traced`) has others of.
+    A reload creates another engine; this one serves its in-flight requests.
+    """
+
+    # Overridden by the traced engine (`proxy.traced_engine`).
     records_type: ClassVar[type[RequestLog]] = RequestLog
     tasks_type: ClassVar[type[RequestTasks]] = RequestTasks
     open_paths_type: ClassVar[type[OpenPaths]] = OpenPaths
@@ -179,7 +177,7 @@ class Engine:
         alike = AlikeTargets(self._go_alike)
         self._object_plans = ObjectPlans(self._planner, self._plans, self._judge, alike, shortcuts=parts.shortcuts)
         self._heads = HeadCache(passes_traces=parts.headers.passes_traces)
-        # Called with a request that came before, in the place of `handle`, for what a proxy is told about its user.
+        # Called instead of `handle` for a request with a cached head; returns the identity for the other proxy.
         self.allow_again: AllowAgain = (
             AllowedAgain(
                 self._heads, parts.authenticator, self._planner, parts.limits, self._records, parts.recent
@@ -193,7 +191,7 @@ class Engine:
         self._own_apis = self.own_apis_type(self._recheck, self._answers, self._records)
         self._token_reviews = OwnTokenReviews(self._recheck, self._answers, self._records)
         self._open = ActiveRequests(parts.limits)
-        # API plugins that are no longer served, while requests to them are open.
+        # API plugins that are no longer served, but still have in-flight requests.
         self._withdrawn: list[Upstream] = []
         self._rejudge = Rejudge(
             self._open, self._judge, parts.clock, unconfirmed=parts.unconfirmed, start=self._tasks.start
@@ -244,7 +242,7 @@ class Engine:
             audit_id=self._audit_id,
         )
         is_plain = parts.shortcuts and parts.answer_allowed is None and parts.shadow is None
-        # Called with a request of which something came before, in the place of `handle`; None where each is handled.
+        # Called instead of `handle` for requests with a cached head or header lines; None without a fast path.
         self.pass_on: PassOn | None = self._transits.pass_on if is_plain else None
         self._browsers = self._browser_gate(parts)
         self._step_up = self._step_up_gate(parts)
@@ -292,7 +290,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether a request that it let through has not ended yet."""
+        """Whether requests that the engine has let through are still in flight."""
         return bool(self._open) or bool(self._transits) or bool(self._tasks)
 
     @property
@@ -301,7 +299,7 @@ class Engine:
         return self._open
 
     def tick(self) -> None:
-        """About once a second: what takes long counts as a stream, and what is no longer allowed is cut."""
+        """Run about once per second: count slow requests as streams and close streams that are no longer authorized."""
         self._transits.list_all()
         self._open.tick(self._monotonic())
         if self._withdrawn:
@@ -309,7 +307,7 @@ class Engine:
         self._rejudge.tick()
 
     def hand_over(self, successor: Engine) -> None:
-        """Another configuration has taken over: what is still open here goes on only if that one allows it, too."""
+        """Let *successor* take over. In-flight requests continue only if the new configuration allows them."""
         self._transits.list_all()
         self.forget_plans()
         self._judge.follow(successor._judge)
@@ -317,7 +315,7 @@ class Engine:
         self._rejudge.judge_all_anew()
 
     def _go_alike(self, above: str) -> bool:
-        """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
+        """Return whether all paths with one segment more than *above*, which ends with a slash, have the same route."""
         return self._questions.go_alike(above) and not self._open_paths.begin_with(above)
 
     def forget_plans(self) -> None:
@@ -327,16 +325,16 @@ class Engine:
     def decide_again(
         self, token: CachedToken, required: tuple[RequestInfo, ...], delegation: Delegation | None
     ) -> CachedDecision | None:
-        """What the policy says now; None if something would have to be waited for."""
+        """Return the current decision of the policy, or None if that requires waiting."""
         return self._judge.decide(token.user, required, delegation) if required else None
 
     def forget_routes(self) -> None:
-        """Who serves what has changed: the next request of each kind is looked at anew."""
+        """Routing changed: invalidate every cached plan."""
         self._questions.routing += 1
         self._planner.use_routing(self._questions.routing)
 
     def withdraw(self, upstream: Upstream) -> None:
-        """It is not to be asked any more: streams to it end, and a short request that is under way may finish."""
+        """Stop routing to *upstream*: close its streams. In-flight requests that are not streams may finish."""
         self._withdrawn.append(upstream)
         self._transits.list_all()
         self._cut_withdrawn()
@@ -344,13 +342,13 @@ class Engine:
     def _cut_withdrawn(self) -> None:
         for proxied in [each for each in self._open.streams if each.upstream in self._withdrawn]:
             proxied.cut()
-        # A short request that takes long becomes a stream, and ends then.
+        # A slow request becomes a stream later, and is closed then.
         self._withdrawn = [each for each in self._withdrawn if any(open.upstream is each for open in self._open)]
 
     def record_unreadable(
         self, connection: ClientConnection, exchange: Exchange | None, refusal: RequestRefused
     ) -> bytes:
-        """Record a request that the connection could not read to its end; returns the header line with its id."""
+        """Record a request that the connection could not read completely. Return the header line with its audit id."""
         audit_id = (exchange.audit_id if exchange is not None else "") or self._audit_id()
         request = None if exchange is None else exchange.request
         self._records.record_unreadable(audit_id, connection.remote_address, request, refusal)
@@ -359,7 +357,7 @@ class Engine:
     # --- begin ---
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a request, now or later. It never raises: whatever goes wrong inside is answered too."""
+        """Respond to a request, now or later. Never raises: internal errors get a response, too."""
         ctx = RequestContext(exchange, self._monotonic(), self._audit_id())
         exchange.audit_id = ctx.audit_id
         try:
@@ -375,7 +373,7 @@ class Engine:
             self._tasks.fail(ctx, error)
 
     def _begin_again(self, ctx: RequestContext, head: CachedHead) -> None:
-        """The bytes of this head came before: what they ask is known. Check that the answer to it still holds."""
+        """Serve a request whose head bytes are cached, if the cached token and plan are still valid."""
         ctx.scanned = head.scanned
         plan = head.plan
         if plan is None:
@@ -384,7 +382,7 @@ class Engine:
             return
         token = self._authenticator.recall(head.scanned.digest)
         if token is None:
-            # What was worked out for a token is dropped with it, and not with the last head that came with it.
+            # Release the token here: it must not stay in memory until the last head that came with it is evicted.
             head.token = None
             self._tasks.start_for(ctx, self._look_up_token(ctx))
         elif token is not head.token or not self._planner.is_current(plan, token.user, ctx.received_at):
@@ -393,7 +391,7 @@ class Engine:
             self._admit(ctx, token, plan)
 
     def _begin_with_known_headers(self, ctx: RequestContext) -> None:
-        """These header lines came before, with another request line. If that leads to no plan, they are read anew."""
+        """Serve a request with cached header lines but another request line. Without a plan, parse it in full."""
         request = ctx.exchange.request
         headers = None if request.block is None else request.block.known
         if type(headers) is CachedHeaders and headers.made_by is self._heads:
@@ -407,7 +405,7 @@ class Engine:
         self._begin(ctx)
 
     def _plan_at_once(self, ctx: RequestContext, token: CachedToken) -> RequestPlan | None:
-        """A plan that holds, and by which the request is forwarded at once; None if there is none."""
+        """Return a valid plan by which the request can be forwarded synchronously, or None."""
         request = ctx.exchange.request
         plan = self._plans.find(token.known_user, request)
         if plan is not None:
@@ -423,7 +421,7 @@ class Engine:
     def _begin(self, ctx: RequestContext) -> None:
         exchange, request = ctx.exchange, ctx.exchange.request
         if exchange.own_lines:
-            # They are among the headers, too.
+            # The headers contain these lines, too.
             request.traces, exchange.own_lines = exchange.own_lines, b""
         try:
             ctx.scanned = self._headers.scan(request.headers)
@@ -436,7 +434,7 @@ class Engine:
         elif self._browsers is None or not self._browsers.take(ctx):
             self._identify(ctx)
 
-    # --- identify ---
+    # --- authenticate ---
 
     def _identify(self, ctx: RequestContext) -> None:
         scanned = ctx.scanned
@@ -454,7 +452,7 @@ class Engine:
             self._ask(ctx, token)
             return
         if not well_formed(presented):
-            # No token of ours has this form: the store need not be asked.
+            # Not the format of our tokens: skip the store lookup.
             scanned.digest = NO_DIGEST
         self._tasks.start_for(ctx, self._look_up_token(ctx))
 
@@ -482,7 +480,7 @@ class Engine:
             else:
                 self._ask(ctx, token)
 
-    # --- question ---
+    # --- resolve ---
 
     def _ask(self, ctx: RequestContext, token: CachedToken) -> None:
         request, impersonates = ctx.exchange.request, bool(ctx.scanned.impersonate)
@@ -514,12 +512,12 @@ class Engine:
     def _plan_like_another(
         self, ctx: RequestContext, token: CachedToken, location: ResolvedRoute
     ) -> RequestPlan | None:
-        """The plan of a request that differs from an earlier one in the name of an object which does not matter."""
+        """Return a plan made for another object of the same kind whose name does not affect the decision."""
         if ctx.scanned.impersonate:
             return None
         return self._object_plans.find(token.known_user, ctx.exchange.request, location, ctx.received_at)
 
-    # --- decide ---
+    # --- authorize ---
 
     def _decide(
         self, ctx: RequestContext, token: CachedToken, question: RequestAttributes, location: ResolvedRoute
@@ -551,7 +549,7 @@ class Engine:
         return plan
 
     async def _decide_as_another(self, ctx: RequestContext, token: CachedToken, question: RequestAttributes) -> None:
-        """``kubectl --as``: such requests are rare, so they have no kept plan."""
+        """``kubectl --as``: such requests are rare, so their plans are not cached."""
         try:
             user = requested_user(list(ctx.scanned.impersonate))
         except (BadHeader, UnicodeDecodeError) as error:
@@ -580,7 +578,7 @@ class Engine:
     def _admit(self, ctx: RequestContext, token: CachedToken, plan: RequestPlan) -> None:
         ctx.token, ctx.plan = token, plan
         if token.revoked:
-            # It was revoked while the request was being decided on.
+            # The token was revoked while the request was being authorized.
             self._answers.send_unauthorized(ctx, attempted=True)
             return
         if self._shadow is not None:
@@ -625,7 +623,10 @@ class Engine:
             self._prepare(ctx)
 
     def _prepare(self, ctx: RequestContext) -> None:
-        """What some requests need before they are forwarded or served: see `RequestPlan.at_once`."""
+        """Run the gates of the plan (token review, capabilities, admission, quota), then forward.
+
+        See `RequestPlan.at_once`.
+        """
         plan = ctx.plan
         if plan.reviews_token and not ctx.body_was_read:
             self._tasks.start_for(ctx, self._review_token(ctx))
@@ -648,7 +649,7 @@ class Engine:
         if rule is None or self._step_up is None:
             self._prepare(ctx)
             return
-        # A rule about a capability: what the object asks for was not known before.
+        # The rule is about a capability. The capabilities of the object were unknown until the body was read.
         ctx.release()
         await self._step_up.handle_unmet(ctx, rule)
 

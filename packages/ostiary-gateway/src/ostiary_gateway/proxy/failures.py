@@ -1,7 +1,4 @@
-"""What a failure of an upstream means for the request: whether it is sent once more, and else which status it gets.
-
-Called by `upstream.proxied`. Pure.
-"""
+"""The effect of an upstream failure on a request: whether to retry it, and the status for the client."""
 
 from __future__ import annotations
 
@@ -9,12 +6,12 @@ from ostiary_gateway.http1.request_head import RequestHead
 from ostiary_gateway.http1.response import FailureKind, UpstreamLost
 
 REJECTED = "it rejects the gateway's own credential"
-# Asking again changes nothing, so a connection that turned out to be dead costs the client nothing.
+# Read-only, so they can be sent again after a connection turned out to be dead.
 SAFE_METHODS = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 
 
 def may_repeat(request: RequestHead, error: UpstreamLost, *, sent_body: bool) -> bool:
-    """Whether a request may be sent again after a pooled connection died under it: it is safe, and was not answered."""
+    """Whether to retry after a pooled connection died: the request is safe and got no response."""
     return (
         not error.answered
         and not error.timeout
@@ -25,10 +22,10 @@ def may_repeat(request: RequestHead, error: UpstreamLost, *, sent_body: bool) ->
 
 
 def failure_status(error: UpstreamLost, *, sent_body: bool) -> int:
-    """The status of the answer that the client gets instead of the upstream's."""
+    """Return the status of the response that replaces the upstream's."""
     if error.kind is FailureKind.TIMEOUT:
         return 504
     if error.kind is FailureKind.CREDENTIAL:
-        # Nothing was done: a client that asks again later does no harm.
+        # The request had no effect: a retry by the client is harmless.
         return 503
     return 502 if error.answered or sent_body else 503

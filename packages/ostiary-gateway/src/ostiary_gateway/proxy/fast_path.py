@@ -1,16 +1,10 @@
-"""Passes on a request that is like an earlier one, in one object from its head to its whole answer.
+"""Fast path: forwards a request whose headers and plan are cached, with a single object per request.
 
-Asked by a client's connection before it makes an exchange. Most requests need nothing of what an exchange, a passage
-and a `ProxiedRequest` can do besides: their token is in memory, their plan holds, a connection to the upstream is idle,
-and the answer comes in one read. What is checked for other requests is checked here, in the same order; they are
-counted and recorded as others are. A request of any other kind is left to `Engine.handle`, and nothing was counted
-then.
+    pass_on  ->  FastForward, instead of an Exchange  ->  complete response: written, counted, recorded
+                 `-- anything else: `expand` replaces it by an Exchange, a RequestContext and a ProxiedRequest
 
-    pass_on  ->  Transit, in the place of an exchange  ->  the whole answer: written, counted, recorded
-                 `-- anything else: it becomes an exchange, a ctx and a `Proxied` (`unfold`), and goes on as these
-
-What may happen else: an answer in parts, a lost upstream, a client that goes away or does not read, a revocation, a
-shutdown, or that it takes until the next tick.
+The checks, their order, the metrics and the audit events are those of `Engine.handle`. `AllowedAgain` does the same for
+external authorization, where the request is not forwarded.
 """
 
 from __future__ import annotations
@@ -41,10 +35,11 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class FastForward:
-    """One request on its way, as long as nothing happens but that its whole answer comes.
+    """A fast-path request in flight. Anything but a complete response expands it into the full path.
 
-    Its connection takes it for an exchange, and the upstream's connection for the receiver of the answer. Where
-    `filled` is set, `plan` is that of an object of the same kind.
+    Examples are a partial response, a lost upstream, a client that disconnects or does not read, a revocation, a
+    shutdown, or the next tick of the engine. The client's connection uses it as an exchange, the upstream's connection
+    as a response handler. If `filled` is set, `plan` is that of another object of the same kind.
     """
 
     __slots__ = (
@@ -65,7 +60,7 @@ class FastForward:
         "upstream_connection",
     )
 
-    # Of an exchange: nothing of its request is still to come, and nothing was answered.
+    # As an exchange: its request has no body to come, and no response was begun.
     body_complete, head_sent, awaits_continue = True, False, False
 
     def __init__(
@@ -88,25 +83,25 @@ class FastForward:
         self.request, self.plan, self.filled, self.scanned, self.token = request, plan, filled, scanned, token
         self.received_at, self.credential = received_at, credential
         self.audit_id, self.audit_line, self.head = audit_id, audit_line, head
-        # Set by the connection if what follows on it cannot be read.
+        # Set by the connection if the data that follows is not a valid request.
         self.close_after = False
         self._unfolded: ProxiedRequest[RequestContext] | None = None
 
     def response_whole(self, status: int, lines: bytes, body: bytes) -> None:
         connection, fast_forwards = self.connection, self.fast_forwards
-        # A redirect may have to be refused, and a 401 may be about us.
+        # A redirect may have to be rejected, and a 401 may be about the gateway's credential.
         is_odd = status >= 300 and (status < 400 or status == 401)
         if is_odd or self.close_after or connection.draining or fast_forwards.recent.is_watched:
             self.expand().response_whole(status, lines, body)
             return
-        # Over before it is written: a large answer to a client that does not read has the connection ask for a
-        # responder within the write, and what would slow the upstream down is for the next request already.
+        # Conclude before writing. If the client does not read, writing a large response makes the connection look for a
+        # responder to pause, and the upstream's connection may already serve the next request.
         fast_forwards.conclude(self, status)
         connection.transport.write(b"%b%b\r\n\r\n%b" % (lines, self.audit_line, body))
         connection.finish(self)
 
     def expand(self) -> ProxiedRequest[RequestContext]:
-        """Become what other requests are: from here on, the result is asked in its place."""
+        """Expand into the objects of the full path. From then on the result handles the request."""
         if self._unfolded is None:
             self._unfolded = self.fast_forwards.expand(self)
         return self._unfolded
@@ -115,7 +110,7 @@ class FastForward:
 
     @property
     def responder(self) -> Responder | None:
-        """None while its answer is written, which nobody can slow down any more."""
+        """None while the response is being written: the upstream has sent all of it, so there is nothing to pause."""
         return self.expand() if self in self.fast_forwards else None
 
     def take_responder(self) -> Responder:
@@ -134,7 +129,7 @@ class FastForward:
         self.expand().response_body(data)
 
     def response_flush(self) -> None:
-        """Something has come, but no whole head yet."""
+        """Data was read, but no complete head yet."""
 
     def response_end(self, trailers: Headers) -> None:
         self.expand().response_end(trailers)
@@ -153,7 +148,7 @@ class FastForward:
 
 
 class Transits:
-    """Those of one engine, which has made the heads and plans."""
+    """The fast path of one engine. Holds its requests in flight."""
 
     def __init__(
         self,
@@ -187,9 +182,10 @@ class Transits:
         return fast_forward in self._open
 
     def pass_on(self, connection: PassingConnection, request: RequestHead, own_lines: bytes) -> ActiveExchange | None:
-        """Pass on *request*, which has no body, and came whole with *own_lines*; None if that is not for us.
+        """Forward *request*, which has no body and was read completely; None if it needs the full path.
 
-        It never raises: what fails here fails in `Engine.handle`, too, which answers and records it.
+        *own_lines* are header lines of this request only. Never raises: what fails here also fails in `Engine.handle`,
+        which sends the response and records it. If it returns None, nothing was counted.
         """
         try:
             head = request.known
@@ -213,7 +209,7 @@ class Transits:
     def _pass_on_like_another(
         self, connection: PassingConnection, request: RequestHead, own_lines: bytes, now: float
     ) -> ActiveExchange | None:
-        """These header lines came before, and the request line with another name."""
+        """Forward a request with cached header lines whose target differs only in the name of an object."""
         headers = None if request.block is None else request.block.known
         if type(headers) is not CachedHeaders or headers.made_by is not self._heads:
             return None
@@ -229,7 +225,7 @@ class Transits:
         return self._start(connection, request, filled.plan, filled, scanned, token, now, own_lines)
 
     def _fill(self, token: CachedToken, request: RequestHead, now: float) -> FilledGaps | None:
-        """Find out where the request goes, which no request like it has told yet."""
+        """Resolve the route of a target whose shape is not cached yet."""
         if self._open_paths.find(request.target) is not None:
             return None
         try:
@@ -269,7 +265,7 @@ class Transits:
         if not self._limits.take_seat(share):
             upstream.pool.give_back(upstream_connection)
             return None
-        # From here on something must be given back.
+        # Everything taken from here on must be given back.
         if connection.account is not share:
             charge_connection(connection, share)
         fast_forward = FastForward(
@@ -295,11 +291,11 @@ class Transits:
         except Exception:
             fast_forward.expand().give_up()
             raise
-        # A long head leaves at once, and the upstream may have no room for it: then it is no transit any more.
+        # If the upstream cannot accept a long head immediately, `upstream_full` has expanded the request.
         return fast_forward if fast_forward in self._open else fast_forward.expand().exchange
 
     def conclude(self, fast_forward: FastForward, status: int) -> None:
-        """Its whole answer is there: give its place back, count it and record it."""
+        """The complete response was received: release the permit, count and record the request."""
         del self._open[fast_forward]
         plan, filled = fast_forward.plan, fast_forward.filled
         share, upstream = plan.share, plan.upstream
@@ -319,7 +315,7 @@ class Transits:
         )
 
     def expand(self, fast_forward: FastForward) -> ProxiedRequest[RequestContext]:
-        """Make the exchange, the passage and the `ProxiedRequest` that others have from the beginning."""
+        """Create the `Exchange`, `RequestContext` and `ProxiedRequest` of the full path."""
         del self._open[fast_forward]
         connection, plan, token = fast_forward.connection, fast_forward.plan, fast_forward.token
         exchange = Exchange(connection, fast_forward.request)
@@ -340,30 +336,24 @@ class Transits:
         )
 
     def list_all(self) -> None:
-        """What is still on its way becomes what others know how to look at, and is a stream of its token."""
+        """Expand all in-flight requests. They are then listed as active requests and as streams of their tokens."""
         for fast_forward in list(self._open):
             fast_forward.expand()
 
 
-# Allows a request whose very head came before, where it is not forwarded but only answered.
-#
-# Called by the doors of other proxies, in the place of `Engine.handle`. What is checked for other requests is checked
-# here, in the same order: the token, whether the decision still holds, the limits. The request is counted and recorded
-# as others are. There is only no exchange and no passage: it is over at once, so nobody waits for it or cuts it.
-
-# A request, the address of its client, and the time: the identity, or nothing.
+# Request, client address and time -> identity, or empty.
 AllowAgain = Callable[[RequestHead, str, float], bytes]
-# What the proxy is told; the answer of the upstream is not known.
+# The status that the other proxy receives. The status of the upstream is unknown.
 _ALLOWED = 200
 
 
 def never_again(request: RequestHead, address: str, now: float) -> bytes:
-    """Of an engine whose requests all go the same way."""
+    """For an engine without this shortcut."""
     return b""
 
 
 class AllowedAgain:
-    """Of one engine, which has made the heads and plans."""
+    """External authorization of requests with a cached head. They end immediately and need no exchange."""
 
     def __init__(
         self,
@@ -379,16 +369,16 @@ class AllowedAgain:
         self._recent = recent
 
     def identity_of(self, request: RequestHead, address: str, now: float) -> bytes:
-        """What the proxy is told about the user of an allowed *request*, whose client is at *address*.
+        """Return the identity of the user of an allowed *request* for the calling proxy; empty if it is not cached.
 
-        *now* is when the request came, this very moment. Empty if that does not follow from what is remembered. Nothing
-        was counted or recorded then, and the request goes the way of others: only there is it refused.
+        *address* is the client's, *now* the time of arrival. If the result is empty, nothing was counted or recorded,
+        and the request takes the full path. Only the full path denies requests.
         """
         head = request.known
         if type(head) is not CachedHead or head.made_by is not self._heads or self._recent.is_watched:
             return b""
         plan = head.plan
-        # Until a proxy was told about the user once, there is nothing to tell it again.
+        # `identity` is empty until the full path has determined it.
         if plan is None or not plan.at_once or not plan.identity:
             return b""
         token = self._recall(head.scanned.digest, now)

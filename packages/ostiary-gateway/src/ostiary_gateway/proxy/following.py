@@ -1,7 +1,7 @@
-"""Authorization providers whose policy is what an upstream holds: how they read it, and when they start and go on.
+"""Authorization providers whose policy is stored in an upstream: how they read it, and their lifecycle.
 
-followers    all of them in one configuration: started, adopted by the next configuration, shown
-reader       one upstream as such a provider reads it: whole answers, and answers that go on line by line
+`FollowedUpstream` reads responses and watches. `Followers` starts the providers of one configuration, and hands their
+state over to the next configuration on reload.
 """
 
 from __future__ import annotations
@@ -32,24 +32,22 @@ from ostiary_gateway.proxy.api_plugin_watch import GATEWAY_USER, JSON_ONLY
 from ostiary_gateway.proxy.upstream_client import UpstreamClient, request_head
 from ostiary_gateway.proxy.upstreams import Upstream
 
-# One upstream as a provider reads it: whole answers, and answers that go on line by line, such as a watch.
-#
-# Made by `upstream.following.followers`. It has connections of its own: what users do at the upstream cannot take them,
-# and what is followed takes none of theirs. The credential is the gateway's own.
-
-# Four watches, and a list beside each of them.
+# Four watches, with one list each.
 CONNECTIONS = 8
 ANSWER_SECONDS = 30.0
-# Of a refusal in the place of lines. It is a Status.
+# Maximum size of an error response (a Status) instead of a watch.
 LARGEST_REFUSAL = 64 * 1024
-# What has come and was not taken yet; beyond it the upstream must wait.
+# Maximum size of buffered lines; above it, reading from the upstream pauses.
 MOST_WAITING = 1024 * 1024
-# How many lines are handed over at once, so that whoever takes them does not hold up the event loop.
+# Lines per batch: a large batch would block the event loop while it is processed.
 MOST_IN_BATCH = 200
 
 
 class FollowedUpstream:
-    """Implements `ostiary_gateway.interfaces.upstream_capabilities.UpstreamReader`."""
+    """Implements `ostiary_gateway.interfaces.upstream_capabilities.UpstreamReader`.
+
+    Uses separate connections, so that users and watches cannot starve each other, and the gateway's own credential.
+    """
 
     def __init__(
         self,
@@ -81,7 +79,7 @@ class FollowedUpstream:
         try:
             try:
                 async with asyncio.timeout(self._seconds):
-                    # Never a connection that was idle: it may have died, and a watch is not asked for twice.
+                    # Never an idle connection: it may have died, and a watch is not retried.
                     self._upstream.pool.acquire(
                         lambda found, error: lines.take_connection(found, error, head), fresh=True
                     )
@@ -108,7 +106,7 @@ class FollowedUpstream:
 
     def _note_status(self, status: int, sent: bytes) -> None:
         if status == 401:
-            # What the files hold now is used the next time.
+            # The current content of the files is used for the next request.
             self._upstream.renewed_credential(sent)
 
 
@@ -117,7 +115,7 @@ def _failure(cause: str) -> ProviderError:
 
 
 class ReceivedLines:
-    """One answer, line by line. `begun` is set when its head has come, or all of it, or nothing will."""
+    """The lines of one response. `begun` is set when the head was received, or the response has ended or failed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, longest: int, silence: float) -> None:
         self.begun = asyncio.Event()
@@ -131,11 +129,11 @@ class ReceivedLines:
         self._status = 0
         self._lines: list[bytes] = []
         self._waiting = 0
-        # The beginning of a line whose end has not come.
+        # The beginning of an incomplete line.
         self._parts: list[bytes] = []
         self._size = 0
 
-    # --- whoever reads calls these ---
+    # --- called by the reader ---
 
     async def batches(self) -> AsyncIterator[list[bytes]]:
         while True:
@@ -166,7 +164,7 @@ class ReceivedLines:
         if connection is not None:
             connection.abandon()
 
-    # --- the connection calls these ---
+    # --- called by the connection ---
 
     def take_connection(self, connection: UpstreamConnection | None, error: UpstreamLost | None, head: bytes) -> bool:
         if self._given_up:
@@ -264,14 +262,11 @@ class ReceivedLines:
         self._news.set()
 
 
-# Which providers of a chain follow an upstream, and what they need there.
-#
-# Apart from `followers`, which does the following: commands ask this about every policy, and need no HTTP library for
-# one that is in files.
+# Providers that follow an upstream, for commands that need no connection to it.
 
 
 def followers_of(chain: Iterable[Authorization]) -> Iterator[tuple[str, UpstreamFollower]]:
-    """The providers of *chain* that follow an upstream, by name."""
+    """Yield the providers of *chain* that follow an upstream, with their names."""
     for link in chain:
         following = ability(link.instance, FollowsUpstream)
         if following is not None:
@@ -279,14 +274,9 @@ def followers_of(chain: Iterable[Authorization]) -> Iterator[tuple[str, Upstream
 
 
 def needed_access(chain: Iterable[Authorization], upstream: str) -> list[NeededAccess]:
-    """What the gateway's own credential must be allowed at *upstream*, so that it can be followed."""
+    """Return the permissions that the gateway's own credential needs at *upstream* in order to follow it."""
     return [follower.needs() for _, follower in followers_of(chain) if follower.upstream == upstream]
 
-
-# All providers of a configuration that follow an upstream: started, taken over by the next configuration, and shown.
-#
-# Called by the app, and by whoever needs such a policy once (`load_once`). Each worker follows for itself: a policy is
-# there only where decisions are made by it, and no worker depends on another one.
 
 # How long a reload waits for the first list of an upstream that was not followed before.
 LOAD_SECONDS = 30.0
@@ -295,7 +285,7 @@ _NOTHING = FollowedFigures(None, 0)
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    """One provider, and the upstream that it follows."""
+    """A provider and the upstream that it follows."""
 
     name: str
     follower: UpstreamFollower
@@ -304,7 +294,11 @@ class _Followed:
 
 
 class Followers:
-    """The providers of *chain* that follow one of *upstreams*."""
+    """The providers of *chain* that follow one of *upstreams*.
+
+    Each worker follows for itself: a worker has the policies that it decides with, and does not depend on other
+    workers.
+    """
 
     def __init__(
         self,
@@ -319,7 +313,7 @@ class Followers:
                 name, follower, by_name[follower.upstream], FollowedUpstream(by_name[follower.upstream], loop, clock)
             )
             for name, follower in followers_of(chain)
-            # One whose upstream is not there has no policy, and says so when it is asked.
+            # Without its upstream a provider has no policy, and raises an error when it is queried.
             if follower.upstream in by_name
         )
         self._shown: dict[str, FollowedFigures] = {}
@@ -330,10 +324,10 @@ class Followers:
             keep_running(f"following the policy of {followed.name} at {followed.configured.name}", work)
 
     async def prepare(self, old: Followers) -> None:
-        """Before these take the place of *old*: have a policy, so that no request meets a gateway without one.
+        """Load the policies before these replace *old*, so that no request meets a gateway without a policy.
 
-        Raises `ConfigurationError` if an upstream that was not followed before cannot be read. Of one that was, what is
-        known is taken over, though it may be too old: then nothing is lost, and the rest of the configuration matters.
+        Raises `ConfigurationError` if an upstream that was not followed before cannot be read. The state of one that
+        was followed is adopted even if it is too old: nothing is lost, and the rest of the configuration takes effect.
         """
         for followed in self._followed:
             same = old._same(followed)
@@ -351,7 +345,7 @@ class Followers:
                 ) from None
 
     def adopt(self, old: Followers) -> None:
-        """Go on from what *old* knows, whose work has been stopped."""
+        """Adopt the state of *old*, which has been stopped."""
         for followed in self._followed:
             same = old._same(followed)
             if same is not None and followed.follower.adopt(same.follower):
@@ -368,17 +362,17 @@ class Followers:
                 metrics.policy_age.set(figures.age, name)
             metrics.policy_objects.set(figures.objects, name)
             shown, self._shown[name] = self._shown.get(name, _NOTHING), figures
-            # A follower that begins anew begins at zero, and what is counted must never become less.
+            # A restarted follower counts from zero, but a counter must never decrease.
             metrics.policy_lists.inc(name, by=max(0, figures.lists - shown.lists))
             metrics.policy_changes.inc(name, by=max(0, figures.changes - shown.changes))
             metrics.policy_unreadable.inc(name, by=max(0, figures.unreadable - shown.unreadable))
 
     def troubles(self) -> list[tuple[str, str]]:
-        """Each policy, and why it cannot be used."""
+        """Return each policy with the reason why it cannot be used, empty if it can."""
         return [(f"policy {followed.name}", followed.follower.trouble()) for followed in self._followed]
 
     def report(self) -> list[tuple[str, str]]:
-        """The same for readiness probes, with its age: an outage shows before the policy is too old."""
+        """Like `troubles`, with the age of each policy: readiness probes show an outage before it expires."""
         ages = (followed.follower.figures().age for followed in self._followed)
         return [
             (name if age is None else f"{name}, confirmed {age:.0f} s ago", trouble)
@@ -390,7 +384,7 @@ class Followers:
             followed.reader.close()
 
     def _same(self, other: _Followed) -> _Followed | None:
-        """The one of ours that follows the same upstream in the same way."""
+        """Return the follower with the same name and the same upstream address."""
         for followed in self._followed:
             if followed.name == other.name and _address(followed.configured) == _address(other.configured):
                 return followed
@@ -398,7 +392,7 @@ class Followers:
 
 
 async def load_once(chain: Sequence[Authorization], upstreams: Iterable[UpstreamConfig]) -> None:
-    """Read the policies of *chain* that are followed, for somebody who does not serve. Raises `ProviderError`."""
+    """Load the followed policies of *chain* once, for a command that does not serve. Raises `ProviderError`."""
     followers = Followers(chain, upstreams, asyncio.get_running_loop())
     try:
         for followed in followers._followed:
@@ -408,7 +402,7 @@ async def load_once(chain: Sequence[Authorization], upstreams: Iterable[Upstream
 
 
 async def probe(follower: UpstreamFollower, upstream: UpstreamConfig) -> str:
-    """Whether the gateway's credential may read all that *follower* needs of *upstream*; raises `ProviderError`."""
+    """Check that the gateway's credential may read all that *follower* needs; raises `ProviderError`."""
     reader = FollowedUpstream(upstream, asyncio.get_running_loop(), SYSTEM_CLOCK)
     try:
         return await follower.probe(reader)
@@ -417,7 +411,7 @@ async def probe(follower: UpstreamFollower, upstream: UpstreamConfig) -> str:
 
 
 def _address(configured: UpstreamConfig) -> tuple[object, ...]:
-    """Where it is and how we reach it: what makes it the same cluster."""
+    """Return the settings that identify the cluster and how it is reached."""
     return (
         configured.name,
         configured.server,

@@ -1,8 +1,4 @@
-"""Forwards an allowed request to its upstream, and concludes it when the exchange is over.
-
-Called by the engine as its last step. `ProxiedRequest` moves the bytes and calls back here: when a long answer begins,
-when the answer turns out to be a stream, and when the exchange ends.
-"""
+"""Forward an allowed request to its upstream, or redirect the client, and conclude the request when it has ended."""
 
 from __future__ import annotations
 
@@ -29,7 +25,10 @@ _MISSING = object()
 
 
 class Forwarder:
-    """For the requests of one engine."""
+    """Forwards the requests of one engine.
+
+    `ProxiedRequest` moves the bytes and calls back for the events of a request.
+    """
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Forwarder:
             self._settle_objects(ctx, 0, sent=False)
             self._answers.send_upstream_failure(ctx, 503, FailureKind.CREDENTIAL)
             return
-        # For the upstream and for the client alike: what each of them did is found by it.
+        # Sent to the upstream and to the client, so that the logs of both can be correlated.
         audit_line = b"Audit-Id: " + ctx.audit_id.encode()
         head = b"".join(
             (
@@ -112,7 +111,7 @@ class Forwarder:
         connection: UpstreamConnection,
         receiver: ResponseHandler,
     ) -> ProxiedRequest[RequestContext]:
-        """Take a request from *receiver*, which has sent *head* on *connection* and does nothing else about it."""
+        """Take over a request from *receiver*, which has sent *head* on *connection*."""
         upstream = ctx.plan.upstream
         assert upstream is not None
         proxied = self._proxied(ctx, upstream, head, audit_line, credential)
@@ -132,7 +131,7 @@ class Forwarder:
         return proxied
 
     def _redirect(self, ctx: RequestContext, redirects: Redirects) -> bool:
-        """Send the client to the backend itself; False if the request has to be forwarded."""
+        """Redirect the client to the backend itself. Return False if the request has to be forwarded."""
         plan, request, token = ctx.plan, ctx.exchange.request, ctx.token
         if request.has_body:
             return False
@@ -159,7 +158,7 @@ class Forwarder:
         upstream.record_failure(error, ctx.audit_id)
         self._metrics.upstream_errors.inc(upstream.name, error.kind.value)
 
-    # --- called by `ProxiedRequest` ---
+    # --- `proxied_request.Owner` ---
 
     def proxied_started(self, proxied: ProxiedRequest[RequestContext], code: int) -> None:
         self._records.record_start(proxied.context, code)
@@ -177,7 +176,7 @@ class Forwarder:
             upstream.record_answer()
         self._records.conclude(ctx, code)
         if ctx.holds:
-            # A status of our own says nothing about what the upstream has done.
+            # A status of the gateway says nothing about what the upstream has done.
             self._settle_objects(ctx, 0 if error is not None else code, sent=proxied.sent, answer=proxied.recorder)
 
     def _settle_objects(self, ctx: RequestContext, code: int, *, sent: bool, answer: Recorder | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Remembers what follows from the very bytes of a head, so that a repeated request is neither parsed nor looked up.
+"""Cache the result for identical head bytes, so that a repeated request is neither parsed nor looked up.
 
-The engine asks it to remember a head that comes for the second time. The result lies with the head itself
-(`RequestHead.known`), which `http1.request_head.KnownHeads` keeps and bounds. No token is kept: its digest is enough.
+A head is cached when it comes for the second time. The entry is attached to the head itself (`RequestHead.known`),
+which `http1.request_head.KnownHeads` holds and bounds. Tokens are not stored, only their digests.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from ostiary_gateway.authentication.token_cache import CachedToken
 from ostiary_gateway.http1.headers import FilteredHeaders
 from ostiary_gateway.proxy.context import RequestContext, RequestPlan, UnauthenticatedRoute
 
-# How many heads with the same request line are remembered per ruling: some clients put something new into each.
+# Maximum number of cached heads with the same request line per decision: some clients vary every request.
 MOST_HEADS = 8
-# How many header lines of a user's latest requests are told apart: kubectl sends others with each of its commands.
+# Number of recent header blocks tracked per user: kubectl sends different headers with each of its commands.
 MOST_HEADERS = 32
 
 
 class CachedHead:
-    """What follows from a head: the plan of a token, or an open path. It is good for `made_by` alone."""
+    """The result for a head: the plan of a token, or an unauthenticated route. Valid only in the cache `made_by`."""
 
     __slots__ = ("made_by", "open_path", "plan", "scanned", "token")
 
@@ -34,7 +34,7 @@ class CachedHead:
 
 
 class CachedHeaders:
-    """What follows from header lines alone, with whatever request line they come: whose they are, and what goes on."""
+    """The result for header lines with any request line: the token and the filtered headers."""
 
     __slots__ = ("made_by", "scanned", "token")
 
@@ -43,10 +43,10 @@ class CachedHeaders:
 
 
 class HeadCache:
-    """The heads that one engine has worked out. Another engine, with another configuration, believes none of them.
+    """The cached heads of one engine. Entries of another engine, with another configuration, are invalid here.
 
-    *passes_traces*: every header of `http1.headers.TRACES` goes on to the upstream, so heads that differ only in these
-    may share one.
+    *passes_traces*: every header of `http1.headers.TRACES` is forwarded, so heads that differ only in these headers may
+    share an entry.
     """
 
     def __init__(self, *, passes_traces: bool = True) -> None:
@@ -55,7 +55,7 @@ class HeadCache:
     def remember_plan(self, ctx: RequestContext, token: CachedToken, plan: RequestPlan) -> None:
         request = ctx.exchange.request
         if token.is_application:
-            # When its session ends, the headers say whether the browser can be led to sign in: they must be there.
+            # When the session ends, the headers determine whether the browser is redirected to sign in, so keep them.
             return
         if plan.upstream is not None and plan.heads < MOST_HEADS and not request.upgrade and not plan.reviews_token:
             if request.digest and not seen_recently(request.digest, plan.latest_heads, MOST_HEADS):
@@ -66,13 +66,13 @@ class HeadCache:
                 self._remember(ctx, CachedHead(self, ctx.scanned, token, plan))
 
     def remember_headers(self, ctx: RequestContext, token: CachedToken) -> None:
-        """Remember whose these header lines are, if they came before, for requests with other request lines."""
+        """Cache header lines that were seen before, for requests with other request lines."""
         request = ctx.exchange.request
         block = request.block
         if block is None or block.known is not None or not self._passes_traces or token.is_application:
             return
         latest = token.known_user.latest_headers
-        # Of a keyed hash: equal ones of different lines would only have one of them remembered a little sooner.
+        # On a collision, the keyed hash only makes one of the blocks be cached a little earlier.
         if seen_recently(hash(block.digest), latest, MOST_HEADERS) and self._leave_traces(ctx):
             block.known, block.known_owner = CachedHeaders(self, ctx.scanned, token), token.user.username
             ctx.scanned.authorization = None
@@ -82,7 +82,10 @@ class HeadCache:
             self._remember(ctx, CachedHead(self, ctx.scanned, open_path=open_path))
 
     def _leave_traces(self, ctx: RequestContext) -> bool:
-        """Make the trace ids lines of this request alone: what is kept is for others, too. False if that cannot be."""
+        """Move the trace ids to the lines of this request, because the entry is shared.
+
+        Return False if that is impossible.
+        """
         request, scanned = ctx.exchange.request, ctx.scanned
         if not request.traces:
             return True
@@ -96,6 +99,6 @@ class HeadCache:
         request = ctx.exchange.request
         request.known = head
         request.takes_traces = self._passes_traces and request.block is not None
-        # What is kept holds no token: the digest says as much to us, and nothing to others.
+        # Do not store the token: the digest identifies it for us, and is useless to others.
         request.headers = []
         ctx.scanned.authorization = None

@@ -1,8 +1,6 @@
-"""Checks the health of an upstream regularly, so that readiness probes notice an outage before users do.
+"""Health checks of an upstream, so that readiness probes notice an outage before users do.
 
-Run by the app for each upstream that has a health path, and for each that knows us by a credential: after it rejected
-that, until it takes it again. The question goes through the same pool as everything else, with our own credential and
-in nobody's name.
+Requests use the upstream's pool and the gateway's own credential, without a user.
 """
 
 from __future__ import annotations
@@ -17,21 +15,21 @@ from ostiary_gateway.proxy.upstreams import Upstream
 
 EVERY_SECONDS = 10.0
 ANSWER_SECONDS = 5.0
-# How often a rejected credential is read and tried again.
+# Interval at which a rejected credential is read and tried again.
 CREDENTIAL_SECONDS = 1.0
-# A credential is looked at before anything else, so any path shows whether it is accepted. This one changes nothing.
+# The credential is checked first, so any path shows whether it is accepted. This one is read-only.
 KUBERNETES_PATH = "/version"
 
 
 async def watch_health(upstream: Upstream, path: str, *, every: float = EVERY_SECONDS) -> None:
-    """Ask for as long as the upstream is in use."""
+    """Check the health for as long as the upstream is in use."""
     while True:
         await check_health(upstream, path)
         await asyncio.sleep(every)
 
 
 async def watch_credential(upstream: Upstream, *, every: float = CREDENTIAL_SECONDS) -> None:
-    """After the upstream has rejected our credential, try it until it is accepted; users may send nothing meanwhile."""
+    """After the upstream has rejected the credential, try it until it is accepted: there may be no user requests."""
     while True:
         await upstream.credential_rejected.wait()
         await check_credential(upstream)
@@ -39,7 +37,7 @@ async def watch_credential(upstream: Upstream, *, every: float = CREDENTIAL_SECO
 
 
 async def check_health(upstream: Upstream, path: str) -> bool:
-    """Ask once; the outcome is also kept with the upstream."""
+    """Check the health once. The result is also recorded at the upstream."""
     try:
         status = await _ask(upstream, path)
     except UpstreamLost as error:
@@ -47,7 +45,7 @@ async def check_health(upstream: Upstream, path: str) -> bool:
         return False
     if status == 401 and upstream.knows_us:
         upstream.record_failure(_rejection())
-        # What the file holds now is used the next time.
+        # The current content of the file is used for the next request.
         upstream.renewed_credential(b"")
         return False
     if status >= 400:
@@ -58,7 +56,7 @@ async def check_health(upstream: Upstream, path: str) -> bool:
 
 
 async def check_credential(upstream: Upstream) -> bool:
-    """Read a rejected credential again and try it. Any answer but a 401 shows that it is accepted."""
+    """Read a rejected credential again and try it. Any response but a 401 shows that it is accepted."""
     upstream.renewed_credential(b"")
     path = upstream.settings.health or (KUBERNETES_PATH if upstream.is_kubernetes else upstream.settings.prefix)
     try:
@@ -72,10 +70,10 @@ async def check_credential(upstream: Upstream) -> bool:
 
 
 async def settle_doubt(upstream: Upstream) -> None:
-    """Before readiness is reported: find out whether our credential is rejected, or only one API said so.
+    """Before readiness is reported, find out whether the upstream or only one API has rejected the credential.
 
-    An API server passes on the 401 of an API that it aggregates. A user of that API must not be able to make the
-    gateway look broken.
+    An API server forwards the 401 of an aggregated API. A user of that API must not be able to make the gateway
+    unready.
     """
     if upstream.credential_rejected.is_set():
         await check_credential(upstream)
@@ -86,12 +84,12 @@ def _rejection() -> UpstreamLost:
 
 
 async def _ask(upstream: Upstream, path: str) -> int:
-    """The status of its answer; raises `UpstreamLost`."""
+    """Return the status of the response; raises `UpstreamLost`."""
     probe = _Probe(asyncio.get_running_loop())
     line = b"GET " + path.encode("ascii") + b" HTTP/1.1\r\n"
     try:
         probe.ask(upstream, line + upstream.host_line + upstream.credential() + b"\r\n")
-        # Not `wait_for`: in Python 3.11 it loses a cancellation that comes together with the answer.
+        # Not `wait_for`: in Python 3.11 it loses a cancellation that coincides with the response.
         async with asyncio.timeout(ANSWER_SECONDS):
             return await probe.status
     except TimeoutError:
@@ -103,7 +101,7 @@ async def _ask(upstream: Upstream, path: str) -> int:
 
 
 class _Probe:
-    """The sender of one health check. Only the status of the answer matters."""
+    """Sends one health check. Only the status of the response matters."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.status: asyncio.Future[int] = loop.create_future()

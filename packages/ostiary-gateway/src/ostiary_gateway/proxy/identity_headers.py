@@ -1,7 +1,6 @@
-"""The headers that tell an upstream who the user is. Pure.
+"""The headers that tell an upstream the user's identity: impersonation, request headers, and signed JWTs.
 
-Called by `upstream.upstreams` for each user, and at sign-in to see that a name can be told at all. The names of these
-headers are `http1.headers.HeaderNames`: what a client sends under them is dropped there.
+The header names are `http1.headers.HeaderNames`; headers of these names in a client's request are dropped there.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ _IMPERSONATION = HeaderNames("Impersonate-User", "Impersonate-Group", "Impersona
 
 
 def impersonation(user: UserInfo) -> bytes:
-    """The lines by which kube-apiserver takes a request for *user*'s. Groups that it adds itself are left out.
+    """Return the impersonation headers for kube-apiserver, without groups that it adds itself.
 
-    So is how the person signed in, which the gateway judges: for each extra field the gateway needs a permission in
-    the cluster, and a role that was made before the issuer said this would refuse every request.
+    The authentication context is omitted, too; the gateway evaluates it. Each extra field requires a permission in the
+    cluster, so a role created before the issuer sent this context would deny every request.
     """
     shown = without_context(replace(user, groups=groups_to_impersonate(user)))
     return identity_lines(shown, _IMPERSONATION)
 
 
 def identity_lines(user: UserInfo, names: HeaderNames) -> bytes:
-    """The lines that tell an upstream who the user is; raises `BadHeader` for a name that a header cannot carry."""
+    """Return the header lines with the user's identity; raises `BadHeader` if a name cannot be in a header."""
     lines = [header_line(names.user, user.username)]
     if user.uid:
         lines.append(header_line(names.uid, user.uid))
@@ -48,8 +47,8 @@ _CONTROL, _SURROGATE = re.compile(rb"[\x00-\x1f\x7f]"), re.compile("[\ud800-\udf
 
 def header_line(name: str, value: str) -> bytes:
     text = value.encode("utf-8", "surrogatepass")
-    # Go's server takes UTF-8 in a value. What would end the line, or be cut off at its ends, could be read as
-    # somebody else's name.
+    # Go's server accepts UTF-8 in a value. A value that ends the line, or whose ends are trimmed, could be read as
+    # another user's name.
     if _CONTROL.search(text) or text != text.strip(b" ") or not text:
         raise BadHeader("a user or group name contains a character that a header cannot carry")
     if _SURROGATE.search(value):
@@ -61,9 +60,9 @@ _TOKEN = frozenset("!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
 def _escape_key(key: str) -> str:
-    """An extra key as a part of a header's name; whatever a name cannot hold, or would lose, as %XX.
+    """Return an extra key as part of a header name, with invalid characters as %XX.
 
-    Names are read in lower case before the escapes are undone, so upper case is escaped, too.
+    Header names are lower-cased before they are unescaped, so upper-case letters are escaped, too.
     """
     parts = []
     for byte in key.encode("utf-8", "surrogatepass"):
@@ -72,25 +71,24 @@ def _escape_key(key: str) -> str:
     return "".join(parts)
 
 
-# Tells an upstream who the user is by a JWT that it can verify: the header ``X-Ostiary-Assertion``.
-#
-# Called by the forwarder for upstreams with ``identity: assertion``. A JWT is signed once for a session and used again
-# for about a minute; signing costs more than forwarding. What clients send under this name is dropped
-# (`http1.headers`).
+# The header for ``identity: assertion``. A header of this name in a client's request is dropped (`http1.headers`).
 
 HEADER = b"X-Ostiary-Assertion"
-# Half of the life that it has at least (`issuer.settings.SHORTEST_LIFETIME`), so that what is sent stays good a while.
+# Half of the shortest lifetime (`config.issuer.SHORTEST_LIFETIME`), so that a reused JWT stays valid for a while.
 REUSE_SECONDS = 15.0
 MOST_BYTES = 16 * 1024 * 1024
 MOST_BYTES_PER_USER = 1024 * 1024
 
-# A JWT about a user for an audience, under a session; raises `ProviderError` if there is no key.
+# Session, user and audience -> JWT; raises `ProviderError` if there is no key.
 Sign = Callable[[Session, UserInfo, str], str]
 _Key = tuple[str, str, str, tuple[str, ...]]
 
 
 class Assertions:
-    """Those for one upstream."""
+    """The JWTs about users for one upstream, which can verify them.
+
+    A JWT is reused within a session for a while, because signing one costs more than forwarding a request.
+    """
 
     def __init__(self, audience: str, sign: Sign, clock: Clock) -> None:
         self._audience = audience
@@ -100,7 +98,7 @@ class Assertions:
         )
 
     def line(self, session: Session, user: UserInfo) -> bytes:
-        """The header line about *user*; raises `ProviderError`."""
+        """Return the header line about *user*; raises `ProviderError`."""
         key = (session.id, user.username, user.uid, user.groups)
         line = self._lines.get(key)
         if line is None:

@@ -1,8 +1,7 @@
-"""Plans: what is known of all requests of one user with the same request line, kept while their decision holds.
+"""Cache what all requests of one user with the same request line have in common, while their decision is valid.
 
-The engine has the `Planner` make a plan after the decision, keeps it in `Plans`, and asks `is_current` before it uses
-the plan for another request. `Plans` is bounded in bytes, for each user and in all: one user's plans evict only that
-user's plans. Sizes are estimates on the high side, made from what is large in a plan: its target and its user.
+The engine lets the `Planner` make a plan after the decision, stores it in `Plans`, and checks `is_current` before it
+uses the plan for another request.
 """
 
 from __future__ import annotations
@@ -24,17 +23,20 @@ from ostiary_gateway.proxy.reviews import is_token_review
 PLAN_BYTES = 32 * 1024 * 1024
 PLAN_BYTES_PER_USER = 4 * 1024 * 1024
 LONGEST_PLANNED_TARGET = 2048
-# A plan keeps its target about this often: to be sent on, in what was asked, and once in each stage's audit event.
+# About how often a plan contains its target: to be forwarded, in the attributes, and in the audit event of each stage.
 _COPIES = 8
 _FIXED_BYTES = 4000
-# For how long the policy's generation is not read again. Providers notice a change of their files much later.
+# How long the policy's generation is cached. Providers notice a change of their files much later.
 POLICY_SECONDS = 0.001
 
 _Key = tuple[KnownUser, bytes, bytes, bytes, bytes]
 
 
 class Plans:
-    """The plans of one engine."""
+    """The plans of one engine, bounded in bytes. Plans of a user evict only plans of the same user.
+
+    Sizes are conservative estimates from the parts of a plan that can be large: its target and its user.
+    """
 
     def __init__(self, size: float = PLAN_BYTES, per_user: float = PLAN_BYTES_PER_USER) -> None:
         self._kept: BoundedByOwner[_Key, RequestPlan] = BoundedByOwner(size, per_user)
@@ -58,7 +60,7 @@ class Plans:
 
 
 class Planner:
-    """Makes the plans of one engine, and says whether one may be used again."""
+    """Makes the plans of one engine and checks whether a plan is still valid."""
 
     def __init__(
         self,
@@ -91,7 +93,10 @@ class Planner:
         impersonation: tuple[RequestInfo, ...] = (),
         delegation: Delegation | None = None,
     ) -> RequestPlan:
-        """The plan for *user*. *actor* is who asks in the user's name, for which *impersonation* must be allowed."""
+        """Return the plan for *user*.
+
+        *actor* sends the request on the user's behalf, which requires *impersonation*.
+        """
         step_up = None
         if self._step_up is not None and ruling.allowed and not question.public:
             step_up = self._step_up.applying((*question.required, *impersonation), actor or user)
@@ -123,12 +128,12 @@ class Planner:
             impersonation=impersonation,
             delegation=delegation,
             public=question.public,
-            # Of the question, and not of now: who serves what may have changed while the decision was waited for.
+            # The revision when the request was resolved: routing may have changed while the decision was awaited.
             routing=question.routing,
             step_up=step_up,
         )
         if upstream is not None and ruling.allowed:
-            # A plan with capabilities is made when its body has been read.
+            # A plan with capabilities is made after its body was read.
             reader = None if question.info.capabilities else upstream.capabilities
             plan.reads_capabilities = reader is not None and reader.in_body_of(question.info)
             plan.at_once = not (
@@ -140,7 +145,7 @@ class Planner:
                 or step_up is not None
             )
             target = upstream.forwarded_target(question.target)
-            # Who asks in another's name is in no proof: the backend could not follow the revocations of both.
+            # Redirect tokens do not carry the actor: the backend could not apply revocations to both users.
             if question.redirected and actor is None:
                 plan.redirected, plan.target = True, target
             plan.passes_on = (
@@ -152,11 +157,11 @@ class Planner:
 
     @property
     def names_matter(self) -> bool:
-        """Whether more than the ruling may depend on the name of an object: what is recorded, and step-up rules."""
+        """Whether audit events or step-up rules may depend on the name of an object, apart from the decision."""
         return self._step_up is not None or self._auditor.policy.has_names
 
     def is_valid(self, plan: RequestPlan, now: float) -> bool:
-        """Whether *plan* may be used again as it is."""
+        """Return whether *plan* may be used again unchanged."""
         if now >= self._read_generation_at:
             self._generation = self._judge.generation
             self._read_generation_at = now + POLICY_SECONDS
@@ -164,7 +169,7 @@ class Planner:
         return plan.routing == self._routing and ruling.generation == self._generation and now < ruling.until
 
     def is_current(self, plan: RequestPlan, user: UserInfo, now: float) -> bool:
-        """Whether *plan* may be used again by *user*. If only its time is up, the policy is asked once more."""
+        """Return whether *user* may use *plan* again. If only its time is up, the policy is queried again."""
         if self.is_valid(plan, now):
             return True
         if plan.routing != self._routing:
@@ -172,21 +177,21 @@ class Planner:
         ruling = plan.ruling
         renewed = self._judge.decide(user, plan.required, plan.delegation) if plan.required else None
         if renewed is None or renewed != ruling:
-            # Another decision changes what follows from it, so the plan is made anew.
+            # The plan depends on the decision, so it must be made again.
             return False
         plan.ruling = renewed
         plan.heads = 0
         return True
 
     def use_routing(self, routing: int) -> None:
-        """Who serves what has changed: plans with another number are made anew."""
+        """Set the revision of the routing table. Plans with another revision are outdated."""
         self._routing = routing
 
     def read_generation_again(self) -> None:
-        """Another policy is in force."""
+        """Query the generation again: another policy is in force."""
         self._read_generation_at = float("-inf")
 
 
 def _begins_record(audit: Prepared | None) -> bool:
-    """Whether something must be recorded before the request is forwarded."""
+    """Whether an audit event must be stored before the request is forwarded."""
     return audit is not None and (audit.wants_received or audit.wants_request_body)

@@ -1,15 +1,10 @@
-"""Plans for objects whose names do not matter: what was planned for one object is used for another of its kind.
+"""Plan templates: reuse the plan of one object for other objects of the same kind whose names do not matter.
 
-    GET /api/v1/namespaces/shop/pods/web-1   planned in full, and kept with a gap in the place of the name
-    GET /api/v1/namespaces/shop/pods/web-2   the same plan with the other name: as its target, in its audit events
+    GET /api/v1/namespaces/shop/pods/web-1              planned in full, and stored as a template without the name
+    GET /api/v1/namespaces/shop/pods/web-2              the same plan with the other name in target and audit events
+    GET /api/v1/namespaces/shop/pods?resourceVersion=7  the same plan as for another number
 
-Asked by the engine for a request line that has no plan yet, after its target was checked and its upstream was found. A
-mapper must know which part of the line is the name (`SplitsNames`), and every provider that the ruling depends on must
-say that names do not matter to it (`NameIndependent`), nor may they to the token, to a step-up rule or to the
-audit policy. The ruling is the one that was made, with its time and its generation. When its time is up, the policy is
-asked the same question again; if anything differs, the next request is planned in full.
-
-Bounded in bytes, for each user and in all, as the plans themselves are.
+A template is stored only if no provider, token scope, step-up rule or audit policy distinguishes names.
 """
 
 from __future__ import annotations
@@ -30,36 +25,23 @@ from ostiary_gateway.proxy.plan_cache import Planner, Plans
 from ostiary_gateway.proxy.resolver import ResolvedRoute
 from ostiary_gateway.proxy.upstreams import Upstream
 
-# Remembers which targets differ only in what no decision depends on, so that another one like them is not read again.
-#
-#     GET /api/v1/namespaces/shop/pods/web-1              read in full: its path, its upstream, the name in it
-#     GET /api/v1/namespaces/shop/pods/web-2              the same with another last segment, which is the name
-#     GET /api/v1/namespaces/shop/pods?resourceVersion=7  the same as an earlier one with another number
-#
-# Asked by `object_plans` for a request line that came with known header lines. What is remembered says where such
-# targets go and what their mapper takes for the name; it says nothing about rights. A target is remembered only if
-# every other one of its shape goes to the same place, and if its mapper has promised to read it in the same way
-# (`SplitsNames`).
-#
-# Bounded in bytes, for each user and in all.
-
 ALIKE_BYTES = 4 * 1024 * 1024
 ALIKE_BYTES_PER_USER = 512 * 1024
 _FIXED_BYTES = 600
 
-# What stands before the name, the name, and what stands after it, as `SplitsNames` says it.
+# The text before the name, the name, and the text after it, as `SplitsNames` returns them.
 Parts = tuple[str, str, str]
 
-# The form that `SplitsNames` allows for names, without what a path could be cut at or changed by.
+# The names that `SplitsNames` allows, without characters that could split or change a path.
 _NAME = re.compile(rb"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?").fullmatch
-# The whole value of a parameter.
+# The complete value of a parameter.
 _NUMBER = re.compile(rb"(?<==)[0-9]{1,18}(?![^&])")
-# Stands for a number. No target has it: it would begin a fragment.
+# Placeholder for a number. Unambiguous, because in a target it would begin a fragment.
 _ANY_NUMBER = b"#"
 
 
 class AlikeTarget(NamedTuple):
-    """What all targets of one shape have in common. `path` and `name` are empty where the name is what differs."""
+    """What all targets of one shape have in common. `path` and `name` are empty if the name is what differs."""
 
     upstream: Upstream
     before: str
@@ -69,25 +51,31 @@ class AlikeTarget(NamedTuple):
 
 
 class AlikeTargets:
-    """Those of one engine. *go_alike* says whether all paths that are one segment longer go to the same place."""
+    """Cache the shapes of targets, so that a target with a cached shape needs no parsing and no routing.
+
+    A shape determines the route and the position of the name; it says nothing about permissions. It is cached only if
+    every target of that shape has the same route, and the mapper promises to parse it in the same way (`SplitsNames`).
+    *go_alike* returns whether all paths that are one segment longer have the same route. Bounded in bytes, per user and
+    in total.
+    """
 
     def __init__(self, go_alike: Callable[[str], bool]) -> None:
         self._go_alike = go_alike
-        # None: targets of this shape are not alike.
+        # None: targets of this shape must be parsed.
         self._kept: BoundedByOwner[tuple[bytes, bytes], AlikeTarget | None] = BoundedByOwner(
             ALIKE_BYTES, ALIKE_BYTES_PER_USER
         )
 
     def find(self, request: RequestHead) -> tuple[AlikeTarget, str] | None:
-        """What the target has in common with an earlier one, and the name in it; None if it must be read."""
+        """Return the entry for the target's shape and the name in the target; None if the target must be parsed."""
         shape, name = _shape(request.target)
         alike = self._kept.get((request.host, shape))
         return None if alike is None else (alike, name.decode("ascii") or alike.name)
 
     def keep(self, request: RequestHead, location: ResolvedRoute, parts: Parts, *, owner: str) -> None:
-        """Remember the shape of a target that was read, and whose mapper has said *parts* of it."""
+        """Cache the shape of a target. *parts* are the mapper's."""
         upstream = location.upstream
-        # A whole URL is another text than what is forwarded.
+        # The client sent an absolute URL, which differs from the forwarded target.
         if upstream is None or location.target is not request.target:
             return
         shape, name = _shape(request.target)
@@ -103,7 +91,7 @@ class AlikeTargets:
 
     def _are_alike(self, upstream: Upstream, location: ResolvedRoute, parts: Parts, name: bytes) -> bool:
         if name:
-            # The mapper's name is the last segment, and nothing but that differs.
+            # The mapper must have reported the last segment, the only part that differs, as the name.
             its_name = name.decode("ascii")
             is_last = parts[1:] == (its_name, "")
             return is_last and self._go_alike(location.path.removesuffix(its_name))
@@ -119,9 +107,9 @@ class AlikeTargets:
 
 
 def _shape(target: bytes) -> tuple[bytes, bytes]:
-    """*target* without what may differ, and the name; empty if nothing may. A shape with a query has no name.
+    """Return *target* without its variable part, and the name; empty if no part may vary.
 
-    Where there is a query, only its numbers may differ.
+    In a target with a query only the numbers of the query vary, and the name is empty.
     """
     path, mark, query = target.partition(b"?")
     if mark:
@@ -137,7 +125,7 @@ def _another_number(number: re.Match[bytes]) -> bytes:
 
 OBJECT_PLAN_BYTES = 16 * 1024 * 1024
 OBJECT_PLAN_BYTES_PER_USER = 2 * 1024 * 1024
-# The latest targets of a kind. One that comes again has a plan of its own from then on.
+# Number of recent targets per template. A target that repeats gets a plan of its own.
 MOST_TARGETS = 64
 _TARGET_BYTES = 100
 
@@ -145,7 +133,14 @@ _Key = tuple[KnownUser, Upstream, bytes, str, str]
 
 
 class ObjectPlans:
-    """Those of one engine. Without *shortcuts* there are none."""
+    """The plan templates of one engine; empty if *shortcuts* is false.
+
+    Templates are used for request lines without a plan, after the target was checked and routed. The mapper must know
+    which part of the line is the name (`SplitsNames`), every provider that the decision depends on must declare names
+    irrelevant (`NameIndependent`), and so must token scope, step-up rules and audit policy. The decision of the
+    template applies with its time and generation. When it expires, the policy is queried with the same attributes
+    again; if the result differs, the next request is planned in full. Bounded in bytes, per user and in total.
+    """
 
     def __init__(
         self, planner: Planner, plans: Plans, judge: RequestAuthorizer, alike: AlikeTargets, *, shortcuts: bool = True
@@ -155,7 +150,7 @@ class ObjectPlans:
         self._kept: BoundedByOwner[_Key, _PlanWithGaps] = BoundedByOwner(OBJECT_PLAN_BYTES, OBJECT_PLAN_BYTES_PER_USER)
 
     def find(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, now: float) -> RequestPlan | None:
-        """The plan for a request of *user*, if one for an object of the same kind holds this moment, which is *now*."""
+        """Return the plan for a request of *user* from a template that is valid at *now*, or None."""
         filled = self._fill(user, request, location, now)
         if filled is None:
             return None
@@ -165,12 +160,12 @@ class ObjectPlans:
         return plan
 
     def fill(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, now: float) -> FilledGaps | None:
-        """The same without a plan of its own; None also for a target that came lately, which shall have one."""
+        """Like `find`, but stores no plan. Returns None for a recently seen target so that the caller stores one."""
         filled = self._fill(user, request, location, now)
         return None if filled is None or filled.seen_recently() else filled
 
     def fill_alike(self, user: KnownUser, request: RequestHead, now: float) -> FilledGaps | None:
-        """The same for a target that is like an earlier one, so that nobody needs to find out where it goes."""
+        """Like `fill`, for a target with a cached shape, without resolving its route."""
         match = self._alike.find(request)
         if match is None:
             return None
@@ -203,23 +198,23 @@ class ObjectPlans:
             self._kept.forget(key)
             return None
         if bool(name) is not bool(plan.info.name):
-            # The mapper takes one object and all of them for alike, which it must not.
+            # The mapper does not distinguish one object from a list, which violates its contract.
             return None
         return FilledGaps(with_gaps, target, path, name)
 
     def _renew(self, plan: RequestPlan, user: KnownUser, now: float) -> bool:
-        """Ask the policy again about a plan whose time is up: whether it says the same, and still of all names.
+        """Query the policy again for an expired template. Return whether decision and name independence are unchanged.
 
-        To make the plan anew takes ten times as long, and all that were made together end together.
+        Planning in full takes ten times as long, and plans that were made together expire together.
         """
         return self._planner.is_current(plan, user.info, now) and not self._names_matter(plan)
 
     def _names_matter(self, plan: RequestPlan) -> bool:
-        """Whether the ruling of *plan*, just decided, or what follows from it, could be another for another name."""
+        """Whether the fresh decision of *plan*, or anything derived from it, could differ for another name."""
         return self._planner.names_matter or self._judge.name_matters(plan.user, plan.required, plan.delegation)
 
     def keep(self, user: KnownUser, request: RequestHead, location: ResolvedRoute, plan: RequestPlan) -> None:
-        """Keep *plan*, which was just made for *request*, for other objects, if their names do not matter."""
+        """Store *plan*, which was just made for *request*, as a template if names do not matter."""
         upstream = location.upstream
         if not self._shortcuts or upstream is None or upstream.split_name is None or request.upgrade:
             return
@@ -236,7 +231,7 @@ class ObjectPlans:
 
     def _is_for_all_names(self, plan: RequestPlan, upstream: Upstream, path: str, parts: Parts) -> bool:
         info = plan.info
-        # What the mapper has read must be what it has split.
+        # The mapper must have parsed the same name and path that it has split.
         if (info.name, info.path) != (parts[1], path) or plan.required != (info,):
             return False
         if (
@@ -248,7 +243,7 @@ class ObjectPlans:
         ):
             return False
         if upstream.settings.public or upstream.settings.redirect is not None:
-            # Which paths these are for may be a matter of one object.
+            # The paths that these settings cover may be those of a single object.
             return False
         return not self._names_matter(plan)
 
@@ -261,21 +256,21 @@ class ObjectPlans:
 
 
 class _PlanWithGaps:
-    """`plan`, and what of it is filled in for another object."""
+    """A plan template: `plan`, and the parts that are filled in for another object."""
 
     __slots__ = ("_audit", "_line", "_rest", "_targets", "plan")
 
     def __init__(self, plan: RequestPlan, method: bytes, audit: PreparedForObjects | None) -> None:
-        # A copy: the plan itself is renewed for its own name, also by a policy to which the others matter.
+        # A copy: the original is refreshed for its own name, possibly under a policy that distinguishes names.
         self.plan, self._audit = replace(plan), audit
         self._line = method + b" "
-        # All that follows the request line.
+        # Everything after the request line.
         self._rest = b" HTTP/1.1\r\n" + plan.head.partition(b"\r\n")[2]
         self._targets: set[int] = set()
 
     @classmethod
     def of(cls, plan: RequestPlan, method: bytes, target: bytes, name: str) -> _PlanWithGaps | None:
-        """None if the name cannot be replaced in its audit events."""
+        """Return a template, or None if the name cannot be replaced in its audit events."""
         if plan.audit is None:
             return cls(plan, method, None)
         audit = plan.audit.for_objects(target.decode("ascii"), name)
@@ -311,31 +306,31 @@ class _PlanWithGaps:
         )
 
     def seen_recently(self, target: bytes) -> bool:
-        """Whether *target* is among the latest, to which it is added."""
-        # Of a keyed hash: equal ones of different targets would only have one of them planned a little sooner.
+        """Return whether *target* is one of the recent targets, and add it."""
+        # On a collision, the keyed hash only makes one of the targets get its own plan a little earlier.
         return seen_recently(hash(target), self._targets, MOST_TARGETS)
 
 
 class FilledGaps:
-    """A plan with gaps, and what fills them for one request."""
+    """A plan template with the values for one request."""
 
     __slots__ = ("_gaps", "_name", "_path", "_target", "plan")
 
     def __init__(self, gaps: _PlanWithGaps, target: bytes, path: str, name: str) -> None:
         self._gaps, self._target, self._path, self._name = gaps, target, path, name
-        # That of another object of the same kind.
+        # The plan of another object of the same kind.
         self.plan = gaps.plan
 
     def seen_recently(self) -> bool:
-        """Whether the target is among the latest, to which it is added."""
+        """Return whether the target is one of the recent targets, and add it."""
         return self._gaps.seen_recently(self._target)
 
     def head(self) -> bytes:
-        """As `RequestPlan.head`."""
+        """Like `RequestPlan.head`."""
         return self._gaps.head_for(self._target)
 
     def audit_middle(self) -> str:
-        """For `Prepared.complete` of the other plan."""
+        """The argument *middle* of `Prepared.complete` of the template's plan."""
         return self._gaps.audit_middle(self._target, self._name)
 
     def whole_plan(self) -> RequestPlan:
@@ -343,7 +338,7 @@ class FilledGaps:
 
 
 def named(info: RequestInfo, name: str, path: str) -> RequestInfo:
-    """*info* about another object. Written out: `dataclasses.replace` takes several times as long."""
+    """Return *info* for another object. `dataclasses.replace` takes several times as long."""
     return RequestInfo(
         info.verb,
         info.method,

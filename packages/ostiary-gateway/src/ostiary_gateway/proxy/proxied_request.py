@@ -1,11 +1,7 @@
-"""Passes one allowed request to its upstream, and the answer back. Decides nothing.
+"""Proxy one allowed request: move bytes between the client's exchange and an upstream connection.
 
-Called by the engine; stands between a client's exchange and an upstream's connection and moves bytes both ways, each
-side slowed to the pace of the other. Framing is written anew on both sides, so neither can be confused by the other's.
-After a 101 `upstream.tunnel` takes over.
-
-A 401 of an upstream that knows the gateway by a credential is about that credential. It is read again and the request
-sent once more, or the client gets a 503: its own credential has nothing to do with it.
+Each side is slowed down to the speed of the other. Messages are framed again on both sides, so that neither side can be
+confused by the framing of the other (request smuggling). After a 101, `UpstreamTunnel` takes over.
 """
 
 from __future__ import annotations
@@ -24,16 +20,15 @@ from ostiary_gateway.proxy.failures import REJECTED, failure_status, may_repeat
 from ostiary_gateway.proxy.recorder import Recorder
 from ostiary_gateway.proxy.response_relay import RelayedAnswer, is_event_stream
 
-# Keeps what came of a request's body, so that the request can be sent a second time.
-#
-# Filled by `upstream.proxied`: while there is no connection yet, and in case the upstream rejects our own credential.
-
-# A body is kept up to here.
+# Maximum size of a request body that is buffered for a retry.
 REPLAYABLE_BYTES = 64 * 1024
 
 
 class ReplayBuffer:
-    """The parts of one body. `is_complete` is False from the moment on that there is too much of it to be kept."""
+    """The parts of a request body, so that the request can be sent again.
+
+    `is_complete` turns False when the body exceeds the limit; the parts are dropped then.
+    """
 
     __slots__ = ("_size", "is_complete", "parts")
 
@@ -43,7 +38,7 @@ class ReplayBuffer:
         self._size = 0
 
     def add(self, data: bytes, *, connected: bool) -> None:
-        """Keep a part; all of them while there is no connection to send them to."""
+        """Buffer a part. While there is no connection to send the parts to, all of them are buffered."""
         if not self.is_complete:
             return
         self._size += len(data)
@@ -54,12 +49,6 @@ class ReplayBuffer:
             self.parts.append(data)
 
 
-# Raw bytes between a client and an upstream that have switched protocols (WebSocket, SPDY), until one side ends.
-#
-# Made by `upstream.proxied` after a 101. It takes the place of HTTP on both connections: the event loop calls it for
-# the upstream's, `http1.server` for the client's. Each side is slowed to the pace of the other.
-
-
 class TunnelOwner(Protocol):
     """The request that opened the tunnel."""
 
@@ -68,11 +57,15 @@ class TunnelOwner(Protocol):
     def upstream_ready(self) -> None: ...
 
     def tunnel_ended(self) -> None:
-        """The upstream hung up."""
+        """The upstream closed the connection."""
 
 
 class UpstreamTunnel(asyncio.Protocol):
-    """One tunnel. Both transports are open when it is made."""
+    """Relays raw bytes after a 101 (WebSocket, SPDY) until one side closes.
+
+    Replaces HTTP on both connections: the event loop calls it for the upstream, `http1.server_connection` for the
+    client.
+    """
 
     __slots__ = ("_client", "_owner", "_upstream")
 
@@ -93,7 +86,7 @@ class UpstreamTunnel(asyncio.Protocol):
         self._upstream.resume()
 
     def client_lost(self) -> None:
-        """The client hung up: what it sent still reaches the upstream, if that reads it soon."""
+        """The client disconnected: data that it has sent is still delivered if the upstream reads it soon."""
         self._upstream.transport.close()
         self._client.loop.call_later(LINGER_SECONDS, self._upstream.transport.abort)
 
@@ -109,12 +102,12 @@ class UpstreamTunnel(asyncio.Protocol):
         self._owner.upstream_ready()
 
     def eof_received(self) -> bool:
-        # Its connection ends with that; what it was told before still leaves.
+        # Closing the connection must not discard buffered data.
         self._upstream.transport.flush()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """What the upstream sent still reaches the client, then that side ends, too."""
+        """Close the client's connection once the data that the upstream has sent is delivered."""
         self._client.tunnel = None
         self._owner.tunnel_ended()
         self._client.close_soon()
@@ -125,7 +118,7 @@ REDIRECTED = "it answered with a redirect, which clients would follow with their
 
 
 class Destination(Protocol):
-    """The upstream, as each request to it sees it."""
+    """The upstream that a request is sent to."""
 
     @property
     def pool(self) -> Pool: ...
@@ -134,33 +127,37 @@ class Destination(Protocol):
     def refuses_redirects(self) -> bool: ...
 
     def renewed_credential(self, rejected: bytes) -> bytes | asyncio.Future[bytes | None] | None:
-        """Another credential than the one that was *rejected*, at once or later; None if there is no other."""
+        """Return a credential other than the *rejected* one, or a future of it; None if there is no other."""
 
 
 class Owner(Protocol[Context]):
-    """What lets requests through (the engine), as each request sees it."""
+    """Receives the events of its requests. Implemented by the forwarder."""
 
     def proxied_started(self, proxied: ProxiedRequest[Context], status: int) -> None:
-        """The head of a long answer is on its way."""
+        """The head of a long-running response is being sent."""
 
     def proxied_finished(self, proxied: ProxiedRequest[Context], status: int, error: UpstreamLost | None) -> None:
-        """It is over, with the status that the client saw (0: none). Called exactly once."""
+        """The request has ended with the status that the client received (0: none). Called exactly once."""
 
     def proxied_failed(self, proxied: ProxiedRequest[Context], status: int, kind: FailureKind) -> None:
-        """Tell the client that the upstream could not be asked, with a 502, 503 or 504."""
+        """Send the client a 502, 503 or 504: the upstream did not respond."""
 
     def proxied_streams(self, proxied: ProxiedRequest[Context]) -> bool:
-        """The answer is a stream, whatever the request looked like; says whether the user may have one more."""
+        """Count a response that turned out to be a stream. Return False if the user has too many streams."""
 
     def proxied_refused(self, proxied: ProxiedRequest[Context]) -> None:
-        """Tell the client that they have too many streams, with a 429."""
+        """Send the client a 429: the user has too many streams."""
 
 
 class ProxiedRequest(Generic[Context]):
-    """One request on its way. *context* is the owner's own; *audit_line* goes to the client with the answer.
+    """One request to an upstream.
 
-    `credential` is the line of the head by which the upstream knows us, and None where it does not know us. `relayed`
-    tells that a program behind the upstream may answer, as behind the ``proxy`` of a pod.
+    *context* belongs to the owner. *audit_line* is sent to the client with the response. `credential` is the header
+    line that authenticates the gateway to the upstream; None if there is none. `relayed` is True if a workload behind
+    the upstream may respond, as with the ``proxy`` subresource of a pod.
+
+    A 401 of an upstream that authenticates the gateway refers to that credential. It is read again and the request is
+    sent once more; failing that, the client gets a 503, because its own credential is not at fault.
     """
 
     __slots__ = (
@@ -210,20 +207,20 @@ class ProxiedRequest(Generic[Context]):
         self.relayed = False
         self.recorder: Recorder | None = None
         self.tells_when_started = False
-        # The head of a stream's answer is held back.
+        # Whether the head of a stream's response is withheld, and `proxied_started` was not called yet.
         self._start_is_untold = False
-        # Whether anything of it has been given to an upstream's connection.
+        # Whether any part was passed to an upstream connection.
         self.sent = False
         self.status = 0
         self._connection: UpstreamConnection | None = None
-        # None for most: their answer comes whole.
+        # None for most requests: their complete response comes in one read.
         self._answer: RelayedAnswer | None = None
-        # How many bytes the upstream has not read, while it does not keep up.
+        # Number of bytes that the upstream has not read, while it does not keep up.
         self._unread = 0
         self._buffer = b""
         self._retried = False
         self._resent = False
-        # What came of the request's body so far; None if nothing did.
+        # The request body so far; None if there was none.
         self._kept: ReplayBuffer | None = None
         self._sent_body = False
         self._done = False
@@ -232,8 +229,8 @@ class ProxiedRequest(Generic[Context]):
         exchange = self._exchange
         exchange.responder = self
         if exchange.request.upgrade:
-            # What it starts (a command, a terminal) must not be started twice, so it is not tried a second time; a
-            # connection of its own cannot have died while it was idle.
+            # An upgrade may start a command or a terminal, which must not be started twice, so it is never retried. A
+            # fresh connection cannot have died while it was idle.
             self.upstream.pool.acquire(self._take_connection, fresh=True)
             return
         connection = self.upstream.pool.idle()
@@ -243,11 +240,11 @@ class ProxiedRequest(Generic[Context]):
             self.upstream.pool.acquire(self._take_connection)
 
     def take_over(self, connection: UpstreamConnection, receiver: ResponseHandler) -> None:
-        """Go on in the place of *receiver*, which has sent the request on *connection*."""
+        """Replace *receiver*, which has sent the request on *connection*."""
         self._exchange.responder = self
         self._connection = connection
         self.sent = True
-        # It is nobody's if it was lost, and already another's if the answer was complete.
+        # The connection has no receiver if it was lost, and another one if the response was complete.
         if connection.receiver is receiver:
             connection.receiver = self
 
@@ -256,7 +253,7 @@ class ProxiedRequest(Generic[Context]):
         return self._exchange
 
     def cut(self) -> None:
-        """End it at once: the right to it has been withdrawn."""
+        """Close the request immediately: it is no longer authorized."""
         self._drop_upstream()
         exchange = self._exchange
         self._finish(self.status, None)
@@ -264,7 +261,7 @@ class ProxiedRequest(Generic[Context]):
         exchange.abort()
 
     def give_up(self) -> None:
-        """End it before it was begun."""
+        """Cancel the request before it was started."""
         self._drop_upstream()
         self._exchange.responder = None
         self._finish(self.status, None)
@@ -298,7 +295,7 @@ class ProxiedRequest(Generic[Context]):
 
     def body(self, data: bytes) -> None:
         if self._exchange.request.upgrade:
-            # Bytes of the new protocol, sent ahead of the answer. They wait for the 101.
+            # Data of the new protocol, sent before the response. It is buffered until the 101.
             self._buffer += data
             if len(self._buffer) > BODY_HIGH_WATER:
                 self._exchange.pause_body()
@@ -315,7 +312,7 @@ class ProxiedRequest(Generic[Context]):
     def _write_body(self, connection: UpstreamConnection, data: bytes) -> None:
         self._sent_body = True
         if self.status == 0:
-            # An upstream cannot answer before it was asked.
+            # The response timeout starts with the last part of the request.
             connection.deadline = self._exchange.connection.loop.time() + self._timeout
         if self._exchange.request.chunked:
             connection.transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
@@ -326,15 +323,15 @@ class ProxiedRequest(Generic[Context]):
         connection = self._connection
         if connection is None:
             return
-        # What follows an offer to switch protocols is no body, and has no end.
+        # What follows an upgrade request is no body, and has no end.
         connection.request_complete = not self._exchange.request.upgrade
         if self._exchange.request.chunked:
-            # A request's trailers are dropped: they would reach the upstream after, and past, the decision.
+            # Drop trailers of a request: they would reach the upstream without having been authorized.
             connection.write(b"0\r\n\r\n")
 
     def client_lost(self) -> None:
         if self.status == 101:
-            # The tunnel closes it, after what the client has sent.
+            # The tunnel closes the connection after it has delivered the client's data.
             self._connection = None
         else:
             self._drop_upstream()
@@ -371,7 +368,7 @@ class ProxiedRequest(Generic[Context]):
     # --- from the upstream ---
 
     def response_informational(self, status: int, headers: Headers) -> None:
-        # We have answered an Expect ourselves; other interim answers may be of use to a client that knows HTTP/1.1.
+        # The gateway has responded to an Expect itself. Other interim responses may be useful to an HTTP/1.1 client.
         if status != 100 and not self._exchange.request.http10:
             self._exchange.inform(
                 b"".join((status_line(status), *self.upstream.pool.answer_headers.lines(headers), b"\r\n"))
@@ -389,7 +386,7 @@ class ProxiedRequest(Generic[Context]):
         exchange = self._exchange
         if self.recorder is not None:
             self.recorder.response(body)
-        # What is said about the connection is a line with its end, or nothing: either way an empty line comes after it.
+        # `connection_header` returns a complete line or nothing, so an empty line follows in either case.
         exchange.write(b"%b%b\r\n%b\r\n%b" % (lines, self._audit_line, exchange.connection_header(), body))
         if self.tells_when_started:
             self._owner.proxied_started(self, status)
@@ -409,7 +406,7 @@ class ProxiedRequest(Generic[Context]):
             return
         self.status = status
         if exchange.request.upgrade and status < 400:
-            # Neither a 101 nor an error: a redirect must not be followed, and 200 is no tunnel.
+            # Neither 101 nor an error. The client must not follow a redirect here, and a 200 opens no tunnel.
             self._fail_protocol("it answered a request to switch protocols with neither yes nor no")
             return
         if is_event_stream(headers) and not self._owner.proxied_streams(self):
@@ -417,7 +414,7 @@ class ProxiedRequest(Generic[Context]):
             self._finish(429, None)
             self._owner.proxied_refused(self)
             return
-        # A 401 that a program behind the upstream may have sent is held back until its body tells whose it is.
+        # Withhold a 401 that a workload behind the upstream may have sent until the body shows who sent it.
         names = self.upstream.pool.answer_headers
         self._answer = answer = RelayedAnswer(exchange, names, self.recorder, withhold=is_about_us)
         answer.begin(status, headers, framing, self._audit_line)
@@ -437,7 +434,7 @@ class ProxiedRequest(Generic[Context]):
                 self._tell_start()
 
     def _tell_start(self) -> None:
-        """An answer that was held back is on its way after all."""
+        """Report the start of a response that was withheld."""
         self._start_is_untold = False
         self._owner.proxied_started(self, self.status)
 
@@ -462,7 +459,7 @@ class ProxiedRequest(Generic[Context]):
         connection, self._connection = self._connection, None
         if self._done:
             return
-        # A pooled connection may have died while it was idle. On a new one, a failure is the upstream's.
+        # A pooled connection may have died while it was idle. On a fresh connection the failure is the upstream's.
         was_pooled = connection is not None and connection.reused
         if was_pooled and not self._retried and may_repeat(self._exchange.request, error, sent_body=self._sent_body):
             self._retried = True
@@ -472,18 +469,18 @@ class ProxiedRequest(Generic[Context]):
 
     def _send_again(self) -> None:
         if not self._exchange.request.bare:
-            # The rest of the body waits until there is a connection.
+            # Pause the rest of the body until there is a connection.
             self._exchange.pause_body()
         self.upstream.pool.acquire(self._take_connection, fresh=True)
 
     def _send_with_another_credential(self) -> None:
-        """The upstream rejected ours. There may be a newer one; if not, that is no fault of the client's."""
+        """The upstream rejected the gateway's credential: retry with a newer one if there is one."""
         assert self.credential is not None
         self._answer, self.status, self._start_is_untold = None, 0, False
         renewed = self.upstream.renewed_credential(self.credential)
         if isinstance(renewed, asyncio.Future):
             if not self._exchange.request.bare:
-                # The rest of the body waits, too.
+                # Pause the rest of the body, too.
                 self._exchange.pause_body()
             renewed.add_done_callback(lambda future: self._send_with(future.result()))
         else:
@@ -505,7 +502,7 @@ class ProxiedRequest(Generic[Context]):
     def _fail(self, error: UpstreamLost) -> None:
         exchange = self._exchange
         if exchange.head_sent:
-            # A partial answer must not look complete.
+            # A truncated response must not look complete.
             self._finish(self.status, error)
             exchange.abort()
             return
@@ -542,14 +539,14 @@ class ProxiedRequest(Generic[Context]):
         exchange.connection.tunnel = tunnel
         if self.tells_when_started:
             self._owner.proxied_started(self, 101)
-        # Before what waited is written: it may be more than the upstream can take, and reading pauses again.
+        # First resume reading: if the upstream does not accept all buffered data, reading is paused again.
         exchange.connection.read_on()
         if self._buffer:
             connection.write(self._buffer)
             self._buffer = b""
 
     def tunnel_ended(self) -> None:
-        """The upstream hung up."""
+        """The upstream closed the connection."""
         self._connection = None
         self._exchange.responder = None
         self._finish(101, None)
@@ -557,7 +554,7 @@ class ProxiedRequest(Generic[Context]):
     # --- inside ---
 
     def _is_refused_redirect(self, status: int) -> bool:
-        """Whether the client must not see it: kubectl would follow it to any host, and present its token there."""
+        """Whether to withhold the redirect: kubectl would follow it to any host and send its token there."""
         return status < 400 and status != 304 and self.upstream.refuses_redirects
 
     def _drop_upstream(self) -> None:

@@ -1,7 +1,4 @@
-"""Holds up requests that change objects until the admission providers that count objects have made room for them.
-
-Called by the engine before such a request is forwarded, and by the forwarder when it is over.
-"""
+"""Reserve quota for requests that change objects, and settle the reservation when the request has ended."""
 
 from __future__ import annotations
 
@@ -29,14 +26,14 @@ from ostiary_gateway.proxy.revalidation import RecheckAfterWait
 from ostiary_gateway.proxy.target import path_of
 
 _CHANGING = frozenset(("create", "update", "patch", "delete", "deletecollection"))
-# The headers that say how a body is to be read.
+# The headers that describe the format of a body.
 _ABOUT_BODY = (b"content-type", b"content-encoding")
 
 log = logging.getLogger("ostiary.gateway")
 
 
 class QuotaGate:
-    """For the requests of one engine."""
+    """Queries the counting admission providers of one engine before a request is forwarded."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class QuotaGate:
         self._recheck = recheck
 
     def covering(self, ctx: RequestContext) -> list[CountsObjects]:
-        """The providers that count what this request changes."""
+        """Return the providers that count what this request changes."""
         plan = ctx.plan
         upstream = plan.upstream
         if plan.info.verb not in _CHANGING or upstream is None or not upstream.is_kubernetes:
@@ -64,7 +61,7 @@ class QuotaGate:
         return [provider for provider in self._providers if provider.covers(attributes)]
 
     async def hold(self, ctx: RequestContext, providers: Sequence[CountsObjects]) -> bool:
-        """Make room for a request. If there is none, the client is answered and the place given back."""
+        """Reserve quota for a request. If that fails, send the response and release the permit."""
         attributes = Attributes(ctx.plan.user, ctx.plan.info)
         body: bytes | None = None
         if any(provider.needs_body(attributes) for provider in providers):
@@ -86,7 +83,7 @@ class QuotaGate:
         return False
 
     def settle(self, ctx: RequestContext, outcome: WriteOutcome, status: int, body: bytes | None) -> None:
-        """The request is over. Its client has the answer: nobody waits for this."""
+        """Settle the reservations of a request in the background: the client already has its response."""
         holds, ctx.holds = ctx.holds, ()
         self._settle(holds, WriteResult(outcome, status, body))
 
@@ -133,7 +130,7 @@ async def _settle_all(holds: Sequence[Hold], result: WriteResult) -> None:
 
 
 def outcome_of(status: int, *, sent: bool) -> WriteOutcome:
-    """What the upstream's status says about whether it was done. After a 5xx or none at all, nobody knows."""
+    """Return whether the upstream has made the change, by its status. Unknown after a 5xx or no response."""
     if not sent:
         return WriteOutcome.NOT_DONE
     if 200 <= status < 300:
@@ -142,7 +139,7 @@ def outcome_of(status: int, *, sent: bool) -> WriteOutcome:
 
 
 def answer_recorder(ctx: RequestContext) -> AnswerRecorder | None:
-    """Keeps the answer for the holds that read it, beside what is kept for the audit log."""
+    """Return a recorder of the response for the holds that read it, in addition to the one for the audit log."""
     if not any(hold.wants_body for hold in ctx.holds):
         return None
     return AnswerRecorder(ctx.recorder)

@@ -1,11 +1,10 @@
-"""Decides again on what is open, and cuts it when its user may no longer do what it was opened for.
+"""Authorize in-flight requests again, and close those whose user lost the permission.
 
-    the policy changed, or some seconds have passed  ->  each plan that something open was begun with is decided anew
-        allowed: go on   |   not allowed: cut   |   could not ask: go on for `authorization.unconfirmed`, then cut
+    policy changed, or the interval has passed  ->  decide again for each plan of an in-flight request
+        allowed: continue   |   denied: close   |   provider error: continue for `authorization.unconfirmed`, then close
 
-Kept by the engine, and started by its ticker. It runs beside the requests, a few plans per turn of the loop. After a
-reload the new configuration decides on what was opened under the old one, and reads the request as it would read it
-now. Revoked tokens and ended sessions are not handled here: `gateway.authenticate` cuts what was opened with them.
+Runs beside the requests, a few plans per iteration of the event loop. After a reload the new configuration decides, and
+resolves the requests again. Revoked tokens and ended sessions are handled by `authentication`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from ostiary_gateway.proxy.context import RequestPlan
 
 log = logging.getLogger("ostiary.gateway")
 
-# Not every provider can tell that its policy has changed. So what is open is looked at this often at least, and more
-# often if decisions live shorter; a provider is asked again when its decision has lived.
+# Not every provider can report a policy change, so requests are authorized again at this interval at most, or sooner if
+# decisions expire sooner. A provider is queried again when its decision has expired.
 LONGEST_SECONDS = 10.0
 SHORTEST_SECONDS = 1.0
-# How many plans are judged before others get their turn, and how many questions wait for an answer at once.
+# Plans decided before other tasks run, and concurrent queries of providers.
 PER_TURN = 50
 AT_ONCE = 64
 
@@ -37,7 +36,7 @@ Start = Callable[[Coroutine[object, object, None]], None]
 
 
 class Rejudge:
-    """For the open exchanges of one engine. *start* runs a coroutine beside everything else."""
+    """Authorizes the in-flight requests of one engine again. *start* runs a coroutine in a task."""
 
     def __init__(
         self, exchanges: ActiveRequests, judge: RequestAuthorizer, clock: Clock, *, unconfirmed: float, start: Start
@@ -50,22 +49,22 @@ class Rejudge:
         self._generation = judge.generation
         self._due = self._monotonic() + self._interval
         self._is_running = self._must_run_again = False
-        # Since when nobody could say whether these are still allowed.
+        # Since when the authorization of these requests could not be confirmed.
         self._unconfirmed_since: dict[OpenExchange, float] = {}
 
     def tick(self) -> None:
-        """About once a second."""
+        """Run about once per second."""
         generation = self._judge.generation
         if generation != self._generation or self._monotonic() >= self._due:
             self._generation = generation
             self._begin()
 
     def judge_all_anew(self) -> None:
-        """Another configuration has taken over: what is still open goes on only if that one allows it, too."""
+        """Authorize all requests again: another configuration has taken over."""
         self._generation = self._judge.generation
         for proxied in self._exchanges:
             ctx = proxied.context
-            # Nothing that the old policy ruled counts any more.
+            # Expire the decision: it was made by the old policy.
             ctx.plan.ruling = replace(ctx.plan.ruling, until=float("-inf"))
         self._begin()
 
@@ -114,7 +113,7 @@ class Rejudge:
             await asyncio.gather(*(self._wait_for_ruling(plan, exchanges) for plan, exchanges in group))
 
     def _by_plan(self) -> list[tuple[RequestPlan, list[OpenExchange]]]:
-        """What is open, by the plan that it was begun with: equal requests of a user are judged once."""
+        """Group the requests by plan: identical requests of a user are decided once."""
         groups: dict[int, tuple[RequestPlan, list[OpenExchange]]] = {}
         for proxied in self._exchanges:
             ctx = proxied.context
@@ -139,14 +138,14 @@ class Rejudge:
         if ruling == plan.ruling:
             plan.ruling, confirmed = ruling, plan
         else:
-            # A plan of their own: what is prepared for the audit events of the old one quotes its reason.
+            # A new plan: the audit events prepared in the old one quote its reason.
             confirmed = replace(plan, ruling=ruling)
         for proxied in exchanges:
             proxied.context.plan = confirmed
             self._unconfirmed_since.pop(proxied, None)
 
     def _note_unconfirmed(self, exchanges: list[OpenExchange], error: ProviderError) -> None:
-        """Nobody could be asked, which is no refusal: the exchanges go on for a while, and are asked about again."""
+        """Let requests continue for a while and query again: a provider error is not a denial."""
         now = self._monotonic()
         self._due = min(self._due, now + SHORTEST_SECONDS)
         since = self._unconfirmed_since

@@ -1,13 +1,10 @@
-"""Keeps the bodies of one request and its answer for the audit log, and the answer for those who count objects.
-
-Made by the engine for the requests whose bodies the audit policy wants; filled by `upstream.proxied`.
-"""
+"""Record request and response bodies, for the audit log and for providers that count objects."""
 
 from __future__ import annotations
 
 
 class Recorder:
-    """The bodies that the audit policy wants, each up to a limit; one byte more shows that there was more."""
+    """The bodies for the audit log, each truncated to *limit* plus one byte, which shows the truncation."""
 
     def __init__(self, limit: int, *, request: bool, response: bool) -> None:
         self._limit = limit
@@ -33,12 +30,12 @@ class Recorder:
             body += data[: self._limit + 1 - len(body)]
 
 
-# As large as an object can be in Kubernetes, and more.
+# Larger than any object in Kubernetes.
 LARGEST_ANSWER = 4 * 1024 * 1024
 
 
 class AnswerRecorder(Recorder):
-    """Keeps the whole answer, if it is not too large, and passes everything on to *audit*."""
+    """Records the complete response, if it is not too large, and passes all data on to *audit*."""
 
     def __init__(self, audit: Recorder | None) -> None:
         super().__init__(LARGEST_ANSWER, request=False, response=True)

@@ -1,8 +1,7 @@
-"""Redirects allowed requests to the backend itself, with proof that they are allowed: for large downloads.
+"""Redirect allowed requests to the backend itself, with an action token as proof: for large downloads.
 
-Called by the forwarder for upstreams with ``redirect``. The bytes of the answer then do not pass through the gateway.
-Where to is the origin of the configuration, whatever a request says; the proof is an action token, which the library
-for backends verifies (`wire.ostiary_dev.action_token`).
+The response then does not pass through the gateway. The origin comes from the configuration, never from the request.
+Backends verify the proof with the library for backends (`wire.action_token`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ostiary_gateway.wire.action_token import LONGEST_URL, METHODS, AllowedActio
 
 
 class SignAction(Protocol):
-    """Raises `ProviderError` if there is no key. The proof ends at *ends_at* in any case."""
+    """Sign an action token that expires at *ends_at* at the latest; raises `ProviderError` if there is no key."""
 
     def __call__(
         self, session: Session, action: AllowedAction, *, audience: str, lifetime: timedelta, ends_at: datetime
@@ -25,7 +24,7 @@ class SignAction(Protocol):
 
 
 class Redirects:
-    """Those of one upstream."""
+    """The redirects of one upstream."""
 
     def __init__(self, settings: RedirectSettings, sign: SignAction) -> None:
         self.origin = settings.to
@@ -35,17 +34,17 @@ class Redirects:
         self._sign = sign
 
     def cover(self, method: str, path: str) -> bool:
-        """Whether such requests are redirected, if they have no body."""
+        """Whether requests of this method and path are redirected, if they have no body."""
         return method in METHODS and is_listed(path, self._paths)
 
     def url(self, target: bytes) -> bytes:
-        """Where the backend has *target*, path and query, which was checked by `request.target`."""
+        """Return the backend's URL of *target*, a path and query checked by `proxy.target`."""
         return self._origin + target
 
     def location(self, session: Session, action: AllowedAction, ends_at: datetime) -> bytes | None:
-        """The URL of *action* with its proof; None if that is too long. Raises `ProviderError`.
+        """Return the URL of *action* with its proof; None if it is too long. Raises `ProviderError`.
 
-        It is never made shorter: without some of their groups, a user would be somebody else to the backend.
+        It is never shortened: with fewer groups, the backend would see a different user.
         """
         proof = self._sign(session, action, audience=self.origin, lifetime=self._lifetime, ends_at=ends_at)
         location = add_parameter(action.url, proof)

@@ -1,7 +1,4 @@
-"""What is written down about a request: its audit events, its metrics, how it ended, and a line of the log.
-
-Called by the engine, its steps and `answers`. `conclude` is the last step of a request that was let through.
-"""
+"""Record requests: audit events, metrics, the outcome for ``ostiary-gateway explain``, and the log."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class RequestLog:
-    """Of one engine."""
+    """Records the requests of one engine. `conclude` is the last step of a request that was let through."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class RequestLog:
         self._recent = recent or RecentDecisions(clock=clock)
 
     def conclude(self, ctx: RequestContext, code: int, *, message: str = "") -> None:
-        """A request that was let through is over: give its place back, count it and record it."""
+        """Conclude a request that was let through: release its permit, count it and record it."""
         plan = ctx.plan
         ctx.release()
         now = self._monotonic()
@@ -71,7 +68,7 @@ class RequestLog:
     def conclude_at_once(
         self, plan: RequestPlan, scanned: FilteredHeaders, address: str, code: int, *, received_at: float
     ) -> None:
-        """The same for a request from *address* that took no place, nor anything else that must be given back."""
+        """Like `conclude`, for a request that holds no permit. *address* is the client's."""
         now = self._monotonic()
         upstream = plan.upstream
         self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
@@ -100,7 +97,10 @@ class RequestLog:
         received_at: float,
         middle: str,
     ) -> None:
-        """The same for one that was forwarded and has given its place back. *middle* is that of `Prepared.complete`."""
+        """Like `conclude`, for a fast-path request that has released its permit.
+
+        *middle* is that of `Prepared.complete`.
+        """
         now = self._monotonic()
         upstream, audit = plan.upstream, plan.audit
         self._metrics.requests.count(plan.info.verb, code, "" if upstream is None else upstream.name, now - received_at)
@@ -114,7 +114,7 @@ class RequestLog:
                 _log_lost_event(error)
 
     def count(self, ctx: RequestContext, code: int, plan: RequestPlan | None = None) -> float:
-        """Count a request that no upstream has answered; returns the time."""
+        """Count a request that no upstream has responded to. Return the current time."""
         now = self._monotonic()
         self._metrics.requests.count(plan.info.verb if plan else "", code, "", now - ctx.received_at)
         return now
@@ -122,13 +122,13 @@ class RequestLog:
     # --- audit events ---
 
     def record_receipt(self, ctx: RequestContext) -> None:
-        """The first event of a request; raises `AuditUnavailable` if it cannot be stored."""
+        """Store the first event of a request; raises `AuditUnavailable` if it cannot be stored."""
         audit = ctx.plan.audit
         if audit is not None and audit.wants_received:
             audit.record_received(ctx.audit_id, self.origin(ctx), ctx.received_at)
 
     def record_start(self, ctx: RequestContext, code: int) -> None:
-        """The head of a watch, a log or a terminal is on its way."""
+        """Record that the response head of a watch, log or terminal is being sent."""
         plan, audit = ctx.plan, ctx.plan.audit
         if self._recent.is_watched and not plan.public:
             self.record_decision(ctx, plan, seconds=None)
@@ -143,7 +143,10 @@ class RequestLog:
     def record_completion(
         self, audit: Prepared, ctx: RequestContext, code: int, now: float, *, message: str = ""
     ) -> None:
-        """The last event of a request. *message* says why it was refused, or where it was sent to, if not forwarded."""
+        """Record the last event of a request.
+
+        *message* is why it was denied or where it was redirected, if not forwarded.
+        """
         audit_id, origin, received_at = ctx.audit_id, self.origin(ctx), ctx.received_at
         recorder = ctx.recorder
         try:
@@ -162,11 +165,11 @@ class RequestLog:
                     response_body=recorder.response_body,
                 )
         except AuditUnavailable as error:
-            # The answer is on its way. The next request finds out before anything is done.
+            # The response is already being sent. The next request fails before it has an effect.
             _log_lost_event(error)
 
     def record_panic(self, ctx: RequestContext) -> None:
-        """The gateway itself failed in the middle of a request."""
+        """Record an internal error during a request."""
         audit = ctx.plan.audit
         if audit is None:
             return
@@ -179,12 +182,12 @@ class RequestLog:
     def prepare(
         self, ctx: RequestContext, info: RequestInfo, user: UserInfo, delegation: Delegation | None = None
     ) -> Prepared | None:
-        """What the audit events of a request share that nobody could decide on; None if the policy wants none."""
+        """Return the common part of the audit events of an undecided request; None if the audit policy excludes it."""
         request_uri = ctx.exchange.request.target.decode("latin-1")
         return self._auditor.prepare(info, user, request_uri=request_uri, delegation=delegation)
 
     def record_unidentified(self, ctx: RequestContext, code: int, message: str) -> None:
-        """A request that was answered before it was known who sent it."""
+        """Record a request that was responded to before its user was known."""
         request = ctx.exchange.request
         method = request.method.decode("ascii")
         path = request.target.partition(b"?")[0].decode("latin-1")
@@ -201,11 +204,11 @@ class RequestLog:
             _log_lost_event(error)
 
     def origin(self, ctx: RequestContext) -> str:
-        """Where the request comes from, as its audit events say it. It is worked out once for each head."""
+        """Return the source of the request for audit events. It is computed once per head."""
         return self.origin_of(ctx.scanned, ctx.exchange.connection.remote_address)
 
     def origin_of(self, scanned: FilteredHeaders, remote_address: str) -> str:
-        """The same of a request with these headers."""
+        """Like `origin`, for a request with these headers."""
         address, origin = scanned.origin
         if address == remote_address:
             return origin
@@ -218,11 +221,11 @@ class RequestLog:
         scanned.origin = (remote_address, origin)
         return origin
 
-    # --- what was decided, while somebody watches ---
+    # --- decisions, while an operator watches ---
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody watches decisions as they are made."""
+        """Whether an operator watches decisions as they are made."""
         return self._recent.is_watched
 
     def record_decision(
@@ -233,7 +236,7 @@ class RequestLog:
         seconds: float | None,
         question: RequestInfo | None = None,
     ) -> None:
-        """Show what was decided to those who watch. *question* is what was refused, if that is not the whole plan."""
+        """Publish a decision to watchers. *question* is what was denied, if that is not what the plan is about."""
         ruling = plan.ruling
         self._recent.record(
             ctx.audit_id,
@@ -244,10 +247,10 @@ class RequestLog:
             scope=ruling.scope if isinstance(ruling, OutOfScope) else "",
         )
 
-    # --- how it ended, for the log and for ``ostiary-gateway explain`` ---
+    # --- outcomes, for the log and for ``ostiary-gateway explain`` ---
 
     def record_refusal(self, ctx: RequestContext, code: int, reason: str, plan: RequestPlan | None) -> None:
-        """Log a request that was refused or failed, and keep how it ended under the id that the client is told."""
+        """Log a failed request, and record its outcome under the audit id that the client has received."""
         user = plan.user.username if plan is not None else ""
         address = "" if user else ctx.exchange.connection.remote_address
         extra = {"request_id": ctx.audit_id, "status": code, "user": user, "address": address, "cause": reason}
@@ -255,7 +258,7 @@ class RequestLog:
         self.record_end(ctx, code, reason, plan)
 
     def record_end(self, ctx: RequestContext, code: int, reason: str, plan: RequestPlan | None) -> None:
-        """Keep how a request ended. What the policy refused is kept by the authorizer, with the decision."""
+        """Record the outcome of a request. Denials of the policy are recorded by the authorizer, with the decision."""
         if self._ended is None or (plan is not None and not plan.ruling.allowed):
             return
         user = plan.user.username if plan is not None else ""
@@ -268,7 +271,7 @@ class RequestLog:
     def record_unreadable(
         self, audit_id: str, address: str, request: RequestHead | None, refusal: RequestRefused
     ) -> None:
-        """The connection itself has refused a request, of which there may be no more than the first bytes."""
+        """Record a request that the connection has rejected. *request* is None if only the first bytes were read."""
         extra = {"request_id": audit_id, "status": refusal.status, "address": address, "cause": refusal.message}
         log.info("a request was refused", extra=extra)
         if self._ended is not None:

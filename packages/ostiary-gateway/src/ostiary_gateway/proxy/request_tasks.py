@@ -1,7 +1,4 @@
-"""Runs what a request must wait for, in a task of its own, and answers the client whatever goes wrong in it.
-
-Called by the engine and its steps: a token that is not in memory, a provider that asks others, a seat in the queue.
-"""
+"""Tasks for requests that have to wait: for a token lookup, for a provider, for a permit."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ Work = Coroutine[object, object, None]
 
 
 class RequestTasks:
-    """The tasks of one engine."""
+    """The tasks of one engine. A task that fails sends a response to the client."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answers: Responses, records: RequestLog) -> None:
         self._loop = loop
@@ -36,7 +33,7 @@ class RequestTasks:
         task.add_done_callback(self._running.discard)
 
     def start_for(self, ctx: RequestContext, work: Work) -> None:
-        """Run *work* for a request. If it raises, the client still gets an answer."""
+        """Run *work* for a request. If it raises, the client gets a 500."""
         self.start(self._run_and_answer(work, ctx))
 
     async def _run_and_answer(self, work: Work, ctx: RequestContext) -> None:
@@ -46,14 +43,14 @@ class RequestTasks:
             self.fail(ctx, error)
 
     def fail(self, ctx: RequestContext, error: Exception) -> None:
-        """Something went wrong inside: log it, record it, give the seat back, and answer 500 if that is possible."""
+        """Handle an internal error: log and record it, release the permit, and send a 500 if possible."""
         extra = {"request_id": ctx.audit_id, "cause": type(error).__name__}
         log.error("a request failed inside the gateway", extra=extra, exc_info=error)
         ctx.release()
         self._records.record_panic(ctx)
         exchange = ctx.exchange
         if exchange.ended:
-            # An application of ours has sent its own 500 before it raised.
+            # A built-in application has sent its own 500 before it raised.
             return
         if exchange.head_sent:
             exchange.abort()

@@ -1,8 +1,4 @@
-"""What a request asks for, and where it would go.
-
-Called by the engine for a request that it has no plan for yet. Finds who serves the request, and has the mapper say
-what is asked.
-"""
+"""Resolve a request: find its route, and let the attributes mapper determine its attributes."""
 
 from __future__ import annotations
 
@@ -22,22 +18,22 @@ from ostiary_gateway.wire.action_token import PARAMETER, names_parameter
 
 
 class NoRoute(Exception):
-    """Nobody serves this host and path."""
+    """No upstream serves this host and path."""
 
 
 class ResolvedRoute(NamedTuple):
-    """Where a request would go: to one of our own APIs, or to an upstream. Its target has been checked."""
+    """The route of a request: a built-in API or an upstream. Its target was checked."""
 
     path: str
     query: str
-    # The path and the query, also where the client wrote a whole URL.
+    # Path and query, also if the client sent an absolute URL.
     target: bytes
     own: BuiltinApi | None
     upstream: Upstream | None
 
 
 class RequestResolver:
-    """Says what requests ask for."""
+    """Resolves requests that have no cached plan."""
 
     def __init__(
         self,
@@ -54,22 +50,22 @@ class RequestResolver:
             *(own.prefix for own in own_apis),
             *(upstream.settings.prefix for upstream in routes.upstreams),
         ]
-        # Another number after each change of who serves what.
+        # Revision of the routing table.
         self.routing = 0
 
     def of(self, request: RequestHead) -> RequestAttributes:
-        """What the request asks for; raises `ValueError` if that can be read in two ways."""
+        """Return the request's attributes; raises `ValueError` if they are ambiguous."""
         return self.at(self.locate(request), request)
 
     def locate(self, request: RequestHead) -> ResolvedRoute:
-        """Where the request would go; raises `ValueError` if its target can be read in two ways, or `NoRoute`."""
+        """Return the request's route; raises `ValueError` if its target is ambiguous, or `NoRoute`."""
         target = request.target
         path, query = split_target(target, host=request.host, options=request.method == b"OPTIONS", any_name=True)
         if not target.startswith(b"/"):
-            # A whole URL, which names us: what is decided on and forwarded is its path.
+            # An absolute URL of the gateway: its path is authorized and forwarded.
             target = (f"{path}?{query}" if query else path).encode("ascii")
         for own in self._own_apis:
-            # Nearly no path begins like one of ours, so that is looked at first.
+            # The cheap test first: hardly any path begins with the prefix of a built-in API.
             if path.startswith(own.prefix) and (path == own.prefix or path.startswith(own.prefix + "/")):
                 return ResolvedRoute(path, query, target, own, None)
         upstream = self._routes.find(request.host.decode("latin-1"), path)
@@ -80,11 +76,11 @@ class RequestResolver:
         return ResolvedRoute(path, query, target, None, upstream)
 
     def go_alike(self, above: str) -> bool:
-        """Whether all paths that have one segment more than *above*, which ends with a slash, go to the same place."""
+        """Return whether all paths with one segment more than *above*, which ends with a slash, have the same route."""
         return not any(prefix.startswith(above) for prefix in self._prefixes)
 
     def at(self, location: ResolvedRoute, request: RequestHead) -> RequestAttributes:
-        """What the request asks for there; raises `ValueError` if that can be read in two ways."""
+        """Return the request's attributes on this route; raises `ValueError` if they are ambiguous."""
         path, query, target, own, upstream = location
         method = request.method.decode("ascii")
         upgrade = request.upgrade.decode("ascii")
@@ -99,10 +95,10 @@ class RequestResolver:
             _check_name(path)
         info = replace(info, upstream=upstream.name)
         if upstream.is_kubernetes and self._self_reviews is not None and is_self_review(info):
-            # About oneself, and answered from our own policy: nothing has to be allowed.
+            # About the user's own permissions, served from our own policy: nothing has to be allowed.
             return RequestAttributes(info, (), target, handler=self._self_reviews, routing=self.routing)
         if upstream.is_kubernetes and self._api_groups and (route := self._api_groups.find(upstream, method, mapped)):
-            # Decided as if the upstream served it: the policy sees one cluster, whoever serves a part of it.
+            # Authorized as if the upstream served it: for the policy it is one cluster, regardless of API plugins.
             _check_name(path)
             if route.upstream is None:
                 return RequestAttributes(info, (info,), target, handler=route.handler, routing=self.routing)
@@ -111,7 +107,7 @@ class RequestResolver:
         also = upstream.also_required(info)
         required = () if public else (info,) if also is None else (info, also)
         long_running = upstream.mapper.long_running(info)
-        # After a switch of protocols nobody knows how long it takes: it is a stream, whatever the path says.
+        # After a protocol switch the duration is unknown, so it is a stream whatever the path is.
         stream = long_running or bool(request.upgrade)
         return RequestAttributes(
             info,
@@ -128,11 +124,11 @@ class RequestResolver:
 
 def _is_redirected(upstream: Upstream, method: str, path: str) -> bool:
     redirects = upstream.redirects
-    # A backend may get the path decoded. Encoded again, it must be the text that the proof is about.
+    # The backend may get the decoded path. Encoded again, it must be the text that the action token is about.
     return redirects is not None and redirects.cover(method, path) and is_usually_encoded(path)
 
 
 def _check_name(path: str) -> None:
-    """Refuse odd names: only kube-apiserver is known to read them in one way, not the programs that it proxies to."""
+    """Reject odd names: kube-apiserver parses them unambiguously, workloads that it proxies to may not."""
     if has_odd_name(path):
         raise AmbiguousRequest("the path has a semicolon or a backslash")

@@ -1,7 +1,6 @@
-"""Passes an upstream's answer to the client piece by piece, with framing written anew.
+"""Relay an upstream's response to the client in parts, with new framing.
 
-Made by `upstream.proxied` for the answers that do not come whole in one read. What comes with one read goes on as one
-write, and as one chunk, in however many pieces it came.
+Only for responses that are not complete after one read. The data of one read is sent in one write and as one chunk.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from ostiary_gateway.http1.headers import Headers
 from ostiary_gateway.http1.response import AnswerHeaders, Framing
 from ostiary_gateway.proxy.recorder import Recorder
 
-# Server-sent events: an answer without an end.
+# Server-sent events: a response without an end.
 _EVENTS = b"text/event-stream"
-# A 401 that may be a program's behind the upstream is held back up to here, to see whose it is.
+# Maximum size of a 401 that is withheld until it is known whether a workload behind the upstream has sent it.
 WITHHELD_BYTES = 16 * 1024
 
 
 class RelayedAnswer:
-    """One answer on its way. While it is `withheld`, nothing of it is written."""
+    """A response in flight. While it is `withheld`, nothing of it is written."""
 
     __slots__ = ("_chunked", "_exchange", "_names", "_out", "_pieces", "_recorder", "withheld")
 
@@ -26,18 +25,18 @@ class RelayedAnswer:
         self._exchange = exchange
         self._names = names
         self._recorder = recorder
-        # The parts of the body that came with the read under way.
+        # The body parts of the current read.
         self._pieces: list[bytes] | None = None
         self._chunked = False
-        # The body of an answer that is held back; None once it goes on.
+        # The body of a withheld response; None once it is sent.
         self.withheld: bytes | None = b"" if withhold else None
-        # What waits to be written.
+        # Data to be written.
         self._out: list[bytes] = []
 
     def begin(self, status: int, headers: Headers, framing: Framing, audit_line: bytes) -> None:
-        """The head, with what must be said about the end of the answer."""
+        """Prepare the head, with the framing of the new response."""
         exchange = self._exchange
-        # The usual reason phrase: the upstream's was not checked for characters that a line must not hold.
+        # Use the standard reason phrase: the upstream's was not checked for invalid characters.
         out = self._out
         out.append(STATUS_LINES.get(status) or status_line(status))
         out += self._names.lines(headers)
@@ -55,14 +54,14 @@ class RelayedAnswer:
         out += (audit_line, b"\r\n", exchange.connection_header(), b"\r\n")
 
     def add(self, data: bytes) -> None:
-        """A part of the body."""
+        """Add a part of the body."""
         if self._pieces is None:
             self._pieces = [data]
         else:
             self._pieces.append(data)
 
     def flush(self) -> None:
-        """Write what came with one read."""
+        """Write the data of one read."""
         if self._pieces is not None:
             self._gather(self._pieces)
         if self._out and self.withheld is None:
@@ -70,13 +69,13 @@ class RelayedAnswer:
             self._exchange.write(b"".join(out))
 
     def withheld_to_the_end(self) -> bytes | None:
-        """The whole body of an answer that is held back still, now that no more of it comes."""
+        """Return the complete body of a response that is still withheld."""
         if self._pieces is not None:
             self._gather(self._pieces)
         return self.withheld
 
     def end(self, trailers: Headers) -> None:
-        """Write what is left. An answer that was held back goes on, too."""
+        """Write the rest. Also sends a response that was withheld."""
         if self._pieces is not None:
             self._gather(self._pieces)
         if self._chunked:

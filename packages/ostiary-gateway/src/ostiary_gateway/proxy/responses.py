@@ -1,7 +1,7 @@
-"""Answers of our own: every refusal and every failure that a client gets from us and not from the upstream.
+"""Error responses and redirects of the gateway itself, as opposed to those of an upstream.
 
-Called by the engine and its steps. Each answer is counted and recorded as it is sent. What it says is Kubernetes' own
-wording (`ostiary.wire.status`). The reason is for the log and the audit record, which its ``Audit-Id`` leads to.
+Each response is counted and recorded as it is sent. The texts are those of Kubernetes (`ostiary.wire.status`). The
+reason goes to the log and the audit event, which the operator finds by the ``Audit-Id`` of the response.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _NO_CACHE = (b"Cache-Control", b"no-cache, private")
 
 Headers = list[tuple[bytes, bytes]]
 Page = tuple[int, Headers, bytes]
-# For a request: status, message, and where the application begins; gives status, headers and body of a page.
+# Request context, status, message and prefix of the application -> status, headers and body of a page.
 RefusalPage = Callable[[RequestContext, int, str, str], Page]
 _UNAVAILABLE = "the application is unavailable"
 
 
 class Responses:
-    """Sends them for one engine."""
+    """Sends the error responses of one engine."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class Responses:
         self._challenge_absent = status.www_authenticate(False).encode()
         self._challenge_invalid = status.www_authenticate(True).encode()
 
-    # --- refusals ---
+    # --- rejected and denied requests ---
 
     def send_unauthorized(self, ctx: RequestContext, *, attempted: bool) -> None:
-        """401, the same for a token that is unknown, expired or revoked. Only Bearer is ever asked for here."""
+        """401. Does not reveal whether a token is unknown, expired or revoked. Bearer is the only challenge."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
         if not attempted and self._leads_to_sign_in and _is_browser_at_the_root(ctx.exchange.request):
-            # A person who typed the gateway's address is led to where people sign in.
+            # A user who typed the gateway's address is redirected to the sign-in page.
             self.send(ctx, 303, b"", more=[(b"Location", b"/auth"), (b"Vary", b"Accept")], reason="redirected to /auth")
             return
         challenge = self._challenge_invalid if attempted else self._challenge_absent
@@ -78,12 +78,12 @@ class Responses:
         self.send(ctx, code, body, more=[(b"WWW-Authenticate", challenge)], reason=reason)
 
     def send_refusal(self, ctx: RequestContext, plan: RequestPlan) -> None:
-        """403. A hidden refusal is answered as a missing object would be; nothing else tells the two apart."""
+        """403, or 404 for a hidden denial: indistinguishable from the response for a missing object."""
         decision, attributes = plan.ruling, Attributes(plan.user, plan.info)
-        # What is explained later is the question that was answered with no.
+        # The request attributes that were denied, for a later explanation.
         refused = decision.question if isinstance(decision, CapabilityRefused) else plan.info
         self._authorizer.record(Attributes(plan.user, refused), decision, ctx.audit_id)
-        # Who holds a token may know what it is for, and who sends an object what stands in it.
+        # The owner of a token may know its scope, and the author of an object its contents.
         reason = decision.reason if isinstance(decision, (OutOfScope, CapabilityRefused)) else ""
         code, body = status.not_found(plan.info) if decision.hidden else status.forbidden(attributes, reason)
         if self._records.is_watched:
@@ -100,13 +100,13 @@ class Responses:
         self.send(ctx, code, body, plan=plan)
 
     def _page_for(self, ctx: RequestContext, upstream: Upstream | None, code: int, message: str) -> Page | None:
-        """What a person sees in the place of a ``Status``; None if it is no person who asks, or no web application."""
+        """Return the error page to send instead of a ``Status``; None if this is not a page of a web application."""
         if self._refusal_page is None or upstream is None or not _shows_page(ctx, upstream):
             return None
         return self._refusal_page(ctx, code, message, upstream.settings.prefix)
 
     def send_sign_in_required(self, ctx: RequestContext, *, attempted: bool) -> None:
-        """401 to a script of a web application, or to a program: the person has to load a page, and sign in there."""
+        """401 for a script of a web application or another client: the user has to load a page and sign in there."""
         self._metrics.authentications.inc("refused" if attempted else "absent")
         challenge = self._challenge_invalid if attempted else self._challenge_absent
         more = [(b"WWW-Authenticate", challenge), (b"X-Ostiary-Sign-In", b"required")]
@@ -114,7 +114,7 @@ class Responses:
         self.send(ctx, *status.sign_in_required(), more=more, reason=reason)
 
     def send_step_up_required(self, ctx: RequestContext, rule: StepUpRule) -> None:
-        """401: a person can prove what is missing, and send the request again (RFC 9470)."""
+        """401: the user can step up and send the request again (RFC 9470)."""
         required = rule.required
         message = f"step-up required by the rule {rule.name}: {describe(required)}; run: ostiary login --step-up"
         max_age = None if required.max_age is None else required.max_age.total_seconds()
@@ -132,13 +132,13 @@ class Responses:
         )
 
     def send_step_up_impossible(self, ctx: RequestContext, rule: StepUpRule, why: str) -> None:
-        """403: nobody who sends this can prove what is missing."""
+        """403: the sender cannot satisfy the step-up rule."""
         reason = f"the rule {rule.name} requires {describe(rule.required)}, and {why}"
         answer = status.not_admitted(ctx.plan.info, reason)
         self.send(ctx, *answer, plan=ctx.plan, reason=reason, message=reason)
 
     def send_cross_site(self, ctx: RequestContext, reason: str) -> None:
-        """403: a page of another site made the browser send this."""
+        """403: a page of another site made the browser send the request."""
         self.send(ctx, *status.refused_origin(reason), reason=reason)
 
     def send_page(
@@ -151,14 +151,14 @@ class Responses:
         plan: RequestPlan | None = None,
         reason: str = "",
     ) -> None:
-        """Send a page to a browser, or lead it to one; counted and recorded as any other answer."""
+        """Send a page or a redirect to a browser. It is counted and recorded like any other response."""
         self.send(ctx, code, body, plan=plan, reason=reason, page=headers)
 
     def send_bad_request(self, ctx: RequestContext, message: str) -> None:
         self.send(ctx, *status.bad_request(message), reason=message)
 
     def send_no_route(self, ctx: RequestContext) -> None:
-        """Nobody serves this host and path."""
+        """404: no upstream serves this host and path."""
         self.send(ctx, *status.no_route(), reason="no upstream serves this host and path")
 
     def send_too_large(self, ctx: RequestContext) -> None:
@@ -191,7 +191,7 @@ class Responses:
         self.send_too_many(ctx, error, "admission", plan)
 
     def send_answer_of_upstream(self, ctx: RequestContext, answer: UpstreamAnswer) -> None:
-        """What the upstream said to a dry run of this request: it would not do it."""
+        """Send the upstream's response to a dry run of this request, which failed."""
         plan = ctx.plan
         now = self._records.count(ctx, answer.status, plan)
         if plan.audit is not None:
@@ -204,7 +204,7 @@ class Responses:
     # --- failures ---
 
     def send_uncounted(self, ctx: RequestContext, error: ProviderError) -> None:
-        """503: nobody could say whether the request is within its quota."""
+        """503: it could not be determined whether the request is within its quota."""
         cause = error.cause or error.summary
         log.error("a request could not be counted", extra={"request_id": ctx.audit_id, "cause": cause})
         self._metrics.provider_errors.inc("admission", "")
@@ -218,7 +218,7 @@ class Responses:
         error: ProviderError,
         delegation: Delegation | None = None,
     ) -> None:
-        """500: nobody could say whether the request is allowed."""
+        """500: it could not be determined whether the request is allowed."""
         extra = {"request_id": ctx.audit_id, "cause": error.cause or error.summary}
         log.error("a request could not be decided", extra=extra)
         self._metrics.provider_errors.inc("authorization", "")
@@ -229,7 +229,7 @@ class Responses:
     def send_store_unavailable(
         self, ctx: RequestContext, error: ProviderError, upstream: Upstream | None = None
     ) -> None:
-        """503: nobody could say whose the token is. *upstream* is a web application, whose cookie it came in."""
+        """503: the token could not be looked up. *upstream* is set if it is the session of a web application."""
         extra = {"request_id": ctx.audit_id, "cause": error.cause or error.summary}
         log.error("a token could not be looked up", extra=extra)
         self._metrics.provider_errors.inc("token_store", "")
@@ -241,13 +241,13 @@ class Responses:
         self.send(ctx, *status.upstream_failed(503), reason=reason)
 
     def send_internal_error(self, ctx: RequestContext, plan: RequestPlan | None = None) -> None:
-        """500: we failed, or the record of this request cannot be kept."""
+        """500: the gateway failed, or the audit event of this request cannot be stored."""
         self.send(ctx, *status.internal(), plan=plan, reason="the gateway failed, or could not store the audit event")
 
-    # --- to requests that are counted and recorded already ---
+    # --- for requests that are already counted and recorded ---
 
     def send_redirect(self, ctx: RequestContext, location: bytes) -> None:
-        """307 to the backend itself. The URL is a credential: nobody may keep it, or tell it to the next page."""
+        """307 to the backend itself. The URL is a credential, so it must not be cached or sent as a ``Referer``."""
         audit_id = (b"Audit-Id", ctx.audit_id.encode())
         no_store = (b"Cache-Control", b"no-store")
         no_referrer = (b"Referrer-Policy", b"no-referrer")
@@ -258,12 +258,12 @@ class Responses:
         rejected = kind is FailureKind.CREDENTIAL
         answer = status.gateway_unauthenticated() if rejected else status.upstream_failed(code)
         reason = "the upstream rejects the gateway's own credential" if rejected else "the upstream could not be asked"
-        # Not in the log each time: an outage fails every request, and is logged once in a while.
+        # Not logged for each request: an outage fails every request and is logged once in a while.
         self._records.record_end(ctx, code, reason, ctx.plan)
         self._respond_unavailable(ctx, answer)
 
     def send_unsigned(self, ctx: RequestContext, error: ProviderError) -> None:
-        """503: the upstream cannot be told who the user is."""
+        """503: no JWT with the user's identity can be signed for the upstream."""
         cause = error.cause or error.summary
         log.error("no JWT can be signed for an upstream", extra={"request_id": ctx.audit_id, "cause": cause})
         self._records.record_end(ctx, 503, f"no JWT can be signed for the upstream: {cause}", ctx.plan)
@@ -277,7 +277,7 @@ class Responses:
             _respond_page(ctx, *page)
 
     def send_too_many_streams(self, ctx: RequestContext) -> None:
-        """429: the answer would be a stream, and the user has too many."""
+        """429: the response would be a stream, and the user has too many."""
         self._metrics.rate_limited.inc("streams")
         self._records.record_refusal(ctx, 429, "over the limit: streams", ctx.plan)
         _respond(ctx, *status.too_many(1), [(b"Retry-After", b"1")])
@@ -297,9 +297,9 @@ class Responses:
         message: str = "",
         page: Headers | None = None,
     ) -> None:
-        """Send an answer, count it and record it. *reason* is for the operator, *message* for the audit event.
+        """Send a response, count it and record it. *reason* is for the operator, *message* for the audit event.
 
-        *page* are all headers of a body that is no ``Status``.
+        *page* holds all headers of a body that is not a ``Status``.
         """
         if ctx.exchange.gone:
             return
@@ -320,7 +320,7 @@ class Responses:
 def _respond(ctx: RequestContext, code: int, body: bytes, more: Headers) -> None:
     headers = [(b"Audit-Id", ctx.audit_id.encode()), _NO_CACHE, _JSON, *more]
     if code != 404:
-        # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
+        # Kubernetes does not set it on a 404, so it would reveal hidden objects.
         headers.append(_NOSNIFF)
     ctx.exchange.respond(code, headers, body)
 
@@ -330,7 +330,7 @@ def _respond_page(ctx: RequestContext, code: int, headers: Headers, body: bytes)
 
 
 def _shows_page(ctx: RequestContext, upstream: Upstream) -> bool:
-    """Whether a person sees the answer as a page of a web application."""
+    """Whether the browser shows the response as a page of a web application."""
     if not upstream.settings.is_application:
         return False
     request = ctx.exchange.request
@@ -338,7 +338,7 @@ def _shows_page(ctx: RequestContext, upstream: Upstream) -> bool:
 
 
 def _is_browser_at_the_root(request: RequestHead) -> bool:
-    """Whether a person has opened ``/`` in a browser. Programs, which name no HTML, get their 401 as everywhere."""
+    """Whether a user has opened ``/`` in a browser. Clients that do not accept HTML get the usual 401."""
     if request.method != b"GET" or request.target.partition(b"?")[0] != b"/" or request.upgrade:
         return False
     headers = {name.lower(): value for name, value in request.headers}
@@ -347,13 +347,8 @@ def _is_browser_at_the_root(request: RequestHead) -> bool:
     return prefers_html(headers.get(b"accept", b"").decode("latin-1"))
 
 
-# Sends a Kubernetes ``Status`` as the answer to a request that the gateway answers itself.
-#
-# Called by the webhooks, the self reviews and the sign-in routes.
-
-
 def send_status(ctx: RequestContext, answer: status.Answer, *headers: tuple[bytes, bytes]) -> int:
-    """Send *answer*; returns the status that was sent, or 0 if the client is gone."""
+    """Send a Kubernetes ``Status``. Return the status that was sent, or 0 if the client is gone."""
     if ctx.exchange.gone:
         return 0
     lines = b"Audit-Id: %s\r\nContent-Type: application/json\r\n" % ctx.audit_id.encode()

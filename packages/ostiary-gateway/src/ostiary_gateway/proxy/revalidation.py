@@ -1,7 +1,4 @@
-"""Checks once more, after a wait, that a request is still allowed: a client can make a wait as long as it likes.
-
-Called by the engine after a wait for a seat or for a body, before anything is done for the request.
-"""
+"""Revalidate the authorization of a request after it has waited: the client controls how long a wait lasts."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from ostiary_gateway.proxy.responses import Responses
 
 
 class RecheckAfterWait:
-    """For the requests of one engine."""
+    """Revalidates requests of one engine after a wait for a permit or a body, before they have an effect."""
 
     def __init__(self, judge: RequestAuthorizer, planner: Planner, answers: Responses) -> None:
         self._judge = judge
@@ -22,7 +19,7 @@ class RecheckAfterWait:
         self._answers = answers
 
     async def is_still_allowed(self, ctx: RequestContext) -> bool:
-        """Whether the decision still holds. If it does not, the client is answered and the place given back."""
+        """Return whether the request is still allowed. If not, send the response and release the permit."""
         plan = ctx.plan
         try:
             ruling = await self._ruling_now(ctx) if plan.ruling.allowed else plan.ruling
@@ -44,7 +41,10 @@ class RecheckAfterWait:
         return False
 
     async def _ruling_now(self, ctx: RequestContext) -> CachedDecision | None:
-        """None if the configuration in force would not forward the request; raises `ProviderError`."""
+        """Return the current decision; None if the configuration would not forward the request.
+
+        Raises `ProviderError`.
+        """
         plan = ctx.plan
         if self._judge.is_valid(plan.ruling):
             return plan.ruling

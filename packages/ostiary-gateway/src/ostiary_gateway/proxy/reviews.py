@@ -1,7 +1,6 @@
-"""Reviews that the gateway answers itself: which requests they are, and how one is read and its answer sent.
+"""Reviews that the gateway serves itself: detection, parsing and responses.
 
-Called by `questions`, by the review of the sender's own token (`token_review`) and by the door for self reviews. Only
-version v1 is answered here: older versions are the upstream's to know, or not to know.
+Only version v1 is served here. Older versions are left to the upstream.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SELF_REVIEW_KINDS = {"selfsubjectaccessreviews": ACCESS, "selfsubjectrulesreview
 
 
 def is_self_review(info: RequestInfo) -> bool:
-    """Whether the gateway answers this itself, for an upstream that is a Kubernetes API."""
+    """Whether the gateway serves this request itself, for an upstream that is a Kubernetes API."""
     kind = SELF_REVIEW_KINDS.get(info.resource)
     return kind is not None and _creates(info, kind)
 
@@ -39,7 +38,7 @@ def _creates(info: RequestInfo, kind: str) -> bool:
 
 
 class ReviewRequest(NamedTuple):
-    """What a request says besides who asks: the body, and the headers and the query that tell how to read it."""
+    """A review request without its sender: the body, and the headers and query that determine its format."""
 
     body: bytes
     content_type: str = ""
@@ -74,7 +73,7 @@ def _header(ctx: RequestContext, name: bytes) -> str:
 
 
 def send_review(ctx: RequestContext, answer: ReviewAnswer) -> int:
-    """Send *answer*; returns the status that was sent, 0 if the client is gone."""
+    """Send *answer*. Return the status that was sent, or 0 if the client is gone."""
     if ctx.exchange.gone:
         return 0
     texts = bounded_warnings(answer.warnings)
@@ -89,7 +88,7 @@ def send_review(ctx: RequestContext, answer: ReviewAnswer) -> int:
 
 
 def bounded_warnings(texts: Sequence[str]) -> list[str]:
-    """What fits into a head, as kube-apiserver has it: each once, and if all are too long, the first ones shortened."""
+    """Limit warnings like kube-apiserver: remove duplicates, and truncate them if they are too long in total."""
     texts = list(dict.fromkeys(texts))
     if sum(map(len, texts)) <= WARNING_CHARACTERS:
         return texts
@@ -103,6 +102,6 @@ def bounded_warnings(texts: Sequence[str]) -> list[str]:
 
 
 def _quote(text: str) -> str:
-    """A warning names fields as they were written; whatever a header cannot carry is dropped."""
+    """Quote a warning. It contains the client's field names, so drop characters that are invalid in a header."""
     plain = "".join(character for character in text if character.isascii() and character.isprintable())
     return plain.replace("\\", "\\\\").replace('"', '\\"')

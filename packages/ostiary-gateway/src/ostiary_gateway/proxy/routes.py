@@ -1,7 +1,4 @@
-"""Which upstream serves a host and a path: one that names the host first, then the longest prefix.
-
-Built by the app from the configuration; asked by `request.questions` once per new head.
-"""
+"""Routing: find the upstream for a host and path."""
 
 from __future__ import annotations
 
@@ -11,17 +8,17 @@ from ostiary_gateway.proxy.upstreams import Upstream
 
 
 class Routes:
-    """Which upstream serves a host and a path."""
+    """The routing table: upstreams with a matching host first, then the longest prefix."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         self.upstreams = tuple(upstreams)
         by_length = sorted(upstreams, key=lambda upstream: -len(upstream.settings.prefix))
-        # One that names the host goes before one that takes any.
+        # Upstreams with hosts precede those that accept any host.
         self._order = sorted(by_length, key=lambda upstream: not upstream.settings.hosts)
         self._has_hosts = any(upstream.settings.hosts for upstream in upstreams)
 
     def find(self, host: str, path: str) -> Upstream | None:
-        # Hosts are the same in upper and lower case; paths are not.
+        # Host names are case-insensitive, paths are not.
         name = (host.rpartition(":")[0] if _has_port(host) else host).lower() if self._has_hosts else ""
         for upstream in self._order:
             hosts = upstream.settings.hosts
@@ -39,7 +36,7 @@ class Routes:
 
 
 class RoutesTo(Routes):
-    """For a proxy that carries requests to *only*: a host or path that another upstream of its serves has no route."""
+    """The routes for a proxy that forwards to *only*: hosts and paths of its other upstreams have no route."""
 
     def __init__(self, upstreams: Sequence[Upstream], only: Upstream) -> None:
         super().__init__(upstreams)

@@ -1,9 +1,9 @@
-"""Chooses the requests whose decision is compared with the cluster's. The engine calls `consider` for every request.
+"""Sample requests whose decision is compared with the cluster's decision.
 
-    engine (a plan in hand)  ->  consider: one in so many  ->  a bounded queue  ->  comparing (`comparison`), later
+    engine (plan found)  ->  consider: samples one of n  ->  bounded queue  ->  `comparison`, in the background
 
-It is called where every decided request comes by, also one whose very head came before and that no policy was asked
-about. For all but the chosen ones it counts down a number. Nothing waits for what becomes of a chosen one.
+The engine calls `consider` for every authorized request, including those with a cached decision. It only decrements a
+counter unless the request is sampled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DROPPED, LEFT_OUT = "dropped", "left_out"
 
 @dataclass(frozen=True, slots=True)
 class ShadowQuestion:
-    """A decided request that the cluster is asked about. `actor` is who asks in the name of `user`."""
+    """A sampled request. `actor` sends it on behalf of `user`."""
 
     upstream: Upstream
     audit_id: str
@@ -42,7 +42,7 @@ Enqueue = Callable[[ShadowQuestion], bool]
 
 
 class _Share:
-    """Of one upstream: how many more requests pass by until one is chosen, and how many may be in this second."""
+    """The sampling state of one upstream: requests left until the next sample, and the rate limit."""
 
     __slots__ = ("_allowed", "_dice", "_log_of_rest", "_per_second", "_refilled_at", "left")
 
@@ -54,13 +54,13 @@ class _Share:
         self.left = self.next_gap()
 
     def next_gap(self) -> int:
-        """As if a die were cast for each request, with one cast for all until the next that is chosen."""
+        """Draw the distance to the next sample. Equivalent to one draw per request, but cheaper."""
         if not self._log_of_rest:
             return 1
         return 1 + int(math.log(1.0 - self._dice()) / self._log_of_rest)
 
     def take(self, now: float) -> bool:
-        """Whether one more may be asked about in this second."""
+        """Return whether one more sample is within the limit per second."""
         most = float(self._per_second)
         self._allowed = min(most, self._allowed + (now - self._refilled_at) * most)
         self._refilled_at = now
@@ -71,7 +71,10 @@ class _Share:
 
 
 class ShadowSampler:
-    """For the engines of one configuration. *dice* gives numbers from 0 to 1, without 1."""
+    """Samples requests for the engines of one configuration.
+
+    *dice* returns numbers from 0 (inclusive) to 1 (exclusive).
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class ShadowSampler:
         enqueue: Enqueue,
         metrics: Metrics,
         clock: Clock,
-        dice: Callable[[], float] = random.random,  # no secret depends on it
+        dice: Callable[[], float] = random.random,  # not used for secrets
     ) -> None:
         self._enqueue = enqueue
         self._counter = metrics.shadow_reviews
@@ -92,7 +95,7 @@ class ShadowSampler:
         }
 
     def consider(self, audit_id: str, plan: RequestPlan) -> None:
-        """A request was decided on. It never raises, and never waits."""
+        """Count an authorized request, and sample it if it is its turn. Never raises, never waits."""
         share = self._shares.get(plan.upstream)
         if share is None:
             return
@@ -114,5 +117,5 @@ class ShadowSampler:
 
 
 def _can_be_compared(plan: RequestPlan) -> bool:
-    """Whether the chain of providers has decided it. What the scope of a token refused, it was never asked about."""
+    """Whether the provider chain made the decision: it was not queried if the token's scope denied the request."""
     return bool(plan.required) and not plan.public and not isinstance(plan.ruling, OutOfScope)

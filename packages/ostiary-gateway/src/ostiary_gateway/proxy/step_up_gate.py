@@ -1,15 +1,15 @@
-"""The step between the decision and the seat for requests that fall under a step-up rule.
+"""The step-up gate: runs after authorization for requests that fall under a step-up rule.
 
-    met                                     goes on as any other
-    not met, and the store knows more       the person has just proved it at another worker: goes on
-    not met, a program's token              403: nobody is there who could prove anything
-    not met, a browser at an application    a page load is led to the sign-in, everything else gets a 401
-    not met, a person at a command line     held while a program on their machine asks them (`cli.signin.step_up`);
-                                            401 if none does, if they refuse, or after ``stepUp.hold``
+    met                                   continues
+    unmet, but the session has changed    the user has just stepped up at another worker: continues
+    unmet, machine identity or scoped     403: there is no user who could step up
+    unmet, browser at an application      a page load is redirected to sign in, any other request gets a 401
+    unmet, command line                   held while the CLI on the user's machine prompts them (`cli.login.step_up`);
+                                          401 if it does not, if the user declines, or after ``stepUp.hold``
 
-Called by the engine; only plans with rules come here. A held request has no seat. It waits in a place of its own, of
-which a user has only so many, and leaves it as soon as its client does. How often a user's requests ask the store is
-bounded, too. Doors of other proxies hold nothing: a proxy waits for an answer for seconds only.
+A held request has no concurrency permit. The number of held requests is limited per user, and a request stops waiting
+when its client disconnects. The rate of store lookups per user is limited, too. Nothing is held for external
+authorization: a proxy waits for a response for seconds only.
 """
 
 from __future__ import annotations
@@ -38,18 +38,13 @@ from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.proxy.target import split_target
 
-# What the engine needs of the sign-in for step-ups: it says what a session must prove, and hears what came of it.
-#
-# `gateway.login.step_up` implements it, in the token store: the person may prove themselves at another worker or
-# replica.
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a session must prove before a request of it goes on.
+    """What a session must prove before a request of it continues.
 
-    `rule` demands it. `request` is what was asked, from `address`: the person reads both before they prove anything.
-    `id` tells this demand from earlier ones of the same session.
+    `rule` requires it. `request` and `address` describe the request: the user sees both before stepping up. `id`
+    distinguishes the demand from earlier ones of the same session.
     """
 
     id: str
@@ -60,24 +55,27 @@ class Demand:
 
 
 class DemandState(Enum):
-    NOT_SEEN = "not seen"  # nobody has asked for it yet
-    SEEN = "seen"  # a program on the person's machine has it, and asks them
-    REFUSED = "refused"  # they did not, or could not, prove it
+    NOT_SEEN = "not seen"  # no client has fetched it yet
+    SEEN = "seen"  # the CLI on the user's machine has it and prompts the user
+    REFUSED = "refused"  # the user declined or failed
 
 
 class StepUpDemands(Protocol):
-    """Raises `ProviderError` if the store cannot be asked."""
+    """The demands in the token store: the user may step up at another worker or replica.
+
+    Methods raise `ProviderError` if the store is unavailable.
+    """
 
     def can_step_up(self, provider: str) -> bool:
-        """Whether the identity provider with this name can ask a person for more."""
+        """Whether the identity provider with this name supports step-up."""
 
     async def put(self, demand: Demand) -> None:
-        """Tell whoever asks for the session. An earlier demand of the session makes room for it."""
+        """Publish a demand, replacing an earlier one of the same session."""
 
     async def state(self, demand: Demand) -> DemandState: ...
 
 
-# How many requests wait for step-ups at a time: of one user, and in all. One instance per worker.
+# Limits the number of held requests, per user and in total. One instance per worker.
 
 
 class HeldPlaces:
@@ -89,7 +87,7 @@ class HeldPlaces:
         return self._held.total()
 
     def take(self, username: str) -> bool:
-        """A place for one more request; False if there is none. `leave` gives it back."""
+        """Take a place for one more request. Return False if there is none. `leave` releases it."""
         if self._held[username] >= self._per_user or len(self) >= self._in_all:
             return False
         self._held[username] += 1
@@ -101,11 +99,11 @@ class HeldPlaces:
             del self._held[username]
 
 
-# How often a held request asks the store whether the person has proved themselves, in seconds.
+# Polling interval of a held request, in seconds.
 INTERVAL = 0.5
-# A program on the person's machine asks for the demand within this time, or there is none.
+# The CLI on the user's machine fetches a demand within this time, or is not running.
 SEEN_WITHIN = 6.0
-# How often the requests of one user may have the store asked, at this worker. No other limit holds for them yet.
+# Store lookups of one user's requests per second and in a burst, in this worker. No other limit applies to them yet.
 LOOKS_PER_SECOND, LOOKS_AT_ONCE = 10.0, 100.0
 
 Ask = Callable[[RequestContext, CachedToken], None]
@@ -114,7 +112,7 @@ Pause = Callable[[float], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class StepUpParts:
-    """The rules of one configuration, and what holds requests meanwhile. `hold` is in seconds."""
+    """The step-up rules of one configuration, and what holding requests needs. `hold` is in seconds."""
 
     rules: StepUpRules
     demands: StepUpDemands
@@ -126,7 +124,7 @@ class StepUpParts:
 def open_step_up(
     settings: StepUpSettings, rules: StepUpRules, demands: StepUpDemands, metrics: Metrics
 ) -> StepUpParts | None:
-    """The parts of a configuration; None if it has no rules."""
+    """Return the step-up parts of a configuration; None if it has no rules."""
     if not rules:
         return None
     places = HeldPlaces(per_user=settings.held_per_user, in_all=settings.held_in_all)
@@ -135,7 +133,7 @@ def open_step_up(
 
 
 class StepUpGate:
-    """For the requests of one engine. *ask* goes on with a request whose token has changed."""
+    """Checks step-up rules for one engine. *ask* continues with a request whose session has changed."""
 
     def __init__(
         self,
@@ -162,11 +160,11 @@ class StepUpGate:
         self._looks = Buckets(LOOKS_PER_SECOND, LOOKS_AT_ONCE, clock=clock, name="step-ups")
 
     def unmet_rule(self, ctx: RequestContext) -> StepUpRule | None:
-        """The rule that keeps the request from going on; None if it may."""
+        """Return the rule that blocks the request, or None."""
         applied, token, now = ctx.plan.step_up, ctx.token, self._now()
         if applied is None or (applied.is_met(now) and _is_of_person(token)):
             return None
-        # What a program holds proves nothing about a person, whatever its session says.
+        # A token of a machine proves nothing about a user, whatever its session says.
         return applied.first_unmet(now) or applied.rules[0]
 
     async def handle_unmet(self, ctx: RequestContext, rule: StepUpRule) -> None:
@@ -180,17 +178,17 @@ class StepUpGate:
         elif (current := await self._look_up(ctx)) is None:
             return
         elif current.user != token.user:
-            # The session has changed since this worker looked: perhaps this is what is required.
+            # The session has changed since this worker cached it, perhaps by the required step-up.
             self._ask(ctx, current)
         elif token.is_application:
             await self._lead_to_sign_in(ctx, rule)
         else:
             await self._hold(ctx, rule)
 
-    # --- the token as the store has it now ---
+    # --- current state of the session ---
 
     async def _look_up(self, ctx: RequestContext) -> CachedToken | None:
-        """None if the request was answered."""
+        """Return the current token; None if a response was sent."""
         try:
             current = await self._authenticator.find_again(ctx.token)
         except ProviderError as error:
@@ -201,7 +199,7 @@ class StepUpGate:
             return None
         return current
 
-    # --- a person at a command line ---
+    # --- command line ---
 
     async def _hold(self, ctx: RequestContext, rule: StepUpRule) -> None:
         token, places = ctx.token, self._parts.places
@@ -215,7 +213,7 @@ class StepUpGate:
         username = token.user.username
         has_place = self._seconds > 0 and places.take(username)
         try:
-            # Also where nothing is held: the credential plugin that runs after the 401 asks for it.
+            # Even if nothing is held: the credential plugin that runs after the 401 fetches the demand.
             await self._parts.demands.put(demand)
             goes_on = await self._wait(ctx, demand) if has_place else None
         except ProviderError as error:
@@ -231,13 +229,13 @@ class StepUpGate:
             self._require(ctx, rule)
 
     def _address(self, ctx: RequestContext) -> str:
-        """Where the request comes from, as far as trusted proxies vouch for it: the person reads it."""
+        """Return the client's address as far as trusted proxies confirm it. It is shown to the user."""
         forwarded = [line.decode("latin-1") for line in ctx.scanned.forwarded_for]
         remote = ctx.exchange.connection.remote_address
         return source_ips(remote, forwarded_for=forwarded, trusted=self._trusted)[0]
 
     async def _wait(self, ctx: RequestContext, demand: Demand) -> CachedToken | None:
-        """The token when its session has changed; None if the request is not to go on, or was answered."""
+        """Wait until the session has changed and return its token; None if the request must not continue."""
         self._count_held(demand)
         listener = _ClientListener()
         ctx.exchange.responder = listener
@@ -248,7 +246,7 @@ class StepUpGate:
                 if ctx.exchange.gone:
                     return None
                 if ctx.exchange.connection.draining:
-                    # This worker ends. client-go sends the request again, to another one.
+                    # The worker is stopping. client-go sends the request again, to another worker.
                     error = TooManyRequests("the gateway is restarting", retry_after=1.0)
                     self._answers.send_too_many(ctx, error, "step-up", ctx.plan)
                     return None
@@ -266,7 +264,7 @@ class StepUpGate:
                 ctx.exchange.responder = None
 
     async def _pause(self, listener: _ClientListener) -> None:
-        """Until it is time to look again, or the client is gone."""
+        """Wait until the next poll or until the client disconnects."""
         pause, gone = asyncio.ensure_future(self._parts.pause(INTERVAL)), asyncio.ensure_future(listener.lost.wait())
         try:
             await asyncio.wait((pause, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -274,7 +272,7 @@ class StepUpGate:
             pause.cancel()
             gone.cancel()
 
-    # --- a browser at a web application ---
+    # --- browsers ---
 
     async def _lead_to_sign_in(self, ctx: RequestContext, rule: StepUpRule) -> None:
         request, upstream = ctx.exchange.request, ctx.plan.upstream
@@ -290,7 +288,7 @@ class StepUpGate:
             ctx, page.code, page.headers, page.body, plan=ctx.plan, reason=f"step-up by the rule {rule.name}"
         )
 
-    # --- answers ---
+    # --- responses ---
 
     def _require(self, ctx: RequestContext, rule: StepUpRule) -> None:
         self._count(rule, "required")
@@ -308,12 +306,12 @@ class StepUpGate:
 
 
 def _is_of_person(token: CachedToken) -> bool:
-    """A session that somebody signed in for, and the whole of it: a narrowed token is for a program."""
+    """Whether the token is an unscoped one of an interactive sign-in. A scoped token is for a workload."""
     return token.session.kind is SessionKind.SIGN_IN and not token.delegation
 
 
 class _ClientListener:
-    """Hears that the client of a held request is gone. The body waits at the exchange."""
+    """Notices that the client of a held request disconnects. The body stays buffered in the exchange."""
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
@@ -328,7 +326,7 @@ class _ClientListener:
         self.lost.set()
 
     def client_full(self) -> None:
-        """Nothing is sent."""
+        """Not called: nothing is sent."""
 
     def client_ready(self) -> None:
-        """Nothing is sent."""
+        """Not called: nothing is sent."""

@@ -1,16 +1,15 @@
-"""Splits the target of a request into path and query, and refuses what two programs could read differently. Pure.
+"""Split a request target into path and query, and reject targets that two parsers could read differently.
 
-Called by `questions`, by the engine for the paths that are our own, and by the doors. What is decided on and what is
-forwarded are the same text. Ambiguity is refused because the second reader is the upstream: a decision about
-``/public/../secrets`` would be about one path, and the answer would come from another.
+Authorization and forwarding use the same text. Ambiguity is rejected because the second parser is the upstream: a
+decision about ``/public/../secrets`` would be made for one path, and the response would come from another.
 
-Refused are dot segments and empty segments; slashes, backslashes, dots, letters and digits in percent-encoding; double
-encoding; control characters; what is not ASCII, or not UTF-8 when decoded; ``;`` parameters; fragments. The rest is
-left as it is: nothing is normalised, and a slash at the end stays. That holds for the whole path, also for what stands
-behind a ``/proxy`` subresource.
+Rejected are dot segments and empty segments; percent-encoded slashes, backslashes, dots, letters and digits; double
+encoding; control characters; non-ASCII characters, and encoded ones that are not UTF-8; ``;`` parameters; fragments.
+Nothing is normalized, and a trailing slash is kept. That applies to the whole path, including the part after a
+``/proxy`` subresource.
 
-Names of Kubernetes objects may hold ``;`` and ``\\``, which are ordinary characters to kube-apiserver. With *any_name*
-they pass. If `has_odd_name` is true, the caller must make sure that only kube-apiserver reads the path.
+Names of Kubernetes objects may contain ``;`` and ``\\``, which are ordinary characters to kube-apiserver. They are
+accepted with *any_name*. If `has_odd_name` is true, the caller must make sure that only kube-apiserver parses the path.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from __future__ import annotations
 import re
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-# What a path segment may hold without encoding (RFC 3986, pchar), but for the semicolon: some servers cut it off,
-# and what follows it, before they look for the resource.
+# Characters of a path segment (RFC 3986, pchar) except the semicolon: some servers cut it off, with what follows,
+# before they look up the resource.
 _PLAIN = rb"[A-Za-z0-9\-._~!$&'()*+,=:@]"
 _NOT_ENCODED = "/-._~!$&'()*+,=:@"
 _NO_DOTS = rb"(?!\.{1,2}(?:[/?]|\Z))"
 _SEGMENT = _NO_DOTS + _PLAIN + rb"++"
-# A query may hold any visible character, as browsers send them. Its percent-encoding must be one, and no NUL.
+# A query may contain any visible character, as browsers send them, but only valid percent-encoding and no NUL.
 _QUERY_TEXT = rb"[\x21\x22\x24\x26-\x3a\x3c-\x7e]*+"
 _QUERY = _QUERY_TEXT + rb"(?:%(?!00)[0-9A-Fa-f]{2}" + _QUERY_TEXT + rb")*"
 _ORDINARY = re.compile(
@@ -37,19 +36,19 @@ _DOUBLE = re.compile(rb"%25[0-9A-Fa-f]{2}")
 _NOT_PLAIN = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,=:@/%]")
 _NOT_PLAIN_NAME = re.compile(rb"[^A-Za-z0-9\-._~!$&'()*+,=:@/%;]")
 _ODD_NAME = re.compile(r";|%5[Cc]")
-# Nobody has to encode these, and readers differ in whether they undo it before they compare.
+# Encoding these is never necessary, and servers differ in whether they decode them before comparing.
 _NEVER_ENCODED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._")
 
 
 class AmbiguousRequest(ValueError):
-    """Two programs could read this request differently. The message says why, and quotes nothing of it."""
+    """Two parsers could read the request differently. The message is the reason, and quotes nothing of the request."""
 
 
 def split_target(target: bytes, *, host: bytes = b"", options: bool = False, any_name: bool = False) -> tuple[str, str]:
-    """The path and the query of a request target, as they stand; raises `AmbiguousRequest`.
+    """Return the path and the query of a request target unchanged; raises `AmbiguousRequest`.
 
-    A whole URL is taken only if it names the *host* of the request, and ``*`` only for the method OPTIONS. With
-    *any_name* a semicolon and an encoded backslash pass.
+    An absolute URL is accepted only if it names the *host* of the request, and ``*`` only for the method OPTIONS. With
+    *any_name*, a semicolon and an encoded backslash are accepted.
     """
     ordinary = _ORDINARY.fullmatch(target)
     if ordinary is not None:
@@ -66,7 +65,7 @@ def split_target(target: bytes, *, host: bytes = b"", options: bool = False, any
 
 
 def path_of(target: bytes, host: bytes) -> bytes:
-    """*target* from its path on, also where a client wrote a whole URL of ours; as it is if it cannot be read."""
+    """Return *target* from its path on, also for an absolute URL of the gateway; unchanged if invalid."""
     if target.startswith(b"/"):
         return target
     try:
@@ -79,24 +78,24 @@ def _after_authority(target: bytes, host: bytes) -> bytes:
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is None:
         raise AmbiguousRequest("the target is not a path")
-    # Names of hosts have no case; an upstream that is chosen by one of them must be the one that is asked.
+    # Host names are case-insensitive. The host that selects the upstream must be the one in the target.
     if not host or absolute[1].lower() != host.lower():
         raise AmbiguousRequest("the target names another host than the request")
     return absolute[2]
 
 
 def has_odd_name(path: str) -> bool:
-    """Whether *path* has a semicolon or a backslash: to some servers they end a segment, or are a slash."""
+    """Whether *path* has a semicolon or backslash: some servers treat them as the end of a segment or as a slash."""
     return _ODD_NAME.search(path) is not None
 
 
 def encoded_path(path: bytes) -> bytes:
-    """*path*, which a server has decoded, encoded again in the usual way: no more than has to be, in capitals."""
+    """Encode a decoded *path* in the usual form: only where necessary, with upper-case digits."""
     return quote_from_bytes(path, safe=_NOT_ENCODED).encode("ascii")
 
 
 def is_usually_encoded(path: str) -> bool:
-    """Whether `encoded_path` gives *path* back after a server has decoded it."""
+    """Whether `encoded_path` restores *path* after a server has decoded it."""
     return "%" not in path or encoded_path(unquote_to_bytes(path)) == path.encode("ascii")
 
 
@@ -105,7 +104,7 @@ def _check_path(path: bytes, *, any_name: bool) -> None:
     if odd is not None:
         raise AmbiguousRequest(_cause(odd[0]))
     segments = path[1:].split(b"/")
-    # The last one is empty where the path ends with a slash, or is one.
+    # The last segment is empty for a path that ends with a slash.
     if b"" in segments[:-1]:
         raise AmbiguousRequest("the path has an empty segment")
     if b"." in segments or b".." in segments:
@@ -134,7 +133,7 @@ def _check_escapes(path: bytes, *, any_name: bool) -> None:
     try:
         _ESCAPE.sub(lambda escape: bytes((int(escape[1], 16),)), path).decode("utf-8")
     except UnicodeDecodeError:
-        # Raised without its cause, which carries the path along.
+        # Without the cause, which contains the path.
         raise AmbiguousRequest("the path is not UTF-8") from None
 
 

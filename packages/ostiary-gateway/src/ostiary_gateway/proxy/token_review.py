@@ -1,8 +1,7 @@
-"""A TokenReview that a client makes about the very token that it presents, answered by the gateway.
+"""TokenReviews of a client's own token, served by the gateway.
 
-Called by the engine before such a request is refused or forwarded. The upstream does not know our tokens, and would say
-that nobody is signed in. The answer says what ``whoami`` says, so nothing has to be allowed for it. A review of any
-other token is decided on and forwarded like every request, with the body that was read.
+The upstream does not know the gateway's tokens and would respond that the token is invalid. The response contains what
+``whoami`` shows, so no permission is required. A review of any other token is authorized and forwarded as usual.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ostiary_gateway.wire.negotiation import wanted_representation
 from ostiary_gateway.wire.protobuf import encode_as
 from ostiary_gateway.wire.self_reviews import TOKEN, ReviewRefused, read_review, token_answer, token_refusal
 
-# A larger one is forwarded without a look: no token is as long as that.
+# Larger bodies are forwarded without inspection: no token is that long.
 LARGEST_TOKEN_REVIEW = 64 * 1024
 NARROWED = "the token is limited to a scope: it is good at the gateway only"
 
 
 class OwnTokenReviews:
-    """Answers them for one engine."""
+    """Serves token reviews for one engine."""
 
     def __init__(self, recheck: RecheckAfterWait, answers: Responses, records: RequestLog) -> None:
         self._recheck = recheck
@@ -35,7 +34,10 @@ class OwnTokenReviews:
         self._records = records
 
     async def answer_or_pass(self, ctx: RequestContext) -> bool:
-        """Answer a review of the sender's own token; True if it is another request, which goes on its usual way."""
+        """Respond to a review of the sender's own token.
+
+        Return True for any other request, which continues as usual.
+        """
         try:
             answer = await review_own_token(ctx)
         except ClientGone:
@@ -59,7 +61,10 @@ class OwnTokenReviews:
 
 
 async def review_own_token(ctx: RequestContext) -> ReviewAnswer | None:
-    """Read the body and answer it, or give it back and answer nothing; raises `ClientGone`."""
+    """Read the body and return the response.
+
+    For any other request put the body back and return None. Raises `ClientGone`.
+    """
     exchange = ctx.exchange
     if (exchange.request.content_length or 0) > LARGEST_TOKEN_REVIEW:
         return None
@@ -75,7 +80,7 @@ async def review_own_token(ctx: RequestContext) -> ReviewAnswer | None:
 
 
 def answer_about_own_token(token: CachedToken, request: ReviewRequest) -> ReviewAnswer | None:
-    """The answer to whoever presents *token*; None if they ask about something else, or cannot be understood."""
+    """Return the response to the owner of *token*; None if the review is about another token or invalid."""
     representation = wanted_representation(request.accept, query=request.query, user_agent=request.user_agent)
     try:
         review = read_review(TOKEN, request.body, content_type=request.content_type, query=request.query)
@@ -85,7 +90,7 @@ def answer_about_own_token(token: CachedToken, request: ReviewRequest) -> Review
     if representation is None or not well_formed(reviewed) or digest(reviewed) != token.digest:
         return None
     if token.delegation:
-        # Whoever is shown the answer would take the token for its owner's.
+        # A TokenReview cannot express the scope, so a backend would grant the owner's full rights.
         answer = token_refusal(review, NARROWED)
     else:
         answer = token_answer(review, with_implied_groups(token.user), f"OSTIARY={token.session.id}")

@@ -1,7 +1,6 @@
-"""The engine that records the steps of each request as spans. An app with tracing has it in the place of `Engine`.
+"""An `Engine` that records the steps of each request as OpenTelemetry spans.
 
-The order of the steps is that of `Engine`; here each step says when it begins. Choosing between the two when the
-configuration is loaded keeps the plain engine free of every question whether a request is traced.
+It replaces `Engine` when tracing is configured. Choosing at load time keeps checks for tracing out of `Engine`.
 """
 
 from __future__ import annotations
@@ -46,18 +45,14 @@ from ostiary_gateway.proxy.resolver import ResolvedRoute
 from ostiary_gateway.proxy.target import path_of
 from ostiary_gateway.wire.audit_policy import REDACTED, redacted_uri
 
-# Takes the trace context out of a request's headers: the upstream gets ours in its place.
-#
-# Used by the traced engine in the place of `http1.headers.HeaderFilter`.
-
 
 class TracedScanned(FilteredHeaders):
-    """What a request's headers say, with the trace that they name. A head that is remembered keeps it."""
+    """Filtered headers with the incoming trace context. Cached with the head."""
 
     __slots__ = ("incoming",)
 
     def __init__(self, scanned: FilteredHeaders, incoming: TraceContext | None) -> None:
-        # Field by field: it is made for every request.
+        # Copy field by field: this runs for every request.
         self.lines = scanned.lines
         self.authorization = scanned.authorization
         self.user_agent = scanned.user_agent
@@ -76,13 +71,11 @@ class TracedHeaderFilter(HeaderFilter):
         return Action.DROP if name.lower() in (PARENT, STATE) else super()._classify(name)
 
 
-# A request on its way, with its trace; and what the span of a request says about it, by the semantic conventions.
-#
-# Used by the traced engine. https://opentelemetry.io/docs/specs/semconv/http/http-spans/. Nothing that is secret goes
-# into a span: no query, no header but ``User-Agent``, and the user's name only where that is configured.
+# The attributes follow https://opentelemetry.io/docs/specs/semconv/http/http-spans/. A span contains no secrets: no
+# query, no header but ``User-Agent``, and the username only if configured.
 
 FORWARD = "forward"
-# The methods that the conventions name; any other could be invented by a caller.
+# The methods of the semantic conventions. Any other may be invented by a client.
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"))
 OTHER_METHOD = "_OTHER"
 LONGEST_TEXT = 1024
@@ -103,27 +96,27 @@ class TracedContext(RequestContext):
         return self._traces.tracer.monotonic
 
     def enter(self, step: str, kind: SpanKind = SpanKind.INTERNAL) -> None:
-        """The next step begins now."""
+        """Begin the next step."""
         if self.trace.recorded:
             self.trace.enter(step, self.monotonic(), kind)
 
     def finish(self, code: int, plan: RequestPlan | None = None) -> None:
-        """The request is over, with the status that the client saw (0: none). Only the first call counts.
+        """Finish the trace with the status that the client received (0: none). Only the first call has an effect.
 
-        *plan* is given where it is not the one that the request was admitted with.
+        *plan* is given if it differs from the plan that the request was admitted with.
         """
         if not self.trace.finished and self.trace.recorded:
             self._traces.finish(self, self.trace, code, plan or self.plan)
 
 
 def as_traced(ctx: RequestContext) -> TracedContext:
-    """A passage of the traced engine, which makes no others."""
+    """Return *ctx* as the type that the traced engine creates."""
     return cast(TracedContext, ctx)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTraces:
-    """Finishes the traces of one engine."""
+    """Finishes the traces of the requests of one engine."""
 
     tracer: Tracer
     trusted_proxies: Sequence[Network]
@@ -134,7 +127,7 @@ class RequestTraces:
         name = "HTTP" if method == OTHER_METHOD else method
         forward = trace.steps[-1] if trace.step == FORWARD else None
         if forward is not None:
-            # As the conventions name the span of a client; that it is one tells it from the server's.
+            # The conventions name client and server spans alike; the span kind distinguishes them.
             forward.name = name
             forward.attributes.update(_upstream_attributes(plan, method, code))
             forward.failed = code >= 400
@@ -164,7 +157,10 @@ class RequestTraces:
         return attributes
 
     def _decision_attributes(self, plan: RequestPlan) -> dict[str, AttributeValue]:
-        """The annotations of the audit event. The id joins trace, audit event and ``ostiary-gateway explain``."""
+        """Return the annotations of the audit event.
+
+        The audit id joins trace, audit event and ``ostiary-gateway explain``.
+        """
         info = plan.info
         attributes: dict[str, AttributeValue] = {
             "ostiary.decision": plan.ruling.verdict.value,
@@ -191,7 +187,7 @@ def _upstream_attributes(plan: RequestPlan, method: str, code: int) -> dict[str,
     upstream = plan.upstream
     assert upstream is not None
     if not upstream.settings.server:
-        # Another proxy carries it: nothing was sent from here.
+        # Another proxy forwards the request: the gateway sends nothing.
         return {"http.request.method": method, "ostiary.upstream": upstream.name, **_status(code, failed=code >= 400)}
     address = upstream.pool.address
     return {
@@ -211,7 +207,7 @@ def _status(code: int, *, failed: bool) -> dict[str, AttributeValue]:
 
 
 def _host(host: bytes) -> dict[str, AttributeValue]:
-    """What the client calls us."""
+    """Return the host that the client addressed."""
     name, colon, port = _text(host).rpartition(":")
     if not colon or not port.isdecimal():
         return {"server.address": _text(host)}
@@ -219,7 +215,7 @@ def _host(host: bytes) -> dict[str, AttributeValue]:
 
 
 def _text(value: bytes) -> str:
-    # Cut at last: the rest of a token would not look like one.
+    # Truncate last: a truncated token would not be recognized as a token.
     return without_tokens(value.decode("latin-1"), REDACTED)[:LONGEST_TEXT]
 
 
@@ -228,7 +224,7 @@ _OPEN_PATHS = {b"/auth": "sign-in", b"/webhooks": "review"}
 
 
 class TracedRecords(RequestLog):
-    """A request that is counted is over, and so is its trace."""
+    """Finishes the trace when a request is counted."""
 
     def conclude(self, ctx: RequestContext, code: int, *, message: str = "") -> None:
         super().conclude(ctx, code, message=message)
@@ -241,11 +237,11 @@ class TracedRecords(RequestLog):
 
 
 class TracedTasks(RequestTasks):
-    """A request whose client is gone, or that fails inside the gateway, may end without being counted."""
+    """Finishes traces of requests that may end uncounted: the client is gone, or the gateway fails."""
 
     async def _run_and_answer(self, work: Work, ctx: RequestContext) -> None:
         await super()._run_and_answer(work, ctx)
-        # What is forwarded is concluded by the forwarder.
+        # The forwarder concludes forwarded requests.
         if ctx.exchange.gone and as_traced(ctx).trace.step != FORWARD:
             as_traced(ctx).finish(0)
 
@@ -259,7 +255,7 @@ class TracedOpenPaths(OpenPaths):
         request, trace = ctx.exchange.request, as_traced(ctx).trace
         segment = first_segment(path_of(request.target, request.host))
         as_traced(ctx).enter(_OPEN_PATHS.get(segment, ANSWER))
-        # The tasks that serve it see it: what a sign-in does inside is timed by `traced_step`.
+        # Inherited by the tasks that serve the route, so that `traced_step` can time parts of a sign-in.
         before = CURRENT.set((trace, as_traced(ctx).monotonic))
         try:
             super().serve(path, ctx)
@@ -274,7 +270,7 @@ class TracedOwnApis(OwnApis):
 
 
 class TracedEngine(Engine):
-    """Serves requests and records them. *traces* says what becomes of the records."""
+    """Serves requests and traces them. *traces* finishes the traces."""
 
     records_type = TracedRecords
     tasks_type = TracedTasks
@@ -285,7 +281,7 @@ class TracedEngine(Engine):
         super().__init__(parts, loop)
         self._traces = traces
         self._forward_plain, self._forward = self._forward, self._forward_traced
-        # A request that is allowed in one step, or passed on, would have no trace.
+        # The fast paths record no trace.
         self.allow_again, self.pass_on = never_again, None
 
     def handle(self, exchange: Exchange) -> None:
@@ -322,7 +318,7 @@ class TracedEngine(Engine):
 
     def _admit(self, ctx: RequestContext, token: CachedToken, plan: RequestPlan) -> None:
         if as_traced(ctx).trace.step == AUTHENTICATE:
-            # A head that came before, with its decision: that this still holds has just been checked.
+            # A cached head with its decision, which was just revalidated.
             as_traced(ctx).enter(AUTHORIZE)
             as_traced(ctx).trace.mark("ostiary.cached", True)
         as_traced(ctx).trace.mark("ostiary.decision", plan.ruling.verdict.value)
@@ -332,7 +328,7 @@ class TracedEngine(Engine):
     def _forward_traced(self, ctx: RequestContext) -> None:
         as_traced(ctx).enter(FORWARD, SpanKind.CLIENT)
         scanned = ctx.scanned
-        # For this request alone: a head that is remembered shares what was read from it.
+        # Copied for this request: the cached head shares the original.
         scanned_copy = TracedScanned(scanned, None)
         scanned_copy.lines += as_traced(ctx).trace.upstream_lines()
         ctx.scanned = scanned_copy

@@ -1,7 +1,7 @@
-"""Requests of the gateway's own to an upstream, with a whole answer: for what must know what the upstream has.
+"""Requests of the gateway itself to an upstream, with a complete response.
 
-Made by the app for the admission providers that count objects. They go the way of all others: through the upstream's
-pool, with its credential, and with the user that they are made for, if there is one.
+Used by admission providers that count objects, and for discovery. They use the upstream's pool and credential, and the
+identity of a user if one is given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ostiary_gateway.proxy.upstreams import Upstream
 
 ANSWER_SECONDS = 30.0
 LARGEST_ANSWER = 16 * 1024 * 1024
-# How many are under way at once in a worker: a page of a list takes some memory, and the upstream serves others too.
+# Concurrent requests per worker: a page of a list takes some memory, and the upstream serves others, too.
 MOST_AT_ONCE = 16
 
 FindPlugin = Callable[[str, str], Upstream | None]
@@ -37,14 +37,14 @@ class UpstreamClient:
         seconds: float = ANSWER_SECONDS,
         reports_failures: bool = True,
     ) -> None:
-        """*reports_failures*: a request that fails counts against the upstream, as in the readiness probe."""
+        """*reports_failures*: failed requests count as failures of the upstream, as in the readiness probe."""
         self.objects = objects
         self._upstreams = upstreams
         self.upstreams = tuple(name for name, upstream in upstreams.items() if upstream.is_kubernetes)
         self._seconds = seconds
         self._reports_failures = reports_failures
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
-        # The API plugin that serves a path beside an upstream, if one does.
+        # Finds the API plugin that serves a path of an upstream.
         self.find_plugin: FindPlugin = _no_plugin
 
     async def ask(
@@ -73,7 +73,7 @@ class UpstreamClient:
         user: UserInfo | None = None,
         largest: int = LARGEST_ANSWER,
     ) -> UpstreamAnswer:
-        """The same of an upstream that has no name here, and with an answer of *largest* bytes at most."""
+        """Like `ask`, for an unnamed upstream; the response may have at most *largest* bytes."""
         try:
             async with asyncio.timeout(self._seconds), self._places:
                 return await _ask_twice(place, request_head(place, target, method, headers, body, user) + body, largest)
@@ -88,7 +88,7 @@ class UpstreamClient:
 
 
 async def _ask_twice(upstream: Upstream, data: bytes, largest: int) -> UpstreamAnswer:
-    """A pooled connection may have died while it was idle. What is asked here changes nothing, and is repeated."""
+    """Send a request, which must be read-only. Retry it once: a pooled connection may have died while it was idle."""
     try:
         return await _ask(upstream, data, largest)
     except UpstreamLost as error:
@@ -138,7 +138,7 @@ def _failure(cause: str) -> ProviderError:
 
 
 class _WholeReceiver:
-    """Collects one answer."""
+    """Collects one response."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, largest: int) -> None:
         self._largest = largest

@@ -1,8 +1,7 @@
-"""The gateway's own credential at one upstream: a token in a file, or a client certificate, and what is wrong with it.
+"""The gateway's own credential at one upstream: a token file or a client certificate.
 
-Used by `upstream.upstreams`. An upstream that rejects it says 401, and that answer is about us: no
-user can do anything about it, so it never reaches one. Files are read again after a while, and at once after such a
-401. So is the file of the upstream's authorities: it and the client certificate make one TLS context.
+A 401 of an upstream that rejects it is never sent to a user, who cannot fix it. Files are read again periodically, and
+immediately after such a 401. That includes the CA file, because it shares a TLS context with the client certificate.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from ostiary.errors import TransportError
 from ostiary.keys.address import key_file
 from ostiary_gateway.config import settings
 
-# How long a token that was read from a file is used before the file is read again: the kubelet rotates such files.
+# How long a token from a file is cached: the kubelet rotates such files.
 TOKEN_FILE_SECONDS = 60.0
 
 UNREADABLE = "the gateway's own credential cannot be read"
 
-# What TLS files hold, as the log calls it.
+# The parts of the TLS files, as named in the log.
 CERTIFICATE, AUTHORITIES = "client certificate", "CA certificate"
 
 
 class TokenFile:
-    """The token that we present, as the header line that carries it."""
+    """The gateway's token from a file, as a header line."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
@@ -35,7 +34,7 @@ class TokenFile:
         self._until = float("-inf")
 
     def line(self) -> bytes:
-        """Raises `OSError` if the file cannot be read or holds no token."""
+        """Return the header line; raises `OSError` if the file is unreadable or holds no token."""
         now = self._clock.monotonic()
         if now >= self._until:
             token = self._path.read_bytes().strip()
@@ -51,7 +50,7 @@ class TokenFile:
 
 
 class _FileContents(NamedTuple):
-    """Digests of what the files hold. `is_cut_off`: the file of the authorities ends within a certificate."""
+    """Digests of the file contents. `is_cut_off`: the CA file ends within a certificate."""
 
     certificate: bytes
     authorities: bytes
@@ -59,9 +58,9 @@ class _FileContents(NamedTuple):
 
 
 class TlsFiles:
-    """The files of TLS with an upstream: our client certificate, and its authorities. Tells which have changed.
+    """The TLS files for an upstream, the client certificate and the CA. Detects changes.
 
-    `present`: we have a client certificate there.
+    `present`: there is a client certificate.
     """
 
     def __init__(self, tls: settings.ClientTls, clock: Clock) -> None:
@@ -73,9 +72,9 @@ class TlsFiles:
         self._look_again_at = clock.monotonic() + TOKEN_FILE_SECONDS
 
     def changes(self, *, now: bool = False) -> list[str]:
-        """Which of `CERTIFICATE` and `AUTHORITIES` are not what is in use; looked at once in a while, or *now*.
+        """Return which of `CERTIFICATE` and `AUTHORITIES` have changed; checked once in a while, or *now*.
 
-        Empty if a file cannot be read: they may be in the middle of being replaced.
+        Empty if a file is unreadable: the files may be in the middle of being replaced.
         """
         at = self._clock.monotonic()
         if not now and at < self._look_again_at:
@@ -93,15 +92,15 @@ class TlsFiles:
         return kinds
 
     def check_whole(self) -> None:
-        """Raises `TransportError` if what `changes` saw of the authorities is not all that is being written.
+        """Raise `TransportError` if the CA file that `changes` read is incomplete.
 
-        A certificate that is cut off would be skipped, and those before it used alone.
+        OpenSSL would skip a truncated certificate and use only those before it.
         """
         if self._seen is not None and self._seen.is_cut_off:
             raise TransportError("a TLS file cannot be read", cause="the CA file ends in the middle of a certificate")
 
     def mark_used(self) -> None:
-        """What `changes` saw is in use from here on. What was written since then is a change again."""
+        """Mark what `changes` has read as in use. Anything written since then counts as a change."""
         self._used = self._seen
 
     def _read_files(self) -> _FileContents | None:

@@ -1,7 +1,7 @@
-"""Upstreams: where allowed requests go, and how each is told who the user is.
+"""Upstreams: the destinations of allowed requests, and how each receives the user's identity.
 
-Built from the configuration; found by `upstream.routes`. An upstream believes what we say about the user because of our
-own credential there: a token or a client certificate (`upstream.identity.own_credential`).
+An upstream trusts the identity because the gateway authenticates with its own credential there, a token or a client
+certificate (`proxy.upstream_credential`).
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from ostiary_gateway.settings.outgoing import client_context_of
 
 log = logging.getLogger("ostiary.gateway")
 
-# So many failures in a row, and the gateway is not ready: one may be the upstream's restart.
+# Consecutive failures after which the gateway is not ready. A single one may be a restart of the upstream.
 MOST_FAILURES = 3
 
 
 class Upstream:
-    """An upstream in use by one worker. `failures` counts those in a row.
+    """An upstream in use by one worker.
 
-    `is_kubernetes` tells whether questions about oneself are answered from our policy, as the Kubernetes API answers
-    them.
-    `pool` is there only if it has a server: without one, other proxies carry the requests, and only ask us about them.
-    `on_handshake` is told how each TLS handshake with it ended.
-    `credential_rejected` is set from the moment it says that it does not know us until it answers otherwise.
+    `failures` counts consecutive failures. `is_kubernetes`: self reviews are served from the gateway's policy, as the
+    Kubernetes API would. `pool` is set only if there is a server: without one, another proxy forwards the requests and
+    only queries the gateway. `on_handshake` is called with the result of each TLS handshake. `credential_rejected` is
+    set when the upstream rejects the gateway's credential, and cleared by any other response.
     """
 
     pool: Pool
@@ -69,7 +68,7 @@ class Upstream:
         reader = ability(self.mapper, ReadsCapabilities)
         self.capabilities = reader if reader is not None and reader.reads_bodies else None
         self.response_timeout = configured.timeouts.response.total_seconds()
-        # Looked at before they are used: what is written in between is a change.
+        # Read before they are used, so that a concurrent change is noticed later.
         self._tls_files = TlsFiles(configured.tls, clock)
         if configured.server:
             self.pool = Pool(
@@ -82,9 +81,9 @@ class Upstream:
                 shortcuts=shortcuts,
             )
         self.host_line = b"Host: " + urlsplit(configured.server).netloc.encode() + b"\r\n"
-        # Set by the app where it is told by a JWT (`upstream.assertions`).
+        # Set by the app for ``identity: assertion``.
         self.assertions: Assertions | None = None
-        # The same where some requests are redirected to the backend itself.
+        # Set by the app if some requests are redirected to the backend itself.
         self.redirects: Redirects | None = None
         self.failures = 0
         self.credential_rejected = asyncio.Event()
@@ -92,7 +91,7 @@ class Upstream:
         self._log = RepeatedLog(log, clock)
 
     def identity(self, user: UserInfo) -> bytes:
-        """The header lines that say who the user is; raises `BadHeader` for a name that a header cannot carry."""
+        """Return the header lines with the user's identity; raises `BadHeader` if a name cannot be in a header."""
         mode = self.settings.identity
         if mode is IdentityMode.IMPERSONATION:
             return impersonation(user)
@@ -100,22 +99,22 @@ class Upstream:
             return identity_lines(user, self.settings.headers)
         return b""
 
-    # --- our own credential ---
+    # --- the gateway's own credential ---
 
     @property
     def knows_us(self) -> bool:
-        """Whether a 401 of its own is about us, and not about a user.
+        """Whether a 401 of the upstream itself is about the gateway's credential, and not about a user.
 
-        No token of a user ever gets there. An API that is told nothing about us may still ask its users for something.
+        Users' tokens are never forwarded. An API without a credential of the gateway may still authenticate its users.
         """
         return self.is_kubernetes or self._token is not None or self._tls_files.present
 
     def credential(self) -> bytes:
-        """The line that says who we are, empty where a client certificate does; raises `OSError` if there is none."""
+        """Return the header line with the credential, empty for a client certificate; raises `OSError`."""
         return b"" if self._token is None else self._token.line()
 
     def renewed_credential(self, rejected: bytes) -> bytes | None:
-        """The credential as its files say now, after the upstream has *rejected* one; None if it is the same still."""
+        """Read the credential again after the upstream has *rejected* it; None if it is unchanged."""
         renewed = self._renew_tls(now=True)
         if self._token is None:
             return b"" if renewed else None
@@ -127,19 +126,19 @@ class Upstream:
         return line if renewed or line != rejected else None
 
     def _renew_tls(self, *, now: bool = False) -> bool:
-        """Use what the TLS files hold from the next connection on, if it has changed.
+        """Use changed TLS files for new connections.
 
-        True if our client certificate has: a changed CA gives us no other credential to try.
+        Return True if the client certificate has changed: a changed CA is no other credential to try.
         """
         kinds = self._tls_files.changes(now=now)
-        # Over plain HTTP nothing of the files is in use.
+        # The files are not used for plain HTTP.
         if not kinds or self.pool.address.tls is None:
             return False
         try:
             self._tls_files.check_whole()
             address = self._address()
         except TransportError as error:
-            # The files may be in the middle of being replaced; what we have may still serve.
+            # The files may be in the middle of being replaced; the loaded ones may still work.
             fields = {"upstream": self.name, "cause": error.cause or error.summary}
             self._log.write(logging.WARNING, f"a changed {' or '.join(kinds)} cannot be used", fields)
             return False
@@ -149,10 +148,10 @@ class Upstream:
             log.info("a changed %s is in use", kind, extra={"upstream": self.name})
         return CERTIFICATE in kinds
 
-    # --- how it is ---
+    # --- status ---
 
     def trouble(self) -> str:
-        """Why it is not ready, for the readiness probe; empty if it is."""
+        """Return why the upstream is not ready, for the readiness probe; empty if it is."""
         try:
             self.credential()
         except OSError:
@@ -162,10 +161,10 @@ class Upstream:
         return f"failed {self.failures} times in a row" if self.failures >= MOST_FAILURES else ""
 
     def record_failure(self, error: UpstreamLost, request_id: str = "") -> None:
-        """It could not be asked. An outage is logged once in a while, and not once for every request."""
+        """Record a failed request. Logged once in a while during an outage, not for every request."""
         ours = error.kind is FailureKind.CREDENTIAL
-        # What it was never asked says nothing about it: a credential that cannot be read is in `trouble` by itself. Nor
-        # does what a program behind it says about us, which a user may have written.
+        # An unreadable credential is reported by `trouble` and says nothing about the upstream. Neither does the
+        # response of a workload behind it, which a user may have written.
         self.failures += (error.answered and not error.relayed) or not ours
         fields = {"upstream": self.name, "cause": str(error), "request_id": request_id}
         if not ours:
@@ -176,12 +175,12 @@ class Upstream:
         self._log.write(logging.ERROR, "an upstream rejects the gateway's own credential", fields)
 
     def credential_failure(self, error: OSError) -> UpstreamLost:
-        """The failure that `credential` raised, as one of the upstream."""
+        """Return the error of `credential` as a failure of the upstream."""
         message = f"{UNREADABLE}: {error.strerror}"
         return UpstreamLost(message, answered=False, kind=FailureKind.CREDENTIAL, relayed=True)
 
     def record_answer(self) -> None:
-        """It answered, perhaps after failures."""
+        """Record a response: the upstream is available."""
         self.credential_rejected.clear()
         if self.failures:
             extra = {"upstream": self.name, "failures": self.failures, "left_out": self._log.end()}
@@ -193,21 +192,21 @@ class Upstream:
         self.pool.tick(now)
 
     def mapped_path(self, path: str) -> str:
-        """The path that decisions are made on: as the upstream gets it if it is Kubernetes, else as the client sent it.
+        """Return the path for authorization: without the prefix for Kubernetes, as sent by the client for other APIs.
 
-        The API server's paths mean something only without the prefix. Of two other APIs, each below its own prefix, the
-        policy must be able to tell which one is asked.
+        Paths of the API server have a meaning only without the prefix. For other APIs, the policy must be able to
+        distinguish two APIs below different prefixes.
         """
         if not self._strips_prefix or not self.is_kubernetes:
             return path
         return path[len(self.settings.prefix) :] or "/"
 
     def also_required(self, info: RequestInfo) -> RequestInfo | None:
-        """A second thing that must be allowed for this request."""
+        """Return additional attributes that must be allowed for this request, or None."""
         return None if self._requires_more is None else self._requires_more.also_required(info)
 
     def forwarded_target(self, target: bytes) -> bytes:
-        """The target as the upstream gets it: the same bytes, or without the prefix where it is to be stripped."""
+        """Return the target that is sent to the upstream, without the prefix if it is to be stripped."""
         if not self._strips_prefix:
             return target
         rest = target[len(self.settings.prefix.encode()) :]

@@ -1,1 +1,1 @@
-"""Replicas on other machines: which there are, what they refused, whose token store it is. They meet in the store."""
+"""Workers and replicas of one gateway: messages, lookups across them, and the replica list in the token store."""

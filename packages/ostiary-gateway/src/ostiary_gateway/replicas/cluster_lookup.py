@@ -1,9 +1,8 @@
-"""What was refused, and how other requests ended, at all workers of all replicas.
+"""Look up denials and ended requests, by request id, across all workers of all replicas.
 
     this worker's memory  ->  the other workers of this machine  ->  the token store
 
-Asked by the API and by the pages, by the id that the caller of a request was told. `replicas.note_writer` puts into the
-store what other machines must find there; a store that keeps no notes is not asked.
+`MessageWriter` stores them for the other replicas. A store without `NoteStore` is not queried.
 """
 
 from __future__ import annotations
@@ -31,20 +30,12 @@ from ostiary_gateway.replicas import worker_messages as messages
 from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.replicas.worker_messages import EndedRequestJson, RefusalJson
 
-# Writes what this worker remembers of requests into the token store, so that every replica can explain them.
-#
-#     record (at the request)  ->  add: a bounded queue  ->  flush, about once a second: one batch of notes
-#
-# Called by `process.app.shared`, for refusals and for requests that ended without a decision. Callers may cause as many
-# refusals as they like, so the queue, the notes per second and the notes of each user are bounded. What is left out is
-# counted; the worker that answered the request still remembers it.
-
 FLUSH_SECONDS = 1.0
 NOTES_PER_FLUSH = 50
-# As long as a worker remembers them itself.
+# The same retention as in a worker's memory.
 KEPT_SECONDS = 24 * 3600.0
 MOST_WAITING = 500
-# For each user: so many at once, then one every half minute.
+# Per user: a burst, then one every half minute.
 BURST = 30
 PER_SECOND = 1 / 30
 MOST_OWNERS = 10_000
@@ -56,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Noted(Generic[T]):
-    """What makes a note of a *T*: its key, who caused it, its JSON, and how many of them one who causes them may."""
+    """How a *T* is stored as a note: its key, the owner who is charged for it, its JSON, and the owner's rate limit."""
 
     key: Callable[[T], str]
     owner: Callable[[T], str]
@@ -66,7 +57,13 @@ class Noted(Generic[T]):
 
 
 class MessageWriter(Generic[T]):
-    """*on_dropped* is called for each that is left out."""
+    """Write this worker's records of requests to the token store, so that every replica can explain them.
+
+        add (during the request): a bounded queue  ->  flush, about once a second: one batch of notes
+
+    Clients can cause any number of denials, so the queue, the notes per second and the notes per owner are bounded.
+    *on_dropped* is called for each record that is not stored. The worker that served the request still caches it.
+    """
 
     def __init__(
         self,
@@ -85,22 +82,22 @@ class MessageWriter(Generic[T]):
         self._shares = Buckets(noted.per_second, noted.burst, clock=clock, limit=MOST_OWNERS)
 
     def add(self, value: T) -> None:
-        """Called at the request: this only puts it into the queue."""
+        """Queue *value*. Does no I/O, so it is safe to call during a request."""
         if len(self._waiting) >= MOST_WAITING or self._shares.take(self._noted.owner(value)):
             self._on_dropped()
         else:
             self._waiting.append(value)
 
     async def run(self) -> None:
-        """Write as long as the gateway runs."""
+        """Write batches until cancelled."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            # What could not be written waits; that the store is away is told by those who need it more.
+            # The queue keeps what could not be written. Other components report the outage of the store.
             with suppress(ProviderError):
                 await self.flush()
 
     async def flush(self) -> None:
-        """Write the next batch. Raises `ProviderError` if the store is away; then nothing is lost yet."""
+        """Write the next batch. Raises `ProviderError` and keeps the batch if the store is unavailable."""
         values = [self._waiting[index] for index in range(min(NOTES_PER_FLUSH, len(self._waiting)))]
         if not values:
             return
@@ -114,19 +111,19 @@ class MessageWriter(Generic[T]):
             self._waiting.popleft()
 
     async def finish(self) -> None:
-        """Write what waits, because the worker stops; not for long."""
+        """Write the rest of the queue when the worker stops, for at most `LAST_FLUSH_SECONDS`."""
         with suppress(OstiaryError, TimeoutError):
             async with asyncio.timeout(LAST_FLUSH_SECONDS):
                 while self._waiting:
                     await self.flush()
 
     def _data(self, value: T) -> bytes:
-        # A path may hold whatever somebody pasted into it.
+        # A client may have pasted a token into the path.
         return without_tokens(json.dumps(self._noted.json(value)), _MARK).encode()
 
 
 def note_key(request_id: str) -> str:
-    """The key of a request's note. Case does not matter: ids are read out."""
+    """Return the key of a request's note. Case-insensitive, because users read ids out to operators."""
     return request_id.strip().lower()
 
 
@@ -143,14 +140,14 @@ NOTED_ENDED: Noted[EndedRequest] = Noted(
     key=lambda request: request.id,
     owner=lambda request: request.address,
     json=messages.ended_json,
-    # Behind a proxy, many people have one address.
+    # Behind a proxy, many users share one address.
     burst=100,
     per_second=1.0,
 )
 
 
 class EveryRefusal:
-    """The refusals of all workers. Raises `ProviderError` where the store would have to be asked and cannot be."""
+    """The denials of all workers. Methods raise `ProviderError` if the store is needed and unavailable."""
 
     def __init__(
         self,
@@ -172,19 +169,19 @@ class EveryRefusal:
         return await _find(self._notes, REFUSAL_TOPIC, decision_id, _refusal)
 
     async def recent(self, limit: int) -> list[Refusal]:
-        """The latest ones, the newest first."""
+        """Return the latest denials, newest first."""
         ours = self._authorizer.recent_refusals(limit)
         answers = cast(list[list[RefusalJson]], await self._siblings().ask(messages.REFUSALS, limit))
         theirs = [messages.refusal_from_json(refusal) for answer in answers for refusal in answer]
         notes = [] if self._notes is None else await self._notes.latest_notes(REFUSAL_TOPIC, limit)
         noted = [refusal for note in notes if (refusal := _read(note, _refusal)) is not None]
-        # What this machine remembers is in the store as well.
+        # The store also holds the denials of this machine.
         by_id = {refusal.id: refusal for refusal in (*noted, *theirs, *ours)}
         return heapq.nlargest(limit, by_id.values(), key=lambda refusal: refusal.at)
 
 
 class EveryEndedRequest:
-    """How requests without a decision ended at all workers. Raises `ProviderError` as `EveryRefusal` does."""
+    """Like `EveryRefusal`, but for requests that ended without a decision."""
 
     def __init__(
         self,
@@ -212,7 +209,7 @@ async def _find(notes: NoteStore | None, topic: str, request_id: str, decode: Ca
 
 
 def _read(note: Note, decode: Callable[[object], T]) -> T | None:
-    """What is noted; None for what another version has written and this one cannot read."""
+    """Decode a note. Returns None if another version wrote it in a form that this one cannot read."""
     try:
         return decode(json.loads(note.data))
     except (ValueError, KeyError, TypeError):

@@ -1,10 +1,9 @@
-"""Decisions of all workers of this machine as they are made, for those who watch.
+"""Live feed of the decisions of all workers of this machine, for the administration pages.
 
-    every worker: authorize.recent_decisions  ->  poll, once a second while somebody watches  ->  each Watcher's queue
+    every worker: RecentDecisions  ->  poll, once a second while there are watchers  ->  each Watcher's queue
 
-Called by the administration pages. Whoever watches is at one worker. That one asks the others through the supervisor,
-which also makes them record: they stop by themselves when nobody asks any more. Everything is bounded: the watchers, of
-one user and in all, what each poll fetches, and what waits for a watcher. What is left out is counted, and shown.
+The worker that serves the watcher polls the others through the supervisor. Polling makes them record decisions; they
+stop when the polls stop. Watchers (per user and in total), polls and queues are bounded, and drops are counted.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.replicas.worker_messages import DecisionBatchJson, DecisionQuestionJson, RecentDecisionJson
 
 POLL_SECONDS = 1.0
-# Of each worker.
+# Per worker.
 MOST_PER_POLL = 100
-# As long as several polls may fail.
+# How long a worker records after a poll. Several polls may fail before it stops.
 POLLED_SECONDS = 10.0
 MOST_WAITING = 100
 MOST_WATCHERS = 32
@@ -38,7 +37,7 @@ IsWanted = Callable[[RecentDecision], bool]
 
 
 class Watcher:
-    """Somebody who watches: what waits for them, and how many decisions they missed."""
+    """One subscriber of the feed: its queue, and the number of decisions that were dropped."""
 
     def __init__(self, username: str, is_wanted: IsWanted) -> None:
         self.username = username
@@ -58,7 +57,7 @@ class Watcher:
         self._changed.set()
 
     def miss(self, number: int) -> None:
-        """So many were left out before anybody could say whether they are wanted."""
+        """Add *number* decisions that were dropped before `is_wanted` could filter them."""
         if number:
             self._missed += number
             self._changed.set()
@@ -68,7 +67,7 @@ class Watcher:
         self._changed.set()
 
     async def wait(self, seconds: float) -> tuple[list[RecentDecision], int]:
-        """What has come, and how many were missed; nothing, if nothing comes for so many seconds."""
+        """Return the queued decisions and the number of dropped ones; empty after *seconds* without a decision."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -80,7 +79,7 @@ class Watcher:
 
 
 class DecisionFeed:
-    """Of one configuration: with the next one, whoever watches has to ask again."""
+    """The feed of one configuration. A reload closes it, and clients have to reconnect."""
 
     def __init__(self, recent: RecentDecisions, siblings: Callable[[], Workers] = NoOtherWorkers) -> None:
         self._recent = recent
@@ -89,11 +88,11 @@ class DecisionFeed:
         self._is_closed = False
         self._polling: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
-        # How far each worker has been read: the number, and how many were left out.
+        # The position in each worker's decisions: the last number that was read, and how many were left out.
         self._places: dict[str, tuple[int, int]] = {}
 
     async def latest(self, limit: int) -> list[RecentDecision]:
-        """The latest decisions, the newest first. From now on all workers record, for a while."""
+        """Return the latest decisions, newest first. Makes all workers record for `WATCHED_SECONDS`."""
         batches = await self._ask({"after": {}, "limit": limit, "seconds": WATCHED_SECONDS})
         decisions = (_decision(each) for batch in batches for each in batch["decisions"])
         return heapq.nlargest(limit, decisions, key=lambda decision: decision.place)
@@ -108,7 +107,7 @@ class DecisionFeed:
     # --- watching ---
 
     async def open(self, username: str, is_wanted: IsWanted) -> Watcher | None:
-        """Begin to watch; None if too many do already. Whoever has begun must `leave`."""
+        """Return a new watcher, or None if there are too many. The caller must pass it to `leave`."""
         if self.is_full_for(username):
             return None
         watcher = Watcher(username, is_wanted)
@@ -116,7 +115,7 @@ class DecisionFeed:
         if self._polling is None:
             self._begun = asyncio.Event()
             self._polling = asyncio.get_running_loop().create_task(self._poll_while_watched())
-        # From here on nothing is missed: what was before, `latest` says.
+        # After the first poll no decision is missed. Earlier ones are in `latest`.
         await self._begun.wait()
         return watcher
 
@@ -128,13 +127,13 @@ class DecisionFeed:
         self._watchers.remove(watcher)
 
     def close(self) -> None:
-        """Another configuration has taken over: all streams end, and begin again there."""
+        """End all streams, because another configuration has replaced this one."""
         self._is_closed = True
         for watcher in self._watchers:
             watcher.close()
 
     async def poll(self) -> None:
-        """Fetch what is new at every worker, and offer it to all who watch."""
+        """Fetch the new decisions of every worker, and offer them to all watchers."""
         is_first, known = not self._places, set(self._places)
         question: DecisionQuestionJson = {
             "after": dict(self._places),
@@ -142,7 +141,7 @@ class DecisionFeed:
             "seconds": POLLED_SECONDS,
         }
         batches = await self._ask(question)
-        # Of a worker that did not answer in time the place stays what it is.
+        # The position of a worker that did not respond in time stays.
         self._places |= {batch["worker"]: (batch["number"], batch["left_out"]) for batch in batches}
         if is_first:
             return
@@ -168,7 +167,7 @@ class DecisionFeed:
         try:
             await self.poll()
         except (KeyError, TypeError, ValueError) as error:
-            # A worker of another version, while the gateway is being updated.
+            # The worker runs another version, during an update of the gateway.
             log.error("decisions of another worker cannot be read", extra={"cause": type(error).__name__})
 
     async def _ask(self, question: DecisionQuestionJson) -> list[DecisionBatchJson]:

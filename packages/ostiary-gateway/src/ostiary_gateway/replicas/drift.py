@@ -1,7 +1,4 @@
-"""What all replicas look like beside each other: which have another configuration, which are silent. Pure.
-
-Called by `replicas.registry` for the log and the metrics, and by those who show the replicas.
-"""
+"""Comparison of all replicas: which have another configuration, and which are silent. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +20,10 @@ class Configuration(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenReplica:
-    """A replica among the others. `name` is its host, with its id where two have the same.
+    """A replica compared with the others.
 
-    `silent_seconds` is how long it has written nothing, beyond the time in which it should have.
+    `name` is the host, plus a part of the id if several replicas share the host. `silent_seconds` is the age of its
+    last note if that is overdue, else 0.
     """
 
     replica: Replica
@@ -35,7 +33,7 @@ class SeenReplica:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with it, empty if nothing is."""
+        """Why the replica is not healthy; empty if it is."""
         if self.silent_seconds:
             return f"silent for {self.silent_seconds:.0f} s"
         if self.replica.trouble:
@@ -49,16 +47,16 @@ class SeenReplica:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A replica, and for how long it has not been heard of."""
+    """A replica, and the age of its last note if that is overdue."""
 
     replica: Replica
     silent_seconds: float = 0.0
 
 
 def compare(heard: Sequence[Heard]) -> list[SeenReplica]:
-    """All replicas by name, each compared with the configuration that most of them have.
+    """Compare each replica with the configuration that most of them have, and return them sorted by name.
 
-    If two configurations are equally frequent, the one that was loaded last counts: an update is on its way.
+    If two configurations are equally frequent, the one that was loaded last counts, because an update is in progress.
     """
     hosts = Counter(each.replica.host for each in heard)
     usual = _usual([each.replica for each in heard])
@@ -70,7 +68,7 @@ def compare(heard: Sequence[Heard]) -> list[SeenReplica]:
 
 
 def _usual(replicas: Sequence[Replica]) -> Replica | None:
-    """One of the replicas that have the configuration of most."""
+    """Return one of the replicas with the most frequent configuration."""
     counts = Counter((replica.configuration_key, replica.configuration) for replica in replicas)
 
     def rank(replica: Replica) -> tuple[int, float]:

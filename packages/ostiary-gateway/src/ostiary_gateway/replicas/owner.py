@@ -1,10 +1,8 @@
-"""Uses the token store only while it is certain that it belongs to this gateway.
+"""Ownership of the token store: the store is used only while it is confirmed to belong to this gateway.
 
-Two gateways with different policies that share a store by mistake would accept each other's tokens. So a store that
-knows its owner is claimed before anything else is done with it, and asked again every few seconds. Until the answer is
-there, and whenever it is somebody else, every use of the store fails: nobody gets in, and nothing is written.
-
-Called by the app when it opens the store, and by ``serve --check --online``.
+Two gateways with different policies that share a store by mistake would accept each other's tokens. Therefore a store
+that records its owner is claimed before its first use and confirmed every few seconds. Until it is confirmed, and while
+it belongs to another gateway, every use of the store fails: no user gets in, and nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class StoreOwner:
-    """Knows whether *store* belongs to *name*, which is the gateway's external URL."""
+    """Tracks whether *store* belongs to *name*, the external URL of this gateway."""
 
     def __init__(self, store: OwnedStore, name: str) -> None:
         self._store = store
@@ -42,28 +40,28 @@ class StoreOwner:
         self._other = ""
 
     async def run(self) -> None:
-        """Confirm it as long as the gateway runs: somebody may take the store over."""
+        """Confirm the ownership until cancelled: an operator may move the store to another gateway."""
         while True:
             try:
                 await self.confirm()
             except ProviderError as error:
                 if not self._other:
-                    # The store is away, which others report. It was ours if it was ours before.
+                    # The store is unavailable, which other components report. The last confirmed owner stays valid.
                     log.debug("the owner of the token store was not confirmed", extra={"cause": error.summary})
             await asyncio.sleep(CONFIRM_SECONDS if self.is_confirmed else RETRY_SECONDS)
 
     async def ensure(self) -> None:
-        """`confirm`, unless it has been. Of many callers one asks, and the others wait for it."""
+        """Call `confirm` unless the ownership is confirmed. Concurrent callers share one query."""
         if not self.is_confirmed:
             async with self._lock:
-                # While it is another's, `run` looks whether it still is; not every request asks the store.
+                # While the store belongs to another gateway, only `run` queries it, not every request.
                 if self._other:
                     raise owned_by_another(self._other, self.name)
                 if not self.is_confirmed:
                     await self.confirm()
 
     async def confirm(self) -> None:
-        """Raises `ProviderError` if it belongs to another gateway, or cannot be asked."""
+        """Claim the store. Raises `ProviderError` if it belongs to another gateway or is unavailable."""
         owner = await self._store.claim(self.name)
         self._note("" if owner == self.name else owner)
         self.is_confirmed = owner == self.name
@@ -71,7 +69,7 @@ class StoreOwner:
             raise owned_by_another(owner, self.name)
 
     async def change(self, name: str) -> None:
-        """The gateway has another external URL now. Raises, and changes nothing, if the store is not that one's."""
+        """Change the name to a new external URL. Raises and changes nothing if the store belongs to another gateway."""
         owner = await self._store.claim(name)
         if owner != name:
             raise owned_by_another(owner, name)
@@ -79,7 +77,7 @@ class StoreOwner:
 
     @property
     def trouble(self) -> str:
-        """What a readiness probe is told."""
+        """Why the replica is not ready; empty if the ownership is confirmed."""
         if self._other:
             return "it belongs to another gateway: requests are refused, see the log"
         return "" if self.is_confirmed else "its owner is not confirmed yet"
@@ -105,7 +103,10 @@ def owned_by_another(owner: str, name: str) -> ProviderError:
 
 
 def guard(store: TokenStore, name: str) -> tuple[TokenStore, StoreOwner | None]:
-    """*store*, usable only while it belongs to *name*; as it is if it knows no owner, or there is no name."""
+    """Wrap *store* so that it is usable only while it belongs to *name*.
+
+    Returns it unchanged if it records no owner or *name* is empty.
+    """
     owned = ability(store, OwnedStore) if name else None
     if owned is None:
         return store, None
@@ -114,7 +115,7 @@ def guard(store: TokenStore, name: str) -> tuple[TokenStore, StoreOwner | None]:
 
 
 class _GuardedStore:
-    """Passes everything on to the store, once its owner is confirmed. Closing it is always allowed."""
+    """Proxy of a store that confirms the owner before each call. `close` is always allowed."""
 
     def __init__(self, store: TokenStore, owner: StoreOwner) -> None:
         self._store = store

@@ -1,10 +1,9 @@
-"""Writes down in the token store how this replica is, and reads how the others are.
+"""Registry of the replicas in the token store: publishes this replica's state, and reads the state of the others.
 
     gather (all workers)  ->  merge  ->  Replica  ->  a note in the store     every few seconds
     notes of all replicas  ->  compare  ->  log, metrics, ``ostiary-gateway status``, the page
 
-`ReplicaRegistry` runs once per replica: in the supervisor, or in the only worker. `Replicas` is asked by the API and
-the pages, in any worker. With a store that keeps no notes there is one replica, which knows of no other.
+With a store without `NoteStore`, a replica sees only itself.
 """
 
 from __future__ import annotations
@@ -35,16 +34,7 @@ from ostiary_gateway.replicas.replica import Replica, ReplicaIdentity, decode_re
 from ostiary_gateway.replicas.workers import RequestRate, WorkerState, merge_states
 from ostiary_gateway.settings.kinds import Holds
 
-# Whether two replicas have the same configuration: a digest of the document and of the policy files that it names.
-#
-#     document without what belongs to one machine  +  contents of the policy files  ->  digest  ->  keyed hash
-#
-# Called by the worker for its state, and by the registry, which publishes the keyed hash. Comments and the order of
-# keys make no difference. Certificates, keys and secrets are not read: replicas may have their own, and those are
-# renewed at different times. What a replica publishes must not help anybody to guess a short password that stands in
-# the document, so the digest itself stays in the gateway.
-
-# Where a replica listens, and with how many processes, is a matter of its machine.
+# Settings that may differ between machines: where a replica listens, and with how many processes.
 OF_THE_MACHINE = {"listen": ("address", "workers"), "health": ("address",)}
 READ = frozenset({Holds.POLICY, Holds.ANYTHING})
 HASH_DIGITS = 12
@@ -53,7 +43,14 @@ Look = dict[Path, Fingerprint | None]
 
 
 class ConfigurationDigest:
-    """The digest of one configuration, which follows its policy files as they change. Used from one thread."""
+    """Digest of a configuration: the document and the contents of the policy files that it names.
+
+        document without settings of the machine  +  contents of the policy files  ->  digest  ->  keyed hash
+
+    Comments and the order of keys do not change it. Certificates, keys and secrets are not read, because replicas may
+    have their own, which are renewed at different times. A replica publishes only `keyed_hash`: with the digest, a
+    reader could guess a short password in the document. Not thread-safe.
+    """
 
     def __init__(self, config: GatewayConfig, clock: Clock) -> None:
         self._clock = clock
@@ -70,7 +67,7 @@ class ConfigurationDigest:
             )
 
     def current(self) -> bytes:
-        """The digest as of now. The files are read again only when one of them has changed."""
+        """Return the current digest. The policy files are read again only when one of them has changed."""
         files = [(place, path, file) for place, path in self._paths for file in _files_at(path)]
         look = {file: fingerprint(file) for _, _, file in files}
         if look == self._look and is_settled(look.values(), self._clock):
@@ -86,7 +83,7 @@ class ConfigurationDigest:
 
 
 def canonical(document: Json) -> bytes:
-    """The document without what belongs to one machine, the same text for the same meaning."""
+    """Return the canonical JSON of the document without the settings of the machine."""
     if isinstance(document, Mapping):
         document = {key: _without(key, value) for key, value in document.items()}
         document = {key: value for key, value in document.items() if value != {}}
@@ -101,7 +98,7 @@ def _without(section: str, value: Json) -> Json:
 
 
 def _files_at(path: Path) -> Iterator[Path]:
-    """The file, or the files in the directory that a policy is read from; hidden ones belong to the mount."""
+    """Yield the file, or the files of the policy directory. Hidden files belong to the mount."""
     try:
         if path.is_dir():
             yield from sorted(file for file in path.iterdir() if not file.name.startswith("."))
@@ -112,7 +109,7 @@ def _files_at(path: Path) -> Iterator[Path]:
 
 
 def _content(file: Path) -> bytes:
-    # What cannot be read its provider reports; here it is only another content.
+    # The provider of the policy reports an unreadable file. Here it only counts as different content.
     try:
         if not file.is_file():
             return b""
@@ -123,36 +120,40 @@ def _content(file: Path) -> bytes:
 
 
 def keyed_hash(key: bytes, digest: str) -> str:
-    """What others may see of a digest: nothing can be guessed from it without the key."""
+    """Return the public form of a digest. Without the key, the configuration cannot be guessed from it."""
     return hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()[:HASH_DIGITS]
 
 
 def key_name(key: bytes) -> str:
-    """By which replicas see that their hashes were made with the same key."""
+    """Return the fingerprint of a key, by which replicas recognise hashes made with the same key."""
     return hashlib.sha256(b"name of the key\0" + key).hexdigest()[:8]
 
 
 TOPIC = "replicas"
 PUBLISH_SECONDS = 3.0
-# After so long without a word a replica counts as silent; it is still shown for a while, so that a crash is seen.
+# A replica that has not published for this long counts as silent. It is still listed until `SHOWN_SECONDS`, so that an
+# operator notices a crash.
 SILENT_SECONDS = 3 * PUBLISH_SECONDS
 SHOWN_SECONDS = 60.0
 MOST_REPLICAS = 1000
-# The key of the configuration hashes is kept in the store; it may be lost, and is then made anew.
+# The key of the configuration hashes is stored in the token store. If it is lost, a replica generates a new one.
 KEY_TOPIC = "configuration key"
 KEY_BYTES = 32
 KEY_SECONDS = 30 * 86400.0
-# Leaving must not keep a replica from stopping.
+# `leave` must not delay the shutdown of a replica.
 LEAVE_SECONDS = 2.0
 
 log = logging.getLogger("ostiary.gateway")
 
-# Asks every worker of this replica how it is; None for one that does not answer.
+# Queries the state of every worker of this replica; None for one that does not respond.
 Gather = Callable[[], Awaitable[Sequence[WorkerState | None]]]
 
 
 class ReplicaRegistry:
-    """Speaks for one replica. *on_seen* is told about all replicas each time that they were read."""
+    """Publishes the state of this replica. Runs once per replica: in the supervisor, or in the only worker.
+
+    *on_seen* is called with all replicas after each read.
+    """
 
     def __init__(
         self,
@@ -174,24 +175,24 @@ class ReplicaRegistry:
         self._since = clock.monotonic()
         self._rate = RequestRate()
         self._differences = Differences(identity.id)
-        # Without a store to keep one in, hashes are compared with nobody's.
+        # Placeholder: with a `NoteStore`, `publish` replaces it by the shared key; without, nothing is compared.
         self._key = secrets.token_bytes(KEY_BYTES)
         self._left = False
 
     async def run(self) -> None:
-        """Publish as long as the replica runs; once, if there is nobody to be told."""
+        """Publish until cancelled; only once if the store has no notes."""
         while True:
             try:
                 await self.publish()
             except ProviderError as error:
-                # That the store is away is told by those who need it more.
+                # Other components report the outage of the store.
                 log.debug("the other replicas were not told of this one", extra={"cause": error.cause})
             if self._notes is None:
                 await asyncio.Event().wait()
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def publish(self) -> None:
-        """Write down how this replica is, and look at the others. Raises `ProviderError` if the store is away."""
+        """Write the state of this replica and read the others. Raises `ProviderError` if the store is unavailable."""
         if self._notes is not None:
             self._key = await _shared_key(self._notes)
         states = await self._gather()
@@ -207,15 +208,15 @@ class ReplicaRegistry:
         self._on_seen(replicas)
 
     async def own(self) -> Replica:
-        """How this replica is at this moment."""
+        """Return the current state of this replica."""
         states = await self._gather()
         if self._notes is None:
-            # Nobody publishes regularly: requests are counted from one question to the next.
+            # Without regular publishing, the request rate is measured between two calls.
             self._rate.update(states, self._clock.monotonic())
         return await self._replica(states)
 
     async def leave(self) -> None:
-        """Take this replica off the list, because it stops. If that cannot be done, it is silent and then forgotten."""
+        """Remove this replica from the list when it stops. If that fails, it becomes silent and then expires."""
         self._left = True
         if self._notes is not None:
             with suppress(OstiaryError, TimeoutError):
@@ -254,14 +255,14 @@ class ReplicaRegistry:
 
 
 class Replicas:
-    """All replicas, for whoever asks. *own* says how this one is, which no note has to tell."""
+    """All replicas, for the API and the pages of any worker. *own* returns this replica without using the store."""
 
     def __init__(self, store: TokenStore, own: Callable[[], Awaitable[Replica | None]]) -> None:
         self._notes = ability(store, NoteStore)
         self._own = own
 
     async def all(self) -> list[SeenReplica]:
-        """Raises `ProviderError` if the store cannot be asked."""
+        """Return all replicas. Raises `ProviderError` if the store is unavailable."""
         own = await self._own()
         by_id = {} if self._notes is None else {each.replica.id: each for each in await _read_heard(self._notes)}
         if own is not None:
@@ -270,13 +271,13 @@ class Replicas:
 
 
 async def read_replicas(notes: NoteStore) -> list[SeenReplica]:
-    """All replicas that have written a note lately."""
+    """Return all replicas that have written a note recently."""
     return compare(await _read_heard(notes))
 
 
 async def _read_heard(notes: NoteStore) -> list[Heard]:
     latest = await notes.latest_notes(TOPIC, MOST_REPLICAS)
-    # By the clock of the store alone: the newest note is as old as we know how to tell.
+    # Use only the store's clock, because the clocks of machines differ. The newest note counts as the current time.
     now = max((note.written_at for note in latest), default=None)
     replicas = []
     for note in latest:
@@ -288,7 +289,10 @@ async def _read_heard(notes: NoteStore) -> list[Heard]:
 
 
 async def _shared_key(notes: NoteStore) -> bytes:
-    """The key that all replicas hash with. Of two that make one at once the later wins, and the other reads it soon."""
+    """Return the key that all replicas hash with, and create it if there is none.
+
+    If two replicas create one concurrently, the later one wins, and the other replica reads it with its next publish.
+    """
     note = await notes.find_note(KEY_TOPIC, "")
     if note is None or len(note.data) != KEY_BYTES:
         await notes.put_notes(KEY_TOPIC, {"": secrets.token_bytes(KEY_BYTES)}, seconds=KEY_SECONDS)
@@ -297,7 +301,7 @@ async def _shared_key(notes: NoteStore) -> bytes:
 
 
 class Differences:
-    """Logs once per change which replicas have another configuration than this one."""
+    """Logs, once per change, which replicas have another configuration than this one."""
 
     def __init__(self, own_id: str) -> None:
         self._own_id = own_id

@@ -1,7 +1,6 @@
-"""One replica of the gateway as it describes itself, and as JSON carries it. Pure.
+"""State that one replica of the gateway publishes, and its JSON form in the token store. Pure.
 
-Written into the token store by `replicas.registry`, read by those who show all replicas. A replica of another version
-may write other fields: those that are not known are left out, and those that are missing have their default.
+A replica of another version may write other fields: unknown ones are ignored, and missing ones have their default.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import cast, get_args, get_type_hints
 
 @dataclass(frozen=True, slots=True)
 class ReplicaIdentity:
-    """One start of one replica: a replica that is started again is another one."""
+    """Identity of one run of a replica. A restarted replica has a new one."""
 
     id: str
     host: str
@@ -29,12 +28,12 @@ class ReplicaIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """A replica, as it was when it wrote this down. Times are lengths in seconds: clocks of machines differ.
+    """State of a replica when it was published. Times are durations in seconds, because the clocks of machines differ.
 
-    `configuration` is a keyed hash, and `configuration_key` names the key; hashes under different keys say nothing
-    about each other. `revocation` is the number of the last revocation that is in force in all workers, `head` the
-    store's last one, and `confirmed_seconds` how long ago the slowest worker knew that none was missing. `trouble` is
-    what keeps it from serving, empty if nothing does.
+    `configuration` is a keyed hash, and `configuration_key` identifies the key; hashes with different keys cannot be
+    compared. `revocation` is the number of the last revocation that all workers enforce, `head` the last one in the
+    store, and `confirmed_seconds` how long ago the slowest worker confirmed that it misses none. `trouble` is the
+    reason why the replica cannot serve, empty if it can.
     """
 
     id: str
@@ -59,7 +58,7 @@ class Replica:
 
     @property
     def is_behind(self) -> bool:
-        """Whether it has not known for too long that no revocation is missing."""
+        """Whether the last confirmation of its revocations is older than `max_stale`."""
         return self.confirmed_seconds > self.max_stale
 
 
@@ -68,7 +67,7 @@ def encode_replica(replica: Replica) -> bytes:
 
 
 def decode_replica(data: bytes) -> Replica | None:
-    """The replica; None for what is none, which another version may have written."""
+    """Decode a replica. Returns None for invalid data, which another version may have written."""
     try:
         value = json.loads(data)
     except ValueError:
@@ -92,5 +91,5 @@ def _fits(name: str, value: object) -> bool:
     types = _TYPES[name]
     if isinstance(value, bool):
         return False
-    # JSON does not tell 1.0 from 1.
+    # JSON does not distinguish 1.0 from 1.
     return isinstance(value, types) or (float in types and isinstance(value, int))

@@ -1,11 +1,10 @@
-"""The channel between a worker and its supervisor: lines of JSON on a socket, in both directions.
+"""Messages between the workers of one gateway, relayed by the supervisor: newline-delimited JSON over a socket pair.
 
-    {"ask": name, "id": n, "data": ...}  ->  {"id": n, "data": ...}      {"tell": name, "data": ...}  ->  nothing
+    request        {"ask": name, "id": n, "data": ...}  ->  {"id": n, "data": ...}
+    notification   {"tell": name, "data": ...}
 
-Called by the supervisor, which asks its workers how they are, and by workers, which tell each other what the token
-store cannot carry. A question that is not answered in time has the answer None. What is sent is any JSON value, so it
-is an `object` here: those who ask and those who answer agree on its type by the name of the question
-(`siblings.messages`).
+The supervisor queries the state of its workers. Workers exchange what the token store cannot carry. The data is any
+JSON value, so it is an `object` here; `worker_messages` declares the type for each name.
 """
 
 from __future__ import annotations
@@ -20,37 +19,37 @@ from typing import Protocol
 ASK_SECONDS = 2.0
 LONGEST_LINE = 16 * 1024 * 1024
 NOT_RELOADED = "the configuration was not reloaded"
-# What a worker asks its supervisor for, and how long that may take on a machine that is busy starting workers.
+# Request of a worker to its supervisor. The timeout allows for a machine that is busy starting workers.
 CONFIGURATION = "configuration"
 CONFIGURATION_SECONDS = 60.0
 TICKET_KEYS = "ticket-keys"
-# What a worker tells its supervisor when it answers requests.
+# Notification of a worker to its supervisor when it begins to serve requests.
 SERVING = "serving"
 
 log = logging.getLogger("ostiary.gateway")
 
-# Answers a question, by its name and with its data.
+# Handles a request, given its name and data, and returns the result.
 AnswerQuestion = Callable[[str, object], Awaitable[object]]
 Message = dict[str, object]
 
 
 class Channel:
-    """One end of it. `run` reads until the other end is gone."""
+    """One end of the socket. `run` serves incoming messages until the peer closes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: AnswerQuestion) -> None:
         self._reader, self._writer = reader, writer
         self._answer = answer
-        # The questions that wait for an answer, by their number.
+        # The pending requests by id.
         self._waiting: dict[int, asyncio.Future[object]] = {}
         self._number = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def answer_by(self, answer: AnswerQuestion) -> None:
-        """From now on, questions of the other end are answered by *answer*."""
+        """Replace the handler of the peer's requests by *answer*."""
         self._answer = answer
 
     async def ask(self, question: str, data: object = None, *, seconds: float = ASK_SECONDS) -> object:
-        """The answer; None if the other end does not answer in time."""
+        """Send a request and return its result, or None if the peer does not respond within *seconds*."""
         self._number += 1
         number = self._number
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -63,7 +62,7 @@ class Channel:
             del self._waiting[number]
 
     def tell(self, what: str, data: object) -> None:
-        """Send a message that has no answer. Nobody learns whether it arrived."""
+        """Send a message without a response. Delivery is not guaranteed."""
         with suppress(OSError):
             self._send({"tell": what, "data": data})
 
@@ -81,7 +80,7 @@ class Channel:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
     def _dispatch(self, message: Message) -> None:
-        """Answer a question, take a message, or give an answer to whoever waits for it."""
+        """Handle a request or a notification, or deliver a response to its pending request."""
         data = message.get("data")
         if "ask" in message:
             self._start(self._reply(_text(message["ask"]), _number(message["id"]), data))
@@ -89,7 +88,7 @@ class Channel:
             self._start(self._hear(_text(message["tell"]), data))
         else:
             waiting = self._waiting.get(_number(message["id"]))
-            # Nobody waits any more for an answer that comes too late.
+            # The caller may have timed out already.
             if waiting is not None and not waiting.done():
                 waiting.set_result(data)
 
@@ -136,13 +135,13 @@ class Workers(Protocol):
     """The other workers of this gateway."""
 
     async def ask(self, question: str, data: object) -> list[object]:
-        """What each of them answers; those that have none are left out."""
+        """Return the results of the workers that responded with one."""
 
     def tell(self, what: str, data: object) -> None: ...
 
 
 class NoOtherWorkers:
-    """For a worker that is alone."""
+    """`Workers` of a gateway with a single worker."""
 
     async def ask(self, question: str, data: object) -> list[object]:
         return []
@@ -152,7 +151,7 @@ class NoOtherWorkers:
 
 
 class WorkersBySupervisor:
-    """The others, through the supervisor that has started all of them."""
+    """The other workers, reached through the supervisor."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

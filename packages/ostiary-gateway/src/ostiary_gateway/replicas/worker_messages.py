@@ -1,9 +1,7 @@
-"""What workers of one gateway ask and tell each other, as JSON: refusals, decisions as they are made, how requests
-ended, and revocations that were not written down.
+"""JSON messages between the workers of one gateway: denials, decisions, ended requests and unsaved revocations.
 
-Called by the app, which answers, and by `replicas.every_request`, which asks. They are sent by `siblings.channel`. All
-workers run the same version, so a message is taken for what its name says. Replicas on other machines, which may be of
-another version, read the same JSON as notes in the token store.
+`worker_ipc` sends them. All workers run the same version, so messages are not validated. Replicas on other machines,
+which may run another version, read the same JSON as notes in the token store.
 """
 
 from __future__ import annotations
@@ -74,9 +72,9 @@ class RecentDecisionJson(RefusalJson):
 
 
 class DecisionQuestionJson(TypedDict):
-    """Which decisions are asked for: after the numbers of these workers, so many of each at most.
+    """Query for decisions: those after the given position of each worker, at most `limit` per worker.
 
-    Whoever asks watches: each worker records for so many `seconds` from then on.
+    It makes each worker record decisions for another `seconds`.
     """
 
     after: dict[str, tuple[int, int]]
@@ -110,7 +108,7 @@ class RevocationJson(TypedDict):
     value: str
     at: str | None
     by: str
-    # Workers of an earlier version do not tell it.
+    # Absent from workers of an earlier version.
     owner: NotRequired[str]
 
 
@@ -152,7 +150,7 @@ def refusal_from_json(value: RefusalJson) -> Refusal:
         Attributes(_user(value["user"]), _request(value["request"])),
         Decision(Verdict(verdict), reason, is_hidden),
         datetime.fromisoformat(value["at"]),
-        # Replicas of versions without scopes do not tell one.
+        # Absent from replicas of versions without scopes.
         value.get("scope", ""),
     )
 
@@ -179,7 +177,7 @@ def decision_from_json(value: RecentDecisionJson) -> RecentDecision:
 
 
 def batch_json(recent: RecentDecisions, worker: str, question: DecisionQuestionJson) -> DecisionBatchJson:
-    """What this *worker* has for somebody who watches."""
+    """Return the decisions of this *worker* that match *question*, and keep recording for the watcher."""
     recent.watch(question["seconds"])
     batch = recent.after(*question["after"].get(worker, (0, 0)), question["limit"])
     return {
@@ -213,7 +211,7 @@ def _request(value: RequestJson) -> RequestInfo:
         label_selector=_requirements(value["label_selector"]),
         capabilities=tuple(value["capabilities"]),
         upstream=value["upstream"],
-        # Replicas of earlier versions do not tell it.
+        # Absent from replicas of earlier versions.
         of_kubernetes=value.get("of_kubernetes", False),
     )
 

@@ -1,8 +1,4 @@
-"""From what the workers of one replica say of themselves to the figures of the replica. Pure.
-
-The states are made by `process.worker`, and asked for by whoever speaks for the replica: its supervisor, or the only
-worker itself.
-"""
+"""States of the workers of one replica, and their merge into the state of the replica. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ MIXED = "its workers have different configurations: see the log"
 
 
 class WorkerState(TypedDict):
-    """What one worker says, as JSON carries it. `configuration` is the digest in hex, which nobody else is shown."""
+    """State of one worker as JSON. `configuration` is the digest in hex, which never leaves this replica."""
 
     pid: int
     configuration: str
@@ -32,7 +28,7 @@ class WorkerState(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The workers of one replica together."""
+    """Merged state of the workers of one replica."""
 
     configuration: str
     configured_seconds: float
@@ -46,7 +42,10 @@ class Figures:
 
 
 def merge_states(answers: Sequence[WorkerState | None]) -> Figures:
-    """The replica is as far as its slowest worker, and ready if all of them are; None stands for no answer."""
+    """Merge the states of all workers; None is a worker that did not respond.
+
+    Revocations are those of the slowest worker, and `trouble` is empty only if every worker is ready.
+    """
     states = [state for state in answers if state is not None]
     if not states:
         return Figures("", 0.0, 0, 0, 0, None, 0.0, 0, NO_WORKER)
@@ -57,7 +56,7 @@ def merge_states(answers: Sequence[WorkerState | None]) -> Figures:
         configured_seconds=min(state["configured_seconds"] for state in states),
         in_flight=int(sum(state["in_flight"] for state in states)),
         open_streams=int(sum(state["open_streams"] for state in states)),
-        # Each worker knows most of the tokens that are in use: their sum would count many of them twice.
+        # Most tokens are cached by several workers, so a sum would count them more than once.
         tokens=int(max(state["tokens"] for state in states)),
         revocation=None if None in numbers else min(number for number in numbers if number is not None),
         confirmed_seconds=max(state["confirmed_seconds"] for state in states),
@@ -77,7 +76,7 @@ def _trouble(answers: Sequence[WorkerState | None], *, is_mixed: bool) -> str:
 
 
 class RequestRate:
-    """Requests per second between two looks, of all workers; a worker that was replaced counts from zero."""
+    """Requests per second of all workers between two updates. A restarted worker counts from zero."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}

@@ -1,1 +1,1 @@
-"""A process of the gateway: start, reload, drain, health."""
+"""The processes of the gateway: start, reload, drain, health."""

@@ -1,8 +1,7 @@
-"""One configuration at work: builds the engine and everything that it needs, and closes it.
+"""The application of one configuration: the engine, everything it needs, and the background tasks.
 
-Called by the worker. Also runs what goes on in the background: following revocations, sweeping the store, watching
-files. A reload opens another app beside it; the two share the token store and the tokens in use, so that nobody is
-signed out.
+A reload opens a new app next to the old one. Both share the token store and the cached tokens, so no user is signed
+out.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ if TYPE_CHECKING:
 
 
 class App:
-    """One configuration at work.
+    """One configuration in use.
 
-    Without *shortcuts* every request is parsed, planned and recorded as if it were the first: for tests, and to find
-    out whether a shortcut is to blame for something.
+    If *shortcuts* is false, every request is parsed, planned and recorded without caches: for tests, and to find out
+    whether a cache causes an error.
     """
 
-    # Made with the sign-in routes, before the engine.
+    # Set while the sign-in routes are built, before the engine.
     visitors: Visitors
 
     def __init__(
@@ -135,7 +134,7 @@ class App:
         self._closed = False
 
     def start(self) -> None:
-        """Begin what runs in the background."""
+        """Start the background tasks."""
         shared, tokens = self.shared, self.config.tokens
         if self._owns_store:
             self._background.keep_running("following revocations", shared.authenticator.follow_revocations)
@@ -179,11 +178,11 @@ class App:
                 )
 
     def adopt(self, old: App) -> None:
-        """Take the place of *old*, whose background work has been stopped."""
+        """Replace *old*, whose background tasks have been stopped."""
         self._owns_store = True
         self.api_groups.plugins.adopt(old.api_groups.plugins)
         self.followers.adopt(old.followers)
-        # Decisions of the old policy are made again, for open streams too.
+        # Evaluate decisions of the old policy again, for open streams too.
         old.engine.hand_over(self.engine)
         old.decisions.close()
         old.doors.hand_over(self.doors, self.engine)
@@ -194,7 +193,7 @@ class App:
             self.issuer.adopt(old.issuer)
 
     def tick(self, now: float) -> None:
-        """About once a second: end what waited too long."""
+        """Expire what has waited too long. Runs about once a second."""
         self.routes.tick(now)
         self.api_groups.plugins.tick(now)
         self.followers.tick(now)
@@ -208,7 +207,7 @@ class App:
         await self.api_groups.plugins.stop()
 
     async def close(self, *, keep_shared: bool = False) -> None:
-        """Close everything; with *keep_shared* all but what the next configuration continues to use."""
+        """Close everything; with *keep_shared* everything except what the next configuration continues to use."""
         if self._closed:
             return
         self._closed = True
@@ -233,7 +232,7 @@ class App:
             await self.shared.tokens.store.close()
 
     def answer_sibling(self, question: str, data: object) -> object:
-        """Answer what another worker of this gateway asks, or take note of what it tells."""
+        """Handle a request or notification from another worker of this gateway."""
         match question:
             case sibling_news.UNSAVED:
                 revocation = sibling_news.unsaved_from_json(cast("sibling_news.RevocationJson", data))
@@ -259,10 +258,10 @@ class App:
 
     @property
     def busy(self) -> bool:
-        """Whether a request that it let through has not ended yet."""
+        """Whether a request that this app accepted is still in flight."""
         return self.engine.busy or self.doors.busy
 
-    # --- building ---
+    # --- construction ---
 
     def _engine(self, parts: EngineServices) -> Engine:
         return Engine(parts, self._loop) if self.tracing is None else self.tracing.engine(parts, self._loop)

@@ -1,7 +1,4 @@
-"""Work that goes on in the background of a worker: following revocations, sweeping the store, watching files.
-
-Called by the app.
-"""
+"""Background tasks of a worker, restarted when they end or fail."""
 
 from __future__ import annotations
 
@@ -15,16 +12,17 @@ from ostiary_gateway.observability.repeated_log import RepeatedLog
 
 log = logging.getLogger("ostiary.gateway")
 
-# How long to wait before work that ended or failed is started again.
+# Pause before a task that ended or failed is started again.
 RETRY_SECONDS = 1.0
-# An outage is logged when it begins, and then so often. What ran for so long before it failed, failed anew.
+# Interval of repeated log lines during an outage. A task that ran at least this long before it failed starts a new
+# outage.
 REPEAT_SECONDS = 60.0
 
 Work = Callable[[], Awaitable[None]]
 
 
 class BackgroundTasks:
-    """The tasks of one configuration, until `stop`."""
+    """The background tasks of one configuration, until `stop`."""
 
     def __init__(
         self,
@@ -39,7 +37,7 @@ class BackgroundTasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def keep_running(self, what: str, work: Work) -> None:
-        """Start *work*, and again whenever it ends. *what* names it in the log."""
+        """Start *work*, and restart it whenever it ends. *what* names it in the log."""
         self._tasks.append(self._loop.create_task(self._run_forever(what, work)))
 
     async def stop(self) -> None:
@@ -49,7 +47,7 @@ class BackgroundTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_forever(self, what: str, work: Work) -> None:
-        """One failure must not end background work: a store may be back in a moment."""
+        """Restart after every failure: a store may be available again a moment later."""
         failures = RepeatedLog(log, self._clock, interval=REPEAT_SECONDS)
         while True:
             started_at = self._clock.monotonic()

@@ -1,7 +1,4 @@
-"""Where the configuration comes from, at the start and at each reload.
-
-Called by ``ostiary-gateway serve``, the supervisor and its workers.
-"""
+"""The source of the configuration, at the start and at each reload."""
 
 from __future__ import annotations
 
@@ -18,10 +15,11 @@ from ostiary_gateway.settings.outgoing import opening_keys
 
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
-    """A file, or the default configuration where there is none.
+    """A configuration file, or the default configuration.
 
-    Its providers and limits count in `counts`, which all workers share and which outlives reloads; the app joins them
-    with those of other replicas. `text` is what the file contained at one moment, so that all workers load the same.
+    Providers and limits count in `counts`, which all workers share and which outlives reloads; the app joins them with
+    those of other replicas. `text` is the content of the file at one moment, so that all workers load the same
+    configuration.
     """
 
     path: Path | None = None
@@ -29,15 +27,18 @@ class ConfigSource:
     text: str | None = None
 
     def at_this_moment(self) -> ConfigSource:
-        """The same, with the text that the file has now. Raises `ConfigurationError` if it cannot be read."""
+        """Return a copy with the current content of the file. Raises `ConfigurationError` if it cannot be read."""
         return (
             self if self.path is None else replace(self, text=read_bytes(self.path).decode("utf-8", "surrogateescape"))
         )
 
     def load(self, built: list[object] | None = None) -> GatewayConfig:
-        """Raises `ConfigurationError` with every mistake. The providers are added to *built* in any case."""
+        """Load the configuration. The providers are added to *built* even if it is invalid.
+
+        Raises `ConfigurationError`, which lists every error.
+        """
         if self.path is None:
             return default_config()
-        # The gateway signs with its keys: one that cannot be used is a mistake, too.
+        # Open the signing keys, so that an unusable one is reported as a configuration error too.
         with opening_keys():
             return load(self.path, text=self.text, built=built, counts=self.counts)

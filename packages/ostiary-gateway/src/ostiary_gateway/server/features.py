@@ -1,4 +1,8 @@
-"""API groups beside those of the upstreams: plugins, their registration, and what is merged. Made by the app."""
+"""Optional features of a configuration, built by the app.
+
+API groups, the issuer, quota metrics, shadow comparison, machine identities, tracing, web applications and external
+authorization.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ class ApiGroupsSetup:
             clock=clock,
             reserved=[group.name for group in groups],
         )
-        # What is counted in a group is where the group is.
+        # Requests for the objects of a plugin's group go to the plugin.
         requests.find_plugin = self.plugins.find_place
         asking = UpstreamClient(upstreams)
         self.routes = GroupRoutes(self.plugins, Merging(self.plugins, asking, groups), groups)
@@ -98,11 +102,11 @@ class ApiGroupsSetup:
             keep_running("reading the API plugins in the token store", self.plugins.follow_store)
 
 
-# Opens the issuer of a configuration, with its keys from files or from the token store. Called by the app.
-
-
 def open_issuer(config: GatewayConfig, shared: Shared, clock: Clock) -> JwtIssuer | None:
-    """None if no JWTs are to be signed. Nothing is read yet."""
+    """Return the issuer with its keys from files or from the token store; None if no JWTs are to be signed.
+
+    Reads nothing yet.
+    """
     settings = config.issuer
     if settings is None:
         return None
@@ -131,9 +135,7 @@ def _key_source(keys: IssuerKeys, shared: Shared, clock: Clock) -> SigningKeySou
     return StoredKeys(objects, str(keys.secret_file), keys.life, clock)
 
 
-# What the admission providers that count objects tell operators: figures for the metrics, and what everybody uses.
-#
-# Called by the app.
+# Admission providers that count objects: metrics, and usage per subject.
 
 
 def show_figures(providers: Collection[CountsObjects], metrics: Metrics) -> None:
@@ -147,23 +149,23 @@ def show_figures(providers: Collection[CountsObjects], metrics: Metrics) -> None
 
 
 async def quota_usage(providers: Collection[CountsObjects], api: UpstreamApi) -> list[SubjectUsage]:
-    """What stands now, by limit and subject; raises `ProviderError`."""
+    """Return the current usage by limit and subject. Raises `ProviderError`."""
     return [row for provider in providers for row in await provider.usage(api)]
-
-
-# Puts the sampler and the comparison of a configuration together. Called by the app.
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowParts:
-    """`sampler` is for the engines; `comparisons`, by the name of their upstream, run in the background."""
+    """The shadow comparison of a configuration.
+
+    `sampler` is for the engines. `comparisons`, by upstream name, run in the background.
+    """
 
     sampler: ShadowSampler
     comparisons: Mapping[str, ShadowComparison]
 
 
 def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metrics, clock: Clock) -> ShadowParts | None:
-    """None where no upstream has `shadow`: then the engines have nothing to call."""
+    """Return None if no upstream has `shadow`."""
     chosen = [upstream for upstream in upstreams if upstream.settings.shadow is not None]
     if not chosen:
         return None
@@ -179,22 +181,21 @@ def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metric
     return ShadowParts(ShadowSampler(chosen, enqueue, metrics, clock), comparisons)
 
 
-# What programs need of a configuration: service accounts, API tokens, and the checks of their holders.
-#
-# Made by the app. A reload revokes the tokens of accounts that the new configuration no longer declares.
+# Machine identities: service accounts, API tokens, and the checks of their owners.
 
-# How often the holders of tokens with open streams are looked at: whether their check is due.
+# How often the owners of tokens with open streams are checked, if their check is due.
 STREAM_CHECK_SECONDS = 60.0
 
 
+# A reload revokes the tokens of accounts that the new configuration no longer declares.
 class Programs:
-    # Set before the first request: the login is made from what is here.
+    # Set before the first request: the login is built from this object.
     login: Login
 
     def __init__(self, config: GatewayConfig, shared: Shared, clock: Clock) -> None:
         tokens = shared.tokens
         self._declared = config.service_accounts.declared
-        # Accounts of configurations before this one whose tokens may have to be revoked.
+        # Accounts of earlier configurations whose tokens may have to be revoked.
         self._earlier: tuple[DeclaredAccount, ...] = ()
         self._authenticator = shared.authenticator
         self._clock = clock
@@ -217,7 +218,7 @@ class Programs:
         return [*AccountsApi(self.accounts, self.api_tokens).routes, *ApiTokensApi(self.api_tokens).routes]
 
     async def find_token(self, token: str) -> Found | None:
-        """Who presents a token, if its holder is still somebody."""
+        """Return the session of *token* if its owner is still valid."""
         return await self._checks.find(token)
 
     def adopt(self, old: Programs) -> None:
@@ -234,7 +235,10 @@ class Programs:
         return await self.login.recheck(session)
 
     async def _check_streams(self) -> None:
-        """A stream lives as long as its session, and that of an API token is long: look at its owner meanwhile."""
+        """Check the owners of API tokens with open streams.
+
+        A stream lives as long as its session, and that of an API token is long.
+        """
         while True:
             await asyncio.sleep(STREAM_CHECK_SECONDS)
             await self._authenticator.check_streams()
@@ -242,21 +246,18 @@ class Programs:
     async def _end_removed(self) -> None:
         await self.accounts.end_removed(self._earlier, by="ostiary: no longer declared in the configuration")
         self._earlier = ()
-        # It is done once; what runs in the background is begun again when it ends.
+        # Runs once. Never return, because a background task that ends is started again.
         await asyncio.Event().wait()
 
 
-# Makes what the traces of requests need: the tracer, the exporter, and the collector that the configuration names.
-#
-# Called by the app where tracing is configured. Everything is imported only then: without tracing there is nothing of
-# it in the process.
+# Tracing: the tracer, the exporter and the collector. Imported only if tracing is configured.
 
-# Peers whose trust is remembered: a network is asked about with every request.
+# Number of peers whose trust is cached. The check matches networks, for every request.
 MOST_PEERS = 4096
 
 
 class RequestTracing:
-    """Tracing as one configuration has it."""
+    """Tracing of one configuration."""
 
     def __init__(self, settings: Tracing, config: GatewayConfig, clock: Clock, metrics: Metrics) -> None:
         from ostiary_gateway.observability.tracer import Tracer
@@ -280,7 +281,7 @@ class RequestTracing:
 
 
 def open_tracing(config: GatewayConfig, clock: Clock, metrics: Metrics) -> RequestTracing | None:
-    """None if nothing is traced. Raises `TransportError` if a TLS file cannot be used."""
+    """Return None if tracing is off. Raises `TransportError` if a TLS file cannot be used."""
     return None if config.tracing is None else RequestTracing(config.tracing, config, clock, metrics)
 
 
@@ -302,7 +303,7 @@ def _exporter(settings: Tracing, clock: Clock, metrics: Metrics) -> SpanExporter
     resource: dict[str, str | int | bool] = {
         "service.name": settings.service_name,
         "service.version": __version__,
-        # One for each worker: what it counts and drops is its own.
+        # One per worker: each counts and drops spans separately.
         "service.instance.id": os.urandom(16).hex(),
         "process.pid": os.getpid(),
     }
@@ -326,13 +327,14 @@ def _exporter(settings: Tracing, clock: Clock, metrics: Metrics) -> SpanExporter
     )
 
 
-# What the visitors of web applications need of a configuration: the way to sign in, and the checks of their sessions.
-#
-# Made by the app with the sign-in routes. Without web applications and public paths there is nothing here.
+# Web applications: browser sign-in and the checks of application sessions.
 
 
 class Visitors:
-    """`pages` is None where no request is treated as a browser's."""
+    """The users of web applications and public paths.
+
+    `pages` is None if no request is treated as a browser's.
+    """
 
     def __init__(
         self, config: GatewayConfig, shared: Shared, applications: Applications, login: Login, clock: Clock
@@ -358,21 +360,22 @@ class Visitors:
         self._authenticator.check_visitor = self._checks.check
 
 
-# The doors of other proxies: for each of them, and each upstream that it carries requests to, an engine that answers.
-#
-# Made by the app. These engines share everything with the engine of the listener: tokens, policy, limits, admission,
-# audit and metrics. They differ in where requests may go, and in that they answer where the other forwards.
+# External authorization: an engine for each endpoint and each upstream that its proxy forwards to.
 
 
 class _AnswerParts(TypedDict):
-    """The `EngineServices` that say how an allowed request is answered."""
+    """The `EngineServices` that determine the response to an allowed request."""
 
     answer_allowed: AnswerAllowed
     answers_identity: bool
 
 
 class Doors:
-    """Those of one configuration; none of them answers before `open`."""
+    """The external authorization endpoints of one configuration. None of them responds before `open`.
+
+    Their engines share everything with the engine of the listener: tokens, policy, limits, admission, audit and
+    metrics. They differ in the routes, and they respond where the listener's engine forwards.
+    """
 
     def __init__(self, config: GatewayConfig, upstreams: Sequence[Upstream], metrics: Metrics, clock: Clock) -> None:
         self._config = config
@@ -383,17 +386,17 @@ class Doors:
         self._doors_by_grpc: dict[bytes, Door] = {}
         self._engines: dict[tuple[str, bytes], Engine] = {}
         self._cleans_cookies = any(upstream.is_application for upstream in config.upstreams)
-        # By the name of the door; the sign-in routes serve the visitors of all of them.
+        # By the name of the endpoint. The sign-in routes serve the users of all of them.
         self.applications = {
             door.name: Applications(Routes(self._carried_by(door)), config.external_url, port=door.port)
             for door in config.doors
         }
-        # Of the doors of HAProxies, by the address where each asks.
+        # The endpoints for HAProxy, by the address that it connects to.
         self.agents: dict[Address, tuple[DoorSettings, HandleQuestion]] = {}
         self.pushers: dict[str, DecisionPusher] = {}
 
     def clusters(self) -> Iterator[ClusterOffer]:
-        """The clusters that kubectl reaches through the proxies of the doors."""
+        """Return the clusters that kubectl reaches through the other proxies."""
         for door in self._config.doors:
             yield from offers(Routes(self._carried_by(door)), self._config.external_url, port=door.port)
 
@@ -402,7 +405,10 @@ class Doors:
         return [upstream for upstream in self._upstreams if upstream.name in names]
 
     def handler_before(self, engine: Engine) -> DoorHandler | None:
-        """What answers the questions that come to the listener, and gives all else to *engine*; None without doors."""
+        """Return the handler of forward-auth requests on the listener, which passes all others to *engine*.
+
+        None if there are no endpoints.
+        """
         if not self._doors:
             return None
         from ostiary_gateway.extauth.forward_auth import DoorHandler
@@ -410,13 +416,13 @@ class Doors:
         return DoorHandler(self._doors, engine.handle, engine.pass_on, self._metrics, self._clock)
 
     def check_handler(self) -> CheckHandler:
-        """What answers the calls of the gRPC listener."""
+        """Return the handler for the calls of the gRPC listener."""
         from ostiary_gateway.extauth.ext_authz import CheckHandler
 
         return CheckHandler(self._doors_by_grpc, self._config.listen.limits, self._metrics, self._clock)
 
     def open(self, parts: EngineServices, make: Callable[[EngineServices], Engine]) -> None:
-        """Make the engines, of the *parts* of the listener's engine."""
+        """Build the engines from *parts*, the services of the listener's engine."""
         for door in self._config.doors:
             self._open_pusher(door, parts)
             engines = self._engines_of(door, parts, make)
@@ -443,7 +449,7 @@ class Doors:
         self.agents[door.agent.address] = (door, handler.handle)
 
     def _open_pusher(self, door: DoorSettings, parts: EngineServices) -> None:
-        """Where HAProxy is given decisions to use again, somebody must tell it of them."""
+        """Create a pusher if HAProxy caches decisions: it must be notified when they end."""
         if door.decisions is not None:
             from ostiary_gateway.extauth.haproxy.decision_push import DecisionPusher
 
@@ -462,7 +468,7 @@ class Doors:
         upstreams = self._carried_by(door)
         common = replace(
             parts,
-            # What we answer ourselves is at our own address; here it is one of the upstream's paths.
+            # The built-in endpoints exist only on the gateway's own host. Here their paths belong to the upstream.
             own_apis=(),
             self_reviews=None,
             api_groups=None,
@@ -507,9 +513,9 @@ class Doors:
         return any(engine.busy for engine in self._engines.values())
 
     def hand_over(self, successor: Doors, engine: Engine) -> None:
-        """Another configuration has taken over: what still waits here is decided by its policy.
+        """Re-authorize what is still in flight here with the policy of *successor*.
 
-        *engine* is that of its listener, which stands in for a door that is gone.
+        *engine*, that of the successor's listener, is used for an endpoint that no longer exists.
         """
         for key, old in self._engines.items():
             old.hand_over(successor._engines.get(key, engine))

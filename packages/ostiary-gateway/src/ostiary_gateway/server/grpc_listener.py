@@ -1,7 +1,6 @@
-"""The gRPC listener of a worker, beside the one for requests: for proxies that ask by gRPC.
+"""The gRPC listener of a worker (``listen.grpc``), for proxies that use ``ext_authz``.
 
-Called by the worker, where ``listen.grpc`` is set. It shares the certificate and the limits of the other listener, and
-is opened and closed with it.
+It shares the certificate and the limits of the main listener, and is opened and closed with it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ with needing("grpc", purpose="listen.grpc"):
 
 
 class GrpcListener:
-    """Serves on *listener*, a socket that outlives reloads."""
+    """Serve on *listener*, a socket that outlives reloads."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class GrpcListener:
         return self._checks.connections
 
     async def listen(self, context: ssl.SSLContext | None) -> None:
-        """Listen with the certificate of *context*, in the place of the one before."""
+        """Listen with the certificate of *context*, instead of the previous one."""
         server = await serve_on(self._listener, self._checks.connection, context, self._loop)
         old, self._server = self._server, server
         if old is not None:
@@ -51,11 +50,11 @@ class GrpcListener:
             server.close()
 
     def reload(self, handle: Handle, limits: ServerLimits) -> None:
-        """From now on calls are answered by *handle*; new connections have these *limits*."""
+        """Serve calls with *handle* from now on. New connections get these *limits*."""
         self._checks.handle, self._checks.limits = handle, limits
 
     def close(self) -> None:
-        """Accept nothing more."""
+        """Stop accepting connections."""
         self._closed = True
         if self._server is not None:
             self._server.close()

@@ -1,7 +1,7 @@
-"""The sockets on which HAProxies ask, and what serves them: beside the listener, and over reloads like it.
+"""The SPOE listeners for HAProxy, which outlive reloads like the main listener.
 
-The sockets of the configuration at the start are bound by `serve`, and all workers share them. A reload may open
-another one only where there is one worker, which then binds it itself; what no door names any more is closed.
+The supervisor or the single worker binds the sockets of the initial configuration, and all workers share them. A reload
+may add an address only if there is a single worker. Sockets that are no longer configured are closed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ostiary_gateway.server.listener import BACKLOG, Sockets, bind, server_conte
 
 
 def agent_addresses(config: GatewayConfig) -> list[Address]:
-    """Where the HAProxies of *config* ask, in the order of its doors."""
+    """Return the addresses that the HAProxies of *config* connect to, in the order of the configuration."""
     return [door.agent.address for door in config.doors if door.agent is not None]
 
 
 def bind_agents(config: GatewayConfig) -> Sockets:
-    """Raises `ConfigurationError` if an address cannot be had."""
+    """Bind all addresses. Raises `ConfigurationError` if one cannot be bound."""
     sockets: Sockets = {}
     try:
         for address in agent_addresses(config):
@@ -44,13 +44,13 @@ def close_sockets(sockets: Sockets) -> None:
 
 
 def close_unnamed(sockets: Sockets, addresses: Sequence[Address]) -> None:
-    """Close what no door has any more: a HAProxy that still asks there is refused at once, and does not wait."""
+    """Close sockets that are no longer configured: HAProxy is rejected there immediately instead of waiting."""
     for address in [address for address in sockets if address not in addresses]:
         sockets.pop(address).close()
 
 
 def check_agents(bound: Sequence[Address], config: GatewayConfig) -> None:
-    """Raise `ConfigurationError` if a door needs a socket that several workers would have to share anew."""
+    """Raise `ConfigurationError` if *config* needs a new socket, which several workers cannot share."""
     new = [address for address in agent_addresses(config) if address not in bound]
     if new:
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def check_agents(bound: Sequence[Address], config: GatewayConfig) -> None:
 
 
 class AgentListeners:
-    """Those of one worker. *is_alone*: it may bind further addresses."""
+    """The SPOE listeners of one worker. If *is_alone*, it may bind further addresses."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class AgentListeners:
         self._servers: dict[Address, asyncio.Server] = {}
 
     def prepare(self, config: GatewayConfig) -> None:
-        """Bind what *config* names besides; raises `ConfigurationError`, and changes nothing then."""
+        """Bind the new addresses of *config*. Raises `ConfigurationError` and then changes nothing."""
         new = [address for address in agent_addresses(config) if address not in self._sockets]
         if new and not self._is_alone:
             check_agents(list(self._sockets), config)
@@ -96,7 +96,7 @@ class AgentListeners:
         self._sockets |= bound
 
     async def serve(self, config: GatewayConfig, doors: Mapping[Address, tuple[DoorSettings, HandleQuestion]]) -> None:
-        """Answer with *doors* from the next question on, and with the certificate that the listener has now.
+        """Serve with *doors* from the next request on, and with the listener's current certificate.
 
         Raises, and changes nothing, if the certificate cannot be used.
         """
@@ -113,7 +113,7 @@ class AgentListeners:
             self._agents.pop(address).drain()
 
     async def _listen(self, address: Address, agent: Agent, context: ssl.SSLContext | None) -> None:
-        # A descriptor of its own: closing the server of the old configuration must not close the socket.
+        # A duplicate descriptor: closing the server of the old configuration must not close the socket.
         server = await self._loop.create_server(
             agent.connection,
             sock=self._sockets[address].dup(),

@@ -1,7 +1,7 @@
-"""Health and metrics, on a port of their own: no request to the gateway's own port can reach them.
+"""Health and metrics endpoints, on a separate port: requests to the gateway's main port cannot reach them.
 
-/livez, /healthz    this process answers         /readyz    it can serve: configuration, token store, upstreams
-/metrics            the figures of all workers, for Prometheus
+/livez, /healthz    this process responds        /readyz    it can serve: configuration, token store, upstreams
+/metrics            the metrics of all workers, for Prometheus
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _LIMITS = ServerLimits(head_bytes=8192, headers=50, pipelined=4, head_timeout=5.
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """Whether a worker can serve, and for each thing that it needs what is wrong with it (nothing: empty text).
+    """Readiness of a worker: the name of each check, and its error (empty if it passed).
 
-    `unasked` names the upstreams without a health path: whether they work is not known.
+    `unasked` names the upstreams without a health path, whose state is unknown.
     """
 
     checks: tuple[tuple[str, str], ...]
@@ -48,7 +48,7 @@ class HealthReport:
 
 
 class Health:
-    """Answers probes. *reports* and *snapshots* ask every worker."""
+    """Respond to probes. *reports* and *snapshots* query every worker."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Health:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection(self) -> ServerConnection:
-        """The protocol of one connection to the health port."""
+        """Return the protocol of one connection to the health port."""
         return self._http.connection()
 
     def close(self) -> None:

@@ -1,7 +1,4 @@
-"""The socket that the gateway listens on: its address, its certificate and its limits.
-
-Called by `serve`, which binds it, and by the worker, which serves on it.
-"""
+"""The gateway's listening sockets: addresses, certificate and limits."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from ostiary_gateway.server.ticket_keys import TicketKeys
 from ostiary_gateway.settings.outgoing import device_certificate
 
 BACKLOG = 2048
-# What a client of gRPC calls HTTP/2 when it negotiates TLS.
+# The ALPN name of HTTP/2, which gRPC clients negotiate.
 GRPC_PROTOCOL = "h2"
 _NO_LIMIT = float("inf")
 
@@ -37,21 +34,21 @@ _REQUESTS, _GRPC = "requests", "grpc"
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """The sockets that all workers share. `grpc` and `agents` are for proxies that ask by gRPC and by SPOE."""
+    """The sockets that all workers share. `grpc` and `agents` are for external authorization by gRPC and SPOE."""
 
     requests: socket.socket
     grpc: socket.socket | None = None
     agents: Sockets = field(default_factory=dict)
 
     def filenos(self) -> dict[str, int]:
-        """Descriptors, each by what a worker must know of it: `from_words` reads them as ``NAME=NUMBER``."""
+        """Return the descriptors by name. `from_words` reads them as ``NAME=NUMBER``."""
         sockets = {_REQUESTS: self.requests, **({} if self.grpc is None else {_GRPC: self.grpc})}
         sockets |= {str(address): agent for address, agent in self.agents.items()}
         return {name: each.fileno() for name, each in sockets.items()}
 
     @classmethod
     def from_words(cls, words: Iterable[str]) -> Listeners:
-        # An address may have colons.
+        # An address may contain colons.
         sockets = {name: socket.socket(fileno=int(number)) for name, _, number in (w.rpartition("=") for w in words)}
         for each in sockets.values():
             each.setblocking(False)
@@ -87,7 +84,7 @@ async def serve_on(
     """Accept connections from *listener*, which stays open when the server is closed."""
     return await loop.create_server(
         connection,
-        # A descriptor of its own: closing the server of the old configuration must not close the socket.
+        # A duplicate descriptor: closing the server of the old configuration must not close the socket.
         sock=listener.dup(),
         ssl=context,
         backlog=BACKLOG,
@@ -98,25 +95,25 @@ async def serve_on(
 def server_context(
     tls: settings.ServerTls, protocol: str = "http/1.1", *, ticket_keys: TicketKeys | None = None
 ) -> ListenerContext:
-    """The context of our own listener; raises `TransportError` if a file cannot be used.
+    """Return the TLS context of a listener. Raises `TransportError` if a file cannot be used.
 
-    Without *ticket_keys* no session is resumed: proxies that ask us about requests keep their connections.
+    Without *ticket_keys* sessions are not resumed: proxies that use external authorization keep their connections open.
     """
-    # Imported here: only those need it who speak TLS themselves.
+    # Imported lazily: only listeners that terminate TLS need it.
 
     from ostiary.keys.openssl import turn_off_resumption
 
     context = ListenerContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # kubectl offers HTTP/2 first; naming our protocol saves it a wrong guess.
+    # kubectl offers HTTP/2 first. Naming our protocol saves it a failed attempt.
     context.set_alpn_protocols([protocol])
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # The client knows which cipher its processor is good at: Go's clients want AES-128, which needs no SHA-384, and
-    # those without instructions for AES want ChaCha20.
+    # Let the client choose the cipher that its processor supports: Go's clients prefer AES-128, which needs no SHA-384,
+    # and those without AES instructions prefer ChaCha20.
     context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
         if isinstance(tls.key, KeyAddress):
-            # Imported here: only those need it whose key is kept elsewhere.
+            # Imported lazily: only needed if the key is not in a file.
             from ostiary.keys.openssl_provider import use_key
 
             pair = device_certificate(tls.certificate, tls.key)
@@ -142,13 +139,13 @@ def server_context(
     if ticket_keys is None or not tls.resumption or tls.client_ca is not None:
         turn_off_resumption(context)
     else:
-        # Another certificate, other keys: what was agreed on under the old one ends with it.
+        # The purpose depends on the certificate: sessions negotiated under an old certificate cannot be resumed.
         ticket_keys.seal(context, purpose=hashlib.sha256(context.certificate or b"").digest())
     return context
 
 
 class ListenerFiles:
-    """The files of the listener's TLS, and whether they were replaced: certificates are renewed while we run."""
+    """The TLS files of the listener, and whether they changed: certificates are renewed while the gateway runs."""
 
     def __init__(self, tls: settings.ServerTls | None, clock: Clock) -> None:
         self._paths = () if tls is None else tuple(filter(None, (tls.certificate, key_file(tls.key), tls.client_ca)))
@@ -156,7 +153,7 @@ class ListenerFiles:
         self._seen = self._look()
 
     def have_changed(self) -> bool:
-        """Whether they differ from what was seen last; not while somebody is still writing them."""
+        """Report whether the files changed since the last call; False while they are still being written."""
         look = self._look()
         if look == self._seen or None in look or not is_settled(look, self._clock):
             return False
@@ -168,13 +165,13 @@ class ListenerFiles:
 
 
 def certificate_expiry(tls: settings.ServerTls | None) -> float:
-    """When the listener's certificate expires, in Unix time; 0 without one."""
+    """Return the expiry of the listener's certificate in Unix time; 0 without one."""
     chain = [] if tls is None else certificates(tls.certificate)
     return chain[0].not_valid_after_utc.timestamp() if chain else 0.0
 
 
 def bind(address: settings.Address) -> socket.socket:
-    """The listening socket; raises `ConfigurationError` if the address cannot be bound."""
+    """Return a listening socket. Raises `ConfigurationError` if the address cannot be bound."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -194,7 +191,7 @@ def bind(address: settings.Address) -> socket.socket:
 
 
 def listen_hint(number: int | None) -> str:
-    """What to do about the error *number* of the system."""
+    """Return the hint for errno *number*."""
     return _LISTEN_HINTS.get(number, "choose another address")
 
 

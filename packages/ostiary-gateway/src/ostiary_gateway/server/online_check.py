@@ -1,9 +1,7 @@
-"""Asks everything outside that a configuration needs: the token store, issuers, directories, upstreams, API plugins.
+"""``serve --check --online``: query every system that a configuration needs, concurrently and each with a time limit.
 
-Nothing is changed there, but for a token store that is still empty: opening it prepares it, and claims it for this
-gateway, as the first start would.
-
-Called by ``ostiary-gateway serve --check --online``. All are asked at once, each with a time limit.
+Covers the token store, issuers, directories, upstreams and API plugins. Changes nothing, except that an empty token
+store is initialized and claimed for this gateway, as at the first start.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from ostiary_gateway.settings.outgoing import client_context
 from ostiary_gateway.wire.authorization import GROUP, SELF, V1, ReviewError, decode_status
 
 SECONDS = 10.0
-# Whether the gateway itself may ask for decisions.
+# A review that reports whether the gateway may create SubjectAccessReviews.
 _MAY_ASK = {
     "kind": SELF,
     "apiVersion": V1,
@@ -42,7 +40,10 @@ _MAY_ASK = {
 
 @dataclass(frozen=True, slots=True)
 class OnlineCheckResult:
-    """What came of one question. `detail` is what answered, or why nobody did; not `determined`: why it is unknown."""
+    """The result of one check.
+
+    `detail` is what responded, or the error. If `determined` is false, it is the reason why the result is unknown.
+    """
 
     what: str
     ok: bool
@@ -55,11 +56,11 @@ class OnlineCheckResult:
 
 
 class _Undetermined(Exception):
-    """The question cannot be answered from here."""
+    """The check cannot be decided from here."""
 
 
 async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[OnlineCheckResult]:
-    """Each system that can be asked, in the order of the configuration."""
+    """Check every system that can be queried, in the order of the configuration."""
     questions: dict[str, Awaitable[str]] = {}
     if has_trait(config.store.instance, SharedBetweenProcesses):
         questions[f'store "{config.store.type}"'] = _ask_store(config)
@@ -87,7 +88,7 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
     for name, follower in followers_of(config.authorization.chain):
         questions[f'authorization "{name}"'] = probe(follower, by_name[follower.upstream])
     for upstream in config.upstreams:
-        # One without a server is reached by other proxies only.
+        # An upstream without a server is reached only by other proxies.
         if not upstream.server:
             continue
         questions[f'upstream "{upstream.name}"'] = _ask_upstream(upstream)
@@ -97,7 +98,7 @@ async def probe_all(config: GatewayConfig, *, seconds: float = SECONDS) -> list[
 
 
 def _declared_plugins(config: GatewayConfig) -> list[settings.UpstreamConfig]:
-    """Those of the configuration, as the upstreams that they are. What was registered, the gateway itself watches."""
+    """Return the declared API plugins as upstreams. Registered ones are watched by the gateway itself."""
     upstreams = {upstream.name: upstream for upstream in config.upstreams}
     return [
         upstream_settings(declared_plugin(each), upstreams[each.upstream], config.api_plugins)
@@ -139,16 +140,16 @@ async def _ask_store(config: GatewayConfig) -> str:
     store = config.store.instance
     file = ability(store, KeptInFile)
     if file is not None and not await asyncio.to_thread(os.path.exists, file.path):
-        # Opening it would make one, which may then belong to another user than the gateway's.
+        # Opening it would create the file, possibly with another owner than the gateway's user.
         return f"there is no {file.path} yet; the first start makes it"
     try:
-        # A session of this name does not exist; to know that, the store must be there, and its schema understood.
+        # This session does not exist. To determine that, the store must be reachable and its schema supported.
         await store.session("-")
         probing = ability(store, Probes)
         answer = "it answered" if probing is None else await probing.probe()
         return answer + await _confirm_owner(config)
     finally:
-        # Nobody else closes it: no gateway is started.
+        # Closed here, because no gateway is started that would close it.
         await store.close()
 
 
@@ -163,7 +164,7 @@ async def _confirm_owner(config: GatewayConfig) -> str:
 
 
 async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:
-    # Imported only by those who use it: it is as large as the rest of the gateway.
+    # Imported lazily: it is as large as the rest of the gateway.
     import httpx2
 
     server = urlsplit(upstream.server)
@@ -190,7 +191,7 @@ async def _ask_upstream(upstream: settings.UpstreamConfig) -> str:
                 may_ask = _is_allowed(review.content)
             except httpx2.HTTPError as error:
                 cause = _error_text(error)
-        # Raised outside of the handler: the library's exception holds the request, and so its token.
+        # Raised outside the handler: the library's exception references the request and thus its token.
         if cause:
             raise OstiaryError("it cannot be reached", cause=cause, code="provider-failed")
     if answer.status_code == 401 and (upstream.token_file or upstream.tls.certificate):

@@ -1,6 +1,6 @@
-"""What a worker keeps over reloads: tokens in use, limits, metrics, and what the ids of refusals stand for.
+"""State of a worker that outlives reloads: cached tokens, limits, metrics, recent denials, and the exchange of counts.
 
-Called by the app: the first one opens it, and each reload hands it to the next.
+The first app opens it; each reload passes it to the next.
 """
 
 from __future__ import annotations
@@ -41,17 +41,14 @@ from ostiary_gateway.replicas.replica import Replica
 from ostiary_gateway.replicas.worker_ipc import NoOtherWorkers, Workers
 from ostiary_gateway.sessions import Tokens
 
-# Settles what this worker has counted with the other replicas, in the background.
-#
-#     something was counted  ->  exchange at once  ->  a pause  ->  exchange what was counted meanwhile  ->  ...
-#
-# Run by the app if the token store keeps counts for replicas. While the store is away every replica counts alone.
+# Exchange of counts with the other replicas, if the token store supports it. While the store is unavailable, every
+# replica counts alone.
 
-# The reference says by how much replicas can be off because of it.
+# The reference documents by how much replicas can differ because of this.
 PAUSE_SECONDS = 0.5
-# What waits when a worker stops is settled, but nobody waits long for it.
+# Timeout for the last exchange when a worker stops.
 LAST_EXCHANGE_SECONDS = 1.0
-# A store that is away for hours is mentioned now and then.
+# Interval of repeated log lines while the store is unavailable.
 LOG_SECONDS = 60.0
 
 log = logging.getLogger("ostiary.gateway")
@@ -68,16 +65,16 @@ class CountExchange:
         metrics.counts_dropped.read_from(lambda: counts.dropped)
 
     async def run(self) -> None:
-        """Exchange as long as the gateway runs."""
+        """Exchange as long as the gateway runs: immediately after a count changes, then at most once per pause."""
         while True:
             await self._counts.wait_for_reports()
             await self.exchange()
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def exchange(self) -> None:
-        """Settle what waits now. An exchange goes on when its caller is cancelled, as at a reload.
+        """Exchange the pending counts. A cancelled caller, as at a reload, does not cancel the exchange.
 
-        Nobody would know what the store has made of half of it.
+        After a partial exchange the effect on the store would be unknown.
         """
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._exchange())
@@ -97,7 +94,7 @@ class CountExchange:
             self.is_alone = False
 
     async def finish(self) -> None:
-        """Settle what waits, because the worker stops."""
+        """Exchange the pending counts before the worker stops."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_EXCHANGE_SECONDS):
                 await self._settle_all()
@@ -112,13 +109,13 @@ class CountExchange:
 
 
 async def no_replica() -> Replica | None:
-    """Nobody speaks for the replica yet."""
+    """Return None: no replica state is available yet."""
     return None
 
 
 @dataclass(slots=True)
 class Shared:
-    """What outlives a reload."""
+    """State shared by successive configurations."""
 
     tokens: Tokens
     authenticator: TokenAuthenticator
@@ -129,14 +126,14 @@ class Shared:
     refusals: RecentDenials
     ended: EndedRequests
     recent: RecentDecisions
-    # Whose the token store is, if it is one that knows.
+    # The owner of the token store, if the store records one.
     owner: StoreOwner | None = None
     siblings: Workers = field(default_factory=NoOtherWorkers)
-    # None if the store keeps no counts for replicas.
+    # None if the store has no counts for replicas.
     count_exchange: CountExchange | None = None
-    # What other replicas shall be able to explain; none if the store keeps no notes.
+    # Publish denials and ended requests so that other replicas can explain them; empty if the store has no messages.
     note_writers: tuple[MessageWriter[Refusal] | MessageWriter[EndedRequest], ...] = ()
-    # How the replica is that this worker belongs to.
+    # Returns the state of the replica that this worker belongs to.
     own_replica: Callable[[], Awaitable[Replica | None]] = no_replica
 
     async def replica(self) -> Replica | None:
@@ -193,7 +190,7 @@ def open_shared(config: GatewayConfig, clock: Clock, counts: ReplicatedCounts) -
 
 
 def _note_writers(shared: Shared, clock: Clock) -> tuple[MessageWriter[Refusal] | MessageWriter[EndedRequest], ...]:
-    """Let refusals and other ends of requests be written down for other replicas, where the store can keep them."""
+    """Publish denials and ended requests to other replicas, if the store supports it."""
     notes, dropped = ability(shared.tokens.store, NoteStore), shared.metrics.notes_dropped
     if notes is None:
         return ()
@@ -207,7 +204,7 @@ def _note_writers(shared: Shared, clock: Clock) -> tuple[MessageWriter[Refusal] 
 
 
 def _read_gauges(shared: Shared) -> None:
-    """Let the gauges read their values when they are asked for."""
+    """Let the gauges read their values when metrics are collected."""
     metrics, limits, authenticator, store_health = (
         shared.metrics,
         shared.limits,
@@ -223,10 +220,10 @@ def _read_gauges(shared: Shared) -> None:
 
 
 def _log_fields(revocation: Revocation) -> dict[str, str]:
-    """What was revoked, as fields of a log line."""
+    """Return the log fields that identify what was revoked."""
     match revocation.kind:
         case RevocationKind.TOKEN:
-            # Enough to find it in the store by. The whole digest is not logged.
+            # Enough to find it in the store. The whole digest is not logged.
             return {"digest": revocation.value[:8]}
         case RevocationKind.SESSION:
             return {"session_id": revocation.value}

@@ -1,7 +1,7 @@
-"""How a worker takes part in its replica: it says how it is, and a worker that is alone speaks for the replica.
+"""The state that a worker reports to its replica. A worker without a supervisor also publishes the replica's state.
 
-Called by the worker. With several workers, the supervisor asks each for its state, speaks for all of them, and tells
-them how many replicas it has seen.
+With several workers the supervisor queries each for its state, publishes for all of them, and sends them the number of
+replicas it has seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ostiary_gateway.server.background import BackgroundTasks
 if TYPE_CHECKING:
     from ostiary_gateway.server.process_state import Shared
 
-# What the supervisor asks a worker for, what it tells one, and what a worker asks it for.
+# Messages between the supervisor and a worker: the state of a worker, the replicas seen, the state of the replica.
 STATE = "replica state"
 SEEN = "replicas seen"
 OWN = "own replica"
@@ -35,14 +35,14 @@ class SeenJson(TypedDict):
 
 
 def seen_json(seen: Sequence[SeenReplica]) -> SeenJson:
-    """What the metrics say. A replica that is silent is none."""
+    """Return the values of the metrics. A silent replica is not counted."""
     present = [each for each in seen if not each.silent_seconds]
     others = [each for each in present if each.configuration is Configuration.OTHER]
     return {"replicas": len(present), "other_configuration": len(others)}
 
 
 class ReplicaState:
-    """One worker's part. *checks* says what keeps the worker from serving, without asking anybody."""
+    """The state of one worker. *checks* returns the worker's readiness checks without querying other systems."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ReplicaState:
         self._registry: ReplicaRegistry | None = None
 
     def start_alone(self, config: GatewayConfig) -> None:
-        """Speak for the replica: there is no supervisor that would."""
+        """Publish the state of the replica: there is no supervisor to do it."""
         registry = ReplicaRegistry(
             ReplicaIdentity.of_this_process(),
             self._shared.tokens.store,
@@ -84,19 +84,19 @@ class ReplicaState:
             await self._registry.leave()
 
     async def publish(self) -> None:
-        """Tell the others now, and not only in a few seconds."""
+        """Publish immediately, instead of within a few seconds."""
         if self._registry is not None:
             await self._registry.publish()
 
     def take_seen(self, data: object) -> None:
-        """Show in the metrics how many replicas there are."""
+        """Update the metrics of the number of replicas."""
         counts, metrics = cast(SeenJson, data), self._shared.metrics
         metrics.replicas.set(counts["replicas"])
         metrics.other_configuration.set(counts["other_configuration"])
 
     async def state(self) -> WorkerState:
         shared = self._shared
-        # Policies may be many files.
+        # In a thread: policies may consist of many files.
         digest = (await asyncio.to_thread(self._configuration.current)).hex()
         now = self._clock.monotonic()
         if digest != self._known[0]:

@@ -1,12 +1,9 @@
-"""Starts the gateway: binds its addresses, and serves in this process or with several workers.
+"""Start the gateway: bind its addresses, and serve in this process or with several workers.
 
-    SIGTERM, SIGINT    stop: accept nothing more, finish what was begun      a second one: stop now
-    SIGHUP             read the configuration again; a broken one changes nothing
+    SIGTERM, SIGINT    stop: accept nothing more, finish in-flight requests      a second one: stop immediately
+    SIGHUP             reload the configuration; an invalid one changes nothing
 
-systemd is told of start, reload and stop, if it asks for that (`service_manager`).
-
-Called by ``ostiary-gateway serve``. With one worker everything happens in this process. With more, `supervisor` starts
-a process for each.
+systemd is notified of start, reload and stop if it requests that (`service_manager`).
 """
 
 from __future__ import annotations
@@ -39,13 +36,12 @@ def run(
     on_listening: OnListening = lambda health, grpc: None,
     on_serving: OnServing = lambda address: None,
 ) -> None:
-    """Serve until a signal says stop. Raises `ConfigurationError` if an address cannot be had.
+    """Serve until a signal requests a stop. Raises `ConfigurationError` if an address cannot be bound.
 
-    *on_listening* is called when all addresses are bound, *on_serving* when every worker answers requests: who is told
-    so may use what a worker makes when it starts, such as the file of the token store.
+    *on_listening* is called when all addresses are bound, *on_serving* when every worker accepts requests. Files that a
+    worker creates at its start, such as that of the token store, exist from then on.
     """
-    # A supervisor does not import these, and each of its workers would fail.
-    # Blocked until they are handled: from here on somebody may know an address of ours and send one.
+    # Blocked until they are handled: from here on another process may know one of our addresses and send a signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     service = ServiceManager.from_environment()
     with ExitStack() as stack:
@@ -77,9 +73,9 @@ def run_worker(
     channel_fd: int,
     on_config: Callable[[GatewayConfig], None],
 ) -> None:
-    """Be one of several workers: what it is given was opened by the process that started this one.
+    """Run as one of several workers, with sockets that the supervisor opened.
 
-    *listeners* are those of `Listeners.filenos`, as words.
+    *listeners* are those of `Listeners.filenos`, as ``NAME=NUMBER``.
     """
     from ostiary_gateway.server.worker_process import serve_for_supervisor
 
@@ -114,7 +110,7 @@ _PURPOSES = {"listen": "requests", "health": "health and metrics", "listen.grpc"
 
 
 def _listen_on(address: Address, section: str) -> socket.socket:
-    """The listening socket. An error names the setting, even if the address is the default."""
+    """Return the listening socket. An error names the setting, even if the address is the default."""
     try:
         return bind(address)
     except ConfigurationError as error:

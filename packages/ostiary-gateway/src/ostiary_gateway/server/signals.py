@@ -1,7 +1,4 @@
-"""What a process of the gateway does on a signal: stop, stop now, or reload.
-
-Called by a worker that serves alone, by the supervisor, and by its workers.
-"""
+"""Signal handling of the gateway's processes: stop, stop immediately, or reload."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ SIGNALS = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT})
 
 
 class StopRequest:
-    """Set by signals: the first asks the process to stop, the second to hurry."""
+    """Set by signals: the first requests a graceful stop, the second an immediate one."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -35,5 +32,5 @@ def handle_signals(stop: StopRequest, reload: Callable[[], Coroutine[object, obj
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, begin_reload)
-    # They were blocked until now; in a worker, those that its supervisor blocked.
+    # The signals were blocked until now: a worker inherits the mask of its supervisor.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

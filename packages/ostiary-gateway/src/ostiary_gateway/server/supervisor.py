@@ -1,8 +1,7 @@
-"""Starts the gateway's workers on one port, keeps them running, and passes signals on to them.
+"""The supervisor: starts the workers on one port, replaces those that die, and relays signals and messages to them.
 
-Called by `serve` when there are several workers. Each is a process of its own that gets the listening socket, a channel
-to the supervisor, and the memory in which all of them count; a worker that dies is replaced. Health and metrics are
-answered here, for all of them.
+Each worker is a process with the listening sockets, a channel to the supervisor, and the shared memory for counters.
+The supervisor serves health and metrics for all of them.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Supervisor:
         service: ServiceManager,
     ) -> None:
         self._source = source
-        # What every worker loads, a replacement too: the file itself may be broken by now.
+        # What every worker loads, including a replacement: the file itself may be invalid by then.
         self._accepted = source
         self._config = config
         self._listeners = listeners
@@ -76,10 +75,10 @@ class Supervisor:
         self._service = service
         self._workers: list[WorkerProcess] = []
         self._stop = StopRequest()
-        # Memory that all workers share, for what they count together.
+        # Memory that all workers share, for common counters.
         self._counts = MachineCounts.create()
         self._ticket_keys = TicketKeys.create(SYSTEM_CLOCK)
-        # The workers each guard their own access; what the supervisor writes must not be in another gateway's store.
+        # The workers each guard their own access. The supervisor must not write to another gateway's store either.
         self._store, self._owner = guard(config.store.instance, config.owner)
         self._registry = ReplicaRegistry(
             ReplicaIdentity.of_this_process(),
@@ -100,7 +99,7 @@ class Supervisor:
         replacing = loop.create_task(self._replace_dead_workers())
         publishing = BackgroundTasks(loop)
         publishing.keep_running(PUBLISHING, self._registry.run)
-        # What was loaded until now stays; see `cli.gateway.serve`.
+        # Exempt everything loaded so far from garbage collection; see `cli.serve`.
         gc.freeze()
         gc.enable()
         if self._owner is not None:
@@ -110,7 +109,8 @@ class Supervisor:
         replacing.cancel()
         self._signal_all(signal.SIGTERM)
         await self._wait_for_shutdown_delay()
-        # From now on a client is refused at once, and does not wait in the queue of a socket that nobody accepts from.
+        # From now on clients are rejected immediately, instead of waiting in the queue of a socket that no process
+        # accepts from.
         self._listeners.close()
         await self._wait_for_workers()
         await publishing.stop()
@@ -124,11 +124,11 @@ class Supervisor:
         listeners = self._listeners.filenos()
         fds = (theirs.fileno(), self._counts, *listeners.values())
         words = [*map(str, fds[:2]), *(f"{name}={number}" for name, number in listeners.items())]
-        # -P: a worker imports nothing from the directory in which the gateway was started.
+        # -P: a worker must not import from the directory in which the gateway was started.
         command = [sys.executable, "-P", "-m", "ostiary_gateway", "serve", "--worker", ",".join(words)]
         if self._source.path is not None:
             command += ["--config", str(self._source.path)]
-        # A reload while it is still starting must not end it: the signal is blocked until it has a handler.
+        # A reload must not end a worker that is still starting: the signal is blocked until it has a handler.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
             process = start_child(command, keep_open=fds)
@@ -161,7 +161,7 @@ class Supervisor:
             self._service.tell_started()
 
     async def _pass_on(self, sender: ChildProcess, message: dict[str, str]) -> list[object]:
-        """Pass on what one worker asks the others, or tells them."""
+        """Relay a request or notification of one worker to the others."""
         others = [worker.channel for worker in self._workers if worker.process is not sender]
         if "tell" in message:
             for other in others:
@@ -171,14 +171,14 @@ class Supervisor:
         return [answer for answer in answers if answer is not None]
 
     async def _replace_dead_workers(self) -> None:
-        """Replace workers that died, with a pause: one that dies at once would die again."""
+        """Replace workers that died, after a pause: one that dies immediately would die again."""
         pause = RESTART_SECONDS
         while True:
             await asyncio.sleep(pause)
-            # What tickets were sealed with before could be computed from keys that are kept here for a late worker.
+            # Old tickets could be decrypted if the keys that sealed them were kept here for a late worker.
             self._ticket_keys.renew()
             ended = self._remove_ended()
-            # The pause doubles with each round in which one ends, and is reset by a quiet one.
+            # The pause doubles with each round in which a worker ended, and is reset by a round without one.
             pause = min(pause * 2, LONGEST_PAUSE) if ended else RESTART_SECONDS
             for worker in ended:
                 extra = {"pid": worker.process.pid, "exit_code": worker.process.returncode}
@@ -216,11 +216,14 @@ class Supervisor:
         try:
             trouble = await self._reload_workers()
         finally:
-            # In any case: systemd would wait for it.
+            # Always: systemd waits for it.
             self._service.tell_reloaded(trouble)
 
     async def _reload_workers(self) -> str:
-        """Checked once, here: workers are told to reload only if the configuration is good. What is wrong with it."""
+        """Check the configuration, and signal the workers only if it is valid.
+
+        Returns the error, or an empty string.
+        """
         providers: list[object] = []
         try:
             source = self._source.at_this_moment()

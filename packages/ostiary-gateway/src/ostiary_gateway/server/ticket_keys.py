@@ -1,8 +1,6 @@
-"""The keys of session tickets, the same in all workers of a gateway: clients resume whichever worker they reach.
+"""Keys of TLS session tickets, shared by all workers of a gateway: clients can resume at any of them.
 
-Made by the supervisor, or by a worker that is alone; used by the worker's listener. They never leave the machine, and
-are on no disk. Every few hours they are replaced by their hash, in each worker by itself: what was sealed with the ones
-before cannot be opened any more, neither by a client nor by somebody who learns the new ones.
+The keys never leave the machine and are never written to disk.
 """
 
 from __future__ import annotations
@@ -17,19 +15,23 @@ from ostiary.core.clock import Clock
 
 log = logging.getLogger("ostiary.gateway")
 
-# A ticket is good for two hours, or until the keys are replaced.
+# A ticket is valid for two hours, or until the keys are replaced.
 PERIOD_SECONDS = 6 * 3600
 SECRET_BYTES = 64
-# A machine may learn the year after it has started. What is further away would take too long.
+# The clock of a machine may be corrected by decades after its start. Beyond this the hash chain would take too long.
 MOST_PERIODS = 200_000
 
 
 class TicketKeys:
-    """What tickets are sealed with. `to_json` and `from_json` carry it from the supervisor to a worker."""
+    """The keys that seal tickets. `to_json` and `from_json` transfer them from the supervisor to a worker.
+
+    Every few hours each worker replaces them by their hash, independently. Tickets sealed with earlier keys can no
+    longer be opened, neither by a client nor by an attacker who learns the new keys.
+    """
 
     def __init__(self, secret: bytes, period: int, clock: Clock) -> None:
         self._secret, self._period, self._clock = secret, period, clock
-        # The contexts that seal with them, each with what its keys are for.
+        # The contexts that seal with these keys, each with its purpose.
         self._contexts: WeakKeyDictionary[ssl.SSLContext, bytes] = WeakKeyDictionary()
         self._is_unsupported = False
 
@@ -39,7 +41,10 @@ class TicketKeys:
 
     @classmethod
     def from_json(cls, value: object, clock: Clock) -> TicketKeys:
-        """The supervisor's; new ones if it did not answer, which only makes clients shake hands in full."""
+        """Return the keys that the supervisor sent.
+
+        Without a response they are new, which only costs clients a full handshake.
+        """
         match value:
             case [str(secret), int(period)]:
                 return cls(bytes.fromhex(secret), period, clock)
@@ -53,15 +58,15 @@ class TicketKeys:
         return f"TicketKeys(period={self._period})"
 
     def seal(self, context: ssl.SSLContext, *, purpose: bytes) -> None:
-        """Seal the tickets of *context* with them, now and whenever they are replaced."""
+        """Seal the tickets of *context* with these keys, now and whenever they are replaced."""
         self.renew()
         self._contexts[context] = purpose
         self._seal(context, purpose)
 
     def renew(self) -> None:
-        """Replace them if it is time. Called every now and then, by all workers: what they make is the same."""
+        """Replace the keys if they are due. Called periodically by all workers, which derive the same keys."""
         period = _period(self._clock)
-        # A clock that goes back changes nothing.
+        # A clock that goes backwards changes nothing.
         if period <= self._period:
             return
         if period - self._period > MOST_PERIODS:
@@ -74,7 +79,7 @@ class TicketKeys:
             self._seal(context, purpose)
 
     def _seal(self, context: ssl.SSLContext, purpose: bytes) -> None:
-        # Imported here: only those need it who speak TLS themselves.
+        # Imported lazily: only listeners that terminate TLS need it.
         from ostiary.keys.openssl import seal_tickets
 
         if not seal_tickets(context, self._secret, purpose=purpose) and not self._is_unsupported:

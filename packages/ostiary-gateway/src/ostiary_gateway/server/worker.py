@@ -1,7 +1,7 @@
 """One worker of the gateway: listens, serves with the current configuration, and drains when it is stopped.
 
-Called by `worker_process`, by the demo and by tests, which run one in their own process. The listening socket is made
-once and outlives reloads: a client that connects meanwhile waits a moment in its queue, and none is turned away.
+The listening socket is created once and outlives reloads: a client that connects during a reload waits briefly in the
+socket's queue, and no connection is rejected.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ log = logging.getLogger("ostiary.gateway")
 
 TICK_SECONDS = 0.5
 GOODBYE_SECONDS = 1.0
-# How long connections without a request may stay after a stop has begun.
+# How long connections without a request may stay open after a stop has begun.
 NOTICE_SECONDS = 0.5
 
 
 class Worker:
-    """Serves on *listener* until it is stopped. *shortcuts*: see `App`."""
+    """Serve on *listener* until stopped. *shortcuts*: see `App`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Worker:
         self._shortcuts = shortcuts
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        # Of all listeners: whichever a flood reaches, requests to the others have their turns.
+        # Shared by all listeners: a flood on one of them does not starve requests to the others.
         self._queue = FairQueue(self._loop, now=clock.monotonic)
         self.agents = AgentListeners(agents or {}, self._loop, clock, is_alone=not supervised, queue=self._queue)
         self.app = App(config, self._loop, clock=clock, counts=counts, shortcuts=shortcuts)
@@ -89,10 +89,10 @@ class Worker:
         self._http.on_refused = self.app.engine.record_unreadable
         self._grpc = None if grpc_listener is None else self._open_grpc(grpc_listener)
         self._old: list[App] = []
-        # Audit events of configurations that are closed.
+        # Audit events of closed configurations.
         self._retired_events = self._retired_dropped = 0
         self._server: asyncio.Server | None = None
-        # One at a time: a reload and a renewed certificate each replace the server.
+        # Serializes changes: a reload and a renewed certificate each replace the server.
         self._listening = asyncio.Lock()
         self._tls: ServerTls | None = None
         self._ticket_keys = ticket_keys or TicketKeys.create(clock)
@@ -134,28 +134,28 @@ class Worker:
         self._http.on_refused = new.engine.record_unreadable
         if self._grpc is not None:
             self._grpc.reload(new.doors.check_handler().handle, limits)
-        # The next configuration may read the remembered heads differently.
+        # The new configuration may parse the cached heads differently.
         self._http.heads.clear()
         new.adopt(old)
         new.start()
         self.replica.reload(config)
-        # Requests that are under way end with the engine that they began with.
+        # In-flight requests end with the engine that they began with.
         self._old.append(old)
         log.info("the configuration was reloaded")
 
     async def stop(self) -> None:
-        """Say that it is stopping, and after a while accept nothing more and let open requests end."""
+        """Announce the stop; after the shutdown delay stop accepting and drain in-flight requests."""
         listen = self.app.config.listen
         self._announce_end()
         await asyncio.sleep(listen.shutdown_delay.total_seconds())
         await self.close(drain=listen.drain.total_seconds())
 
     async def close(self, *, drain: float) -> None:
-        """Accept nothing more, give open requests *drain* seconds to end, then close everything."""
+        """Stop accepting, give in-flight requests *drain* seconds to end, then close everything."""
         self._closed = True
         if self._server is not None:
             self._server.close()
-        # The socket itself, too: while it is open, new clients would wait in its queue in vain.
+        # Close the socket too: while it is open, new clients would wait in its queue without ever being accepted.
         self._listener.close()
         if self._grpc is not None:
             self._grpc.close()
@@ -166,12 +166,12 @@ class Worker:
             connection.drain()
         self.agents.drain()
         await self._wait_until(lambda: not any(map(_is_unfinished, self._connections)) and not self.agents.busy, drain)
-        # Most clients close at once; some notice only when they next need the connection.
+        # Most clients close immediately; some notice only when they next need the connection.
         await self._wait_until(lambda: not self._connections, min(drain, GOODBYE_SECONDS))
         for connection in self._connections:
             connection.transport.abort()
         self.agents.abort()
-        # One turn of the loop, so that cut requests are recorded.
+        # One turn of the loop, so that aborted requests are recorded.
         await asyncio.sleep(0)
         if self._ticker is not None:
             self._ticker.cancel()
@@ -186,7 +186,7 @@ class Worker:
 
     @property
     def retiring(self) -> int:
-        """How many old configurations still answer requests that began with them."""
+        """The number of old configurations that still serve requests that began with them."""
         return len(self._old)
 
     def snapshot(self) -> Snapshot:
@@ -197,12 +197,15 @@ class Worker:
         return metrics.snapshot()
 
     def join(self, siblings: Workers, own_replica: Callable[[], Awaitable[Replica | None]] = no_replica) -> None:
-        """Use *siblings* to reach the other workers of this gateway from now on; *own_replica* tells how all are."""
+        """Use *siblings* to reach the other workers of this gateway from now on.
+
+        *own_replica* returns the state of the replica that this worker belongs to.
+        """
         self.app.shared.siblings = siblings
         self.app.shared.own_replica = own_replica
 
     async def answer(self, question: str, data: object) -> object:
-        """Answer what the supervisor asks, and what other workers ask or tell through it."""
+        """Handle requests and notifications from the supervisor, and those from other workers that it relays."""
         match question:
             case "report":
                 report = await self.report()
@@ -218,7 +221,7 @@ class Worker:
                 return self.app.answer_sibling(question, data)
 
     async def report(self) -> HealthReport:
-        """For readiness probes: the names of what is wrong, without details that would help a stranger."""
+        """Return the readiness report: names of what fails, without details that would help an attacker."""
         checks = [
             ("accepting requests", "it is stopping" if self._draining else ""),
             ("token store", await self._store_trouble()),
@@ -236,11 +239,11 @@ class Worker:
 
     def _issuer_trouble(self) -> list[tuple[str, str]]:
         issuer = self.app.issuer
-        # Without details: the log has them.
+        # Without details: they are in the log.
         return [] if issuer is None else [("issuer", "no JWT can be signed" if issuer.trouble else "")]
 
     def _known_troubles(self) -> list[tuple[str, str]]:
-        """As `report`, from what is known already: this is asked every few seconds."""
+        """Like `report`, but only from cached state, because it is called every few seconds."""
         shared = self.app.shared
         owner = "" if shared.owner is None else shared.owner.trouble
         return [
@@ -262,10 +265,10 @@ class Worker:
             return "unavailable"
         return await self.app.shared.store_health.probe()
 
-    # --- inside ---
+    # --- internals ---
 
     def _open_grpc(self, listener: socket.socket) -> GrpcListener:
-        # Most gateways have none, and do not need its library.
+        # Imported lazily: most gateways have no gRPC listener and do not need its library.
         from ostiary_gateway.server.grpc_listener import GrpcListener
 
         handle = self.app.doors.check_handler().handle
@@ -276,7 +279,10 @@ class Worker:
         return [*self._http.connections, *(() if self._grpc is None else self._grpc.connections)]
 
     def _announce_end(self) -> None:
-        """Let every answer say that its connection ends, so that a client that is sending a request is not reset."""
+        """Announce in every response that the connection will close.
+
+        Otherwise a client that is sending a request would be reset.
+        """
         self._draining = True
         for connection in self._http.connections:
             connection.draining = True
@@ -286,7 +292,7 @@ class Worker:
             await self._listen_with(config.listen.tls)
 
     async def _listen_with(self, tls: ServerTls | None) -> None:
-        # Looked at before they are read: what changes in between is noticed then.
+        # Fingerprinted before they are read: a change in between is noticed later.
         files = ListenerFiles(tls, self._clock)
         context = server_context(tls, ticket_keys=self._ticket_keys) if tls is not None else None
         if context is not None:
@@ -304,7 +310,7 @@ class Worker:
         self.app.shared.metrics.certificate_expiry.set(certificate_expiry(tls))
 
     async def _take_up_new_certificate(self) -> None:
-        """Listen with a certificate that was renewed in its file; connections that are open keep the old one."""
+        """Listen with a certificate that was renewed in its file. Open connections keep the old one."""
         if self._closed or not self._tls_files.have_changed():
             return
         try:
@@ -317,7 +323,7 @@ class Worker:
             log.info("the renewed certificate is in use")
 
     async def _wait_until(self, true: Callable[[], bool], seconds: float) -> None:
-        # Polled: this happens once in the life of a worker, and connections need no code for it.
+        # Polling is enough: this runs once in the life of a worker, and connections need no code for it.
         deadline = self._loop.time() + seconds
         while not true() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -345,7 +351,7 @@ class Worker:
         """Close old configurations whose last request has ended."""
         idle = [app for app in self._old if not app.busy]
         for app in idle:
-            # Closed first: that may drop events, too. What is counted must never become less.
+            # Closed first, because closing may drop events too: counters must never decrease.
             await app.close(keep_shared=True)
             if app in self._old:
                 self._old.remove(app)
@@ -358,7 +364,7 @@ def _is_unfinished(connection: ServerConnection | CheckConnection) -> bool:
 
 
 async def confirm_owner(owner: StoreOwner | None, old: GatewayConfig, new: GatewayConfig) -> None:
-    """Raise `ConfigurationError` if the external URL is a new one, and the token store is not that gateway's."""
+    """Raise `ConfigurationError` if the external URL changed and the token store does not belong to that gateway."""
     if old.owner == new.owner or ability(old.store.instance, OwnedStore) is None:
         return
     if owner is None or not new.owner:

@@ -1,7 +1,4 @@
-"""Runs a worker in this process, alone or for a supervisor: starts it, reloads and stops it on signals.
-
-Called by `serve`.
-"""
+"""Runs a worker in this process, alone or under a supervisor: starts it, and reloads and stops it on signals."""
 
 from __future__ import annotations
 
@@ -41,9 +38,9 @@ from ostiary_gateway.server.worker import Worker
 
 log = logging.getLogger("ostiary.gateway")
 
-# Every request waits while the garbage collector runs. After so many new objects it looks through these, every second
-# time together with those of the time before, and after so many of the latter (a million objects) through all. Often a
-# few takes no longer in all than rarely many, and a few are done within milliseconds.
+# Thresholds of the garbage collector, which pauses all requests. It scans the youngest generation after this many new
+# objects, the next one every second time, and everything after about a million objects. Frequent short collections take
+# no longer in total than rare long ones, and each is done within milliseconds.
 COLLECT_AFTER, COLLECT_AGAIN_AFTER, COLLECT_ALL_AFTER = 2_500, 1, 200
 
 
@@ -103,7 +100,7 @@ async def serve_for_supervisor(
 
     worker.join(WorkersBySupervisor(to_supervisor), own_replica)
     to_supervisor.tell(SERVING, None)
-    # When the supervisor is gone, nobody would ever stop this worker.
+    # Without the supervisor no process would ever stop this worker.
     answering.add_done_callback(lambda _: stop())
     await stop.asked.wait()
     await _stop_worker(worker, stop)
@@ -111,7 +108,7 @@ async def serve_for_supervisor(
 
 
 async def _answer_nothing(question: str, data: object) -> None:
-    """A worker that is still starting has nothing to answer."""
+    """Ignore messages: a worker that is still starting cannot handle them."""
 
 
 # Fetches the configuration for a reload.
@@ -147,11 +144,11 @@ async def _start_worker(
 
 
 def tune_garbage_collector() -> None:
-    """Let the garbage collector run rarely, and never over what was loaded to stay.
+    """Make the garbage collector run rarely, and never over what was loaded at the start.
 
-    A request leaves no cycles behind. With its default thresholds the collector would look through hundreds of
-    thousands of objects (policies, tokens, plans) whenever there are many requests at once, and all would wait.
-    The few cycles that were left until now stay in memory: to look for them takes a tenth of the whole start.
+    A request leaves no cycles behind. With the default thresholds the collector would scan hundreds of thousands of
+    objects (policies, tokens, plans) whenever many requests arrive together, and all would wait. The few cycles created
+    so far stay in memory: finding them takes a tenth of the whole start.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, COLLECT_AGAIN_AFTER, COLLECT_ALL_AFTER)
@@ -176,12 +173,12 @@ async def _reload_as_service(worker: Worker, fetch: Fetch, service: ServiceManag
     try:
         trouble = await _reload(worker, fetch)
     finally:
-        # In any case: systemd would wait for it.
+        # Always: systemd waits for it.
         service.tell_reloaded(trouble)
 
 
 async def _reload(worker: Worker, fetch: Fetch) -> str:
-    """Take up the configuration as it is now. What is wrong, and nothing if all is well."""
+    """Load the current configuration. Return the error, or an empty string."""
     providers: list[object] = []
     try:
         source = await fetch()

@@ -1,20 +1,11 @@
-"""Tokens of the gateway: how they look, what is kept of them, how long they live.
+"""Tokens and sessions of the gateway: issue, find, refresh and revoke.
 
-    sign-in -> issue -> (access token, renewal token)      request -> find -> who it is
-                          renewal token -> renew -> a new pair, after identity and groups were checked again
+    sign-in -> issue -> (access token, refresh token)      request -> find -> user
+                          refresh token -> renew -> a new pair, after identity and groups were checked again
 
-token_format    how a token looks, and its digest       revocations    what a revocation ends
-tokens          issue, find, renew, revoke              storable       what a store can keep
-records         what a sign-in remembers meanwhile      moving         from one store to another
-contents        what a store holds, counted             likeness       whether two stores hold the same
-moving_objects  the same for objects
-program_tokens  for programs: one token, no renewal     allowance      how many of these a user may have
-application_tokens  in the cookies of web applications
-
-An access token is short-lived and unscoped. The cookie of a browser opens the gateway's own pages and nothing else. A
-session lasts as long as a person need not sign in again, and no token outlives it. A renewal token is good for one
-renewal. If it is presented a second time, either the answer of the first time was lost or the token was stolen. Nobody
-can tell, so the session ends.
+An access token is short-lived and unscoped. A browser cookie is valid for the gateway's own pages only. No token
+outlives its session. A refresh token can be used once. A second use means that the first response was lost or that the
+token was stolen; the gateway cannot distinguish these, so the session ends.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the identity system says about how a person signed in, and whether that is enough. Pure.
+"""How a user signed in, as reported by the IdP, and whether that satisfies a step-up rule. Pure.
 
     with_context(user, AuthenticationContext(acr="urn:example:gold", amr=("pwd", "otp"), auth_time=moment))
 
-Identity providers write it into `UserInfo.extra`, so that it goes wherever the user goes; step-up rules read it there.
-It is kept through renewals: a refresh does not make `auth_time` newer, unless the identity system itself says so.
+Identity providers store it in `UserInfo.extra`, where step-up rules read it. A refresh does not make `auth_time` newer,
+unless the IdP reports a newer one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ AMR = "ostiary.dev/amr"
 AUTH_TIME = "ostiary.dev/auth-time"
 KEYS = (ACR, AMR, AUTH_TIME)
 
-# How far the identity system's clock may be ahead of ours. A time further ahead would stay new for longer than allowed.
+# Maximum time by which the IdP's clock may be ahead. A time further ahead would count as recent for too long.
 MAX_AHEAD = timedelta(minutes=1)
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationContext:
-    """`acr` is the level that was reached, `amr` are the methods that were used, `auth_time` is when the person proved
-    who they are. Empty and None where the identity system does not say."""
+    """The level that was reached (`acr`), the methods that were used (`amr`), and the time of authentication.
+
+    A field is empty or None if the IdP does not report it.
+    """
 
     acr: str = ""
     amr: tuple[str, ...] = ()
@@ -36,7 +38,7 @@ class AuthenticationContext:
 
 
 def with_context(user: UserInfo, context: AuthenticationContext) -> UserInfo:
-    """*user* with what *context* says, and with nothing of what was said before."""
+    """Return *user* with *context*, which replaces any previous one."""
     fields = {key: values for key, values in user.extra if key not in KEYS}
     if context.acr:
         fields[ACR] = (context.acr,)
@@ -48,7 +50,7 @@ def with_context(user: UserInfo, context: AuthenticationContext) -> UserInfo:
 
 
 def context_of(user: UserInfo) -> AuthenticationContext:
-    """What is known of the sign-in of *user*. A field that cannot be read counts as absent."""
+    """Return the authentication context of *user*. A field that cannot be parsed counts as absent."""
     fields = dict(user.extra)
     return AuthenticationContext(
         acr=_only(fields.get(ACR, ())), amr=fields.get(AMR, ()), auth_time=_time(_only(fields.get(AUTH_TIME, ())))
@@ -56,30 +58,32 @@ def context_of(user: UserInfo) -> AuthenticationContext:
 
 
 def with_latest_context(user: UserInfo, before: UserInfo) -> UserInfo:
-    """*user*, as a refresh describes them, with the later of the two sign-ins: the refresh's own, or that of *before*.
+    """Return *user*, as a refresh reports them, with the later context: that of the refresh, or that of *before*.
 
-    An identity system repeats the sign-in that a refresh token came from, or says nothing of it.
+    At a refresh, an IdP repeats the context of the sign-in that the refresh token came from, or reports none.
     """
     said_now, said_before = context_of(user), context_of(before)
     if said_before == AuthenticationContext():
         return user
     if said_now.auth_time is None or said_before.auth_time is None:
-        # Without a time it is later only if the other has none either.
+        # Without times, the refresh is later only if neither has one.
         is_later = said_before.auth_time is None and said_now != AuthenticationContext()
     else:
-        # Of the same time it may be a mixture: of what was said before, and of what the refresh token came from.
+        # With equal times it may mix the previous context with that of the refresh token's sign-in.
         is_later = said_now.auth_time > said_before.auth_time
     return user if is_later else with_context(user, said_before)
 
 
 def without_context(user: UserInfo) -> UserInfo:
-    """*user* without what is known of the sign-in."""
+    """Return *user* without an authentication context."""
     return replace(user, extra=tuple((key, values) for key, values in user.extra if key not in KEYS))
 
 
 def satisfies(context: AuthenticationContext, required: RequiredAuthentication, *, now: datetime) -> bool:
-    """Whether a sign-in as *context* describes it is enough for *required*: one of its levels, one of its methods, and
-    not too long ago. What the identity system has not said is not there."""
+    """Whether *context* satisfies *required*: one of its levels, one of its methods, and recent enough.
+
+    A field that the IdP does not report never satisfies a requirement.
+    """
     if required.acr_values and context.acr not in required.acr_values:
         return False
     if required.amr_values and not set(required.amr_values) & set(context.amr):
@@ -88,7 +92,7 @@ def satisfies(context: AuthenticationContext, required: RequiredAuthentication, 
 
 
 def satisfied_until(context: AuthenticationContext, required: RequiredAuthentication) -> datetime | None:
-    """When *context* is no longer recent enough for *required*; None where *required* has no `max_age`."""
+    """Return when *context* is no longer recent enough for *required*; None if *required* has no `max_age`."""
     if required.max_age is None or context.auth_time is None:
         return None
     return context.auth_time + required.max_age
@@ -111,5 +115,5 @@ def _time(text: str) -> datetime | None:
         moment = datetime.strptime(text, _FORM).replace(tzinfo=UTC)
     except ValueError:
         return None
-    # Far from the ends of the calendar, so that a span can be added and taken away.
+    # Far from the ends of the calendar, so that a span can be added or subtracted.
     return moment if 1970 <= moment.year < 9000 else None

@@ -1,7 +1,4 @@
-"""Tokens of programs: one access token with no renewal token, and one more under a session that is there.
-
-The base of `tokens`: who exchanges a proof of its own, makes an API token, or narrows a token, ends up here.
-"""
+"""Tokens of workloads, API tokens and scoped tokens: an access token without a refresh token."""
 
 from __future__ import annotations
 
@@ -19,12 +16,10 @@ from ostiary_gateway.sessions.records import check_storable
 from ostiary_gateway.sessions.revocations import UnsavedRevocations
 from ostiary_gateway.wire.token_format import ACCESS_PREFIX, API_PREFIX, digest, new_session_id, new_token
 
-# How many sessions of a kind a user may have, without counting them each time.
-#
-# Called by `tokens` before a program gets a token. Programs come often, and counting takes as long as storing, so the
-# store is asked once in a while: the limit may be passed by a hundredth of it in each process.
+# Session limits per user. Workloads sign in often, and counting is as expensive as storing, so the store is queried
+# only occasionally: each process may exceed the limit by one percent.
 
-# For so many users it is remembered how many more they may have.
+# Number of users whose remaining allowance is cached.
 MOST_REMEMBERED = 10_000
 _SHARE = 100
 
@@ -32,16 +27,16 @@ Count = Callable[[str], Awaitable[int]]
 
 
 class Allowance:
-    """At most about *most* for each user; *count* says how many one has. Zero: any number."""
+    """A limit of about *most* sessions per user; *count* returns the current number. Zero: unlimited."""
 
     def __init__(self, most: int, count: Count) -> None:
         self.most = most
         self._count = count
-        # By user: how many more before the store is asked again.
+        # Remaining sessions per user until the store is queried again.
         self._left: dict[str, int] = {}
 
     async def take(self, username: str) -> bool:
-        """Whether the user may have one more, which is counted."""
+        """Whether the user may have one more; if so, count it."""
         if not self.most:
             return True
         if not await self.has_room(username):
@@ -64,14 +59,14 @@ class Allowance:
         return True
 
 
-# Tokens of one user that programs got for a proof of their own, and those that somebody made and named.
+# Default limits per user: tokens that workloads exchanged for a proof, and API tokens.
 TOKENS_PER_USER = 10_000
 API_TOKENS_PER_USER = 100
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A new access token with no renewal token. This is the only time that anybody sees it."""
+    """A new access token without a refresh token. The token is not stored and cannot be retrieved later."""
 
     session: Session
     token: Secret
@@ -89,7 +84,7 @@ class ProgramTokens:
         }
 
     async def sequence(self) -> int:
-        """The number of the last revocation: what begins now is ended by later ones only."""
+        """Return the number of the last revocation: what begins now is ended by later ones only."""
         return (await self.store.revocations_after(None)).head
 
     async def issue_token(
@@ -107,10 +102,10 @@ class ProgramTokens:
         sequence: int | None = None,
         origins: tuple[str, ...] = (),
     ) -> IssuedToken:
-        """Begin a session with one access token, which ends with it: for a program, or with a *name* an API token.
+        """Begin a session with one access token that lasts as long: for a workload, or with a *name* an API token.
 
         *at*, *until* and *sequence* are as in `issue`. Raises `LoginRefused` if it is revoked while it begins, or if
-        the user has too many of these. Sign-ins are counted apart.
+        the user has too many of this kind. Sign-ins are counted separately.
         """
         if lifetime <= timedelta(0):
             raise ValueError("a token lives longer than no time")
@@ -120,7 +115,7 @@ class ProgramTokens:
             sequence = await self.sequence()
         session = Session(
             id=new_session_id(),
-            # How its owner signed in says nothing about whoever holds it.
+            # How the owner signed in does not apply to the bearer of this token.
             user=without_context(user),
             provider=provider,
             created_at=start,
@@ -142,7 +137,7 @@ class ProgramTokens:
         return IssuedToken(session, token, session.expires_at)
 
     async def check_limit(self, username: str) -> None:
-        """Raise `LoginRefused` if the user has too many tokens that programs got for proofs of their own.
+        """Raise `LoginRefused` if the user has too many exchanged tokens.
 
         For callers that write to the store before `issue_token`, and should not if no token is issued.
         """
@@ -151,9 +146,9 @@ class ProgramTokens:
             raise _too_many_tokens(allowance.most)
 
     async def mint(self, session: Session, *, lifetime: timedelta, delegation: str) -> IssuedToken:
-        """One more access token under a living session, which it does not outlive.
+        """Issue one more access token under an active session, which it does not outlive.
 
-        Raises `LoginRefused` if the session is not alive. Who may ask for that how often is up to the caller.
+        Raises `LoginRefused` if the session is not active. The caller authorizes and limits such requests.
         """
         if lifetime <= timedelta(0):
             raise ValueError("a token lives longer than no time")
@@ -182,7 +177,7 @@ def _too_many_tokens(most: int) -> LoginRefused:
 
 
 def ending_by(until: datetime | None, session: Session) -> Session:
-    """*session*, which has ended by *until* at the latest. Raises `LoginRefused` if that is before it begins."""
+    """Return *session*, limited to end by *until*. Raises `LoginRefused` if that is before it begins."""
     if until is None or until >= session.expires_at:
         return session
     if until <= session.created_at:

@@ -1,7 +1,6 @@
-"""What logins under way must remember, in this process's memory.
+"""Login transactions in memory, and the checks that all token stores share: valid text, times, tokens and objects.
 
-Used by the memory token store, and by the gateway where its token store keeps no records. Bounded and cheap: the
-oldest record makes room for the newest.
+`MemoryRecords` serves the memory token store, and the gateway if its token store has no records.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ostiary_gateway.interfaces.token_store import (
 
 
 class MemoryRecords:
-    """Implements `ostiary_gateway.interfaces.token_store.RecordStore`."""
+    """Implements `ostiary_gateway.interfaces.token_store.RecordStore`. Bounded: the oldest record is evicted."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -36,7 +35,7 @@ class MemoryRecords:
         check_record(data, expires_at)
         if await self.find_record(key_digest) is not None:
             return False
-        # Taken out first: a record that takes an expired one's place is as new as any.
+        # Removed first, so that the new record is the last to be evicted.
         self._records.pop(key_digest, None)
         if len(self._records) >= MOST_RECORDS:
             del self._records[next(iter(self._records))]
@@ -54,7 +53,7 @@ class MemoryRecords:
         self._records = {key: record for key, record in self._records.items() if record[1] > now}
 
     def set_back(self, step: timedelta) -> None:
-        """The clock was set back by *step*: what is kept lives as long as it was meant to, and no longer."""
+        """Adjust to a clock that was set back by *step*, so that lifetimes are unchanged."""
         now = self._clock.now()
         earlier = {key: (data, until - step) for key, (data, until) in self._records.items()}
         self._records = {key: record for key, record in earlier.items() if record[1] > now}
@@ -67,25 +66,23 @@ class MemoryRecords:
 
 
 def check_record(data: bytes, expires_at: datetime) -> None:
-    """Raise `ValueError` for a record that no store keeps."""
+    """Raise `ValueError` for a record that no store accepts."""
     if len(data) > LARGEST_RECORD:
         raise ValueError(f"a record holds {LARGEST_RECORD} bytes at most")
     if expires_at.tzinfo is None:
         raise ValueError("a time has no time zone")
 
 
-# What all token stores agree on: which text and times they can keep, and how far back a clock may go.
-#
-# Called by `tokens` before it writes, by `revocations`, and by the stores themselves. Pure.
+# Checks shared by all token stores.
 
-# A clock that was set back by less than this is waited for: until then the time stands still.
+# If the clock was set back by less than this, time stands still until it has caught up.
 CLOCK_TOLERANCE = timedelta(seconds=2)
 _KIND_OF_OBJECT = re.compile(r"[a-z](-?[a-z0-9])*")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def check_storable(session: Session, tokens: Sequence[TokenRecord] = ()) -> None:
-    """Raise `ValueError` for text that a store could only keep as other text, or for a time without a zone."""
+    """Raise `ValueError` for text that a store could not store exactly, or for a time without a zone."""
     for text in _texts(session):
         check_text(text)
     _check_times(session.created_at, session.expires_at, session.last_used_at)
@@ -106,7 +103,7 @@ def check_use(used: Mapping[str, datetime]) -> None:
 
 
 def check_object(kind: str, name: str = "", data: bytes = b"", *, is_named: bool = True) -> None:
-    """Raise `ValueError` for an object that no store keeps. Neither its name nor its contents are quoted."""
+    """Raise `ValueError` for an object that no store accepts. Neither its name nor its contents are quoted."""
     if len(kind) > LONGEST_KIND or not _KIND_OF_OBJECT.fullmatch(kind):
         raise ValueError(f"a kind of objects is a lower-case word with hyphens, {LONGEST_KIND} characters at most")
     check_text(name)
@@ -119,12 +116,12 @@ def check_object(kind: str, name: str = "", data: bytes = b"", *, is_named: bool
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """The first text behind all that begin with *prefix*, in the order of code points; None if nothing is behind."""
+    """Return the first text after all that begin with *prefix*, in the order of code points; None if there is none."""
     kept = prefix.rstrip(chr(sys.maxunicode))
     if not kept:
         return None
     last = ord(kept[-1]) + 1
-    # Halves of a pair are no text.
+    # Surrogates are not valid text.
     return kept[:-1] + chr(0xE000 if last == 0xD800 else last)
 
 
@@ -139,7 +136,7 @@ def too_many_objects(kind: str, where: str) -> ProviderError:
 
 
 def later_of(one: datetime | None, other: datetime | None) -> datetime | None:
-    """When a session was last used, if two times are known."""
+    """Return the later time of last use."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 
@@ -157,7 +154,8 @@ def _check_times(*times: datetime | None) -> None:
 
 
 def check_text(text: str) -> None:
-    # Neither error quotes the text. A surrogate has no UTF-8, and a NUL ends text in half of the programs after us.
+    # Neither error quotes the text. A surrogate has no UTF-8, and much software downstream treats NUL as the end of a
+    # text.
     if _NO_TEXT.search(text):
         raise ValueError("a name has a character that is not text: NUL, or half of a pair")
 

@@ -1,8 +1,7 @@
-"""What a revocation ends: one place, for the stores and for the caches above them.
+"""What a revocation ends, for the token stores and for the caches above them.
 
-Called by `tokens`, by the token stores and by the gateway's authenticator. `origins_of` and `ended_origins` say by
-which digests an identity system's logout finds the sessions of a sign-in. `UnsavedRevocations` keeps revocations that a
-store could not write.
+`origins_of` and `ended_origins` are the digests by which an IdP's logout finds the sessions of a sign-in.
+`UnsavedRevocations` holds revocations that a store could not write.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from ostiary_gateway.sessions.records import check_text
 from ostiary_gateway.wire.token_format import is_digest_hex
 
 MOST_UNSAVED = 10_000
-# How far the clocks of an operator and of a gateway may be apart.
+# Maximum difference between the clocks of an operator and of a gateway.
 LARGEST_SKEW = timedelta(minutes=1)
 
 
@@ -38,25 +37,25 @@ def ends(revocation: Revocation, session: Session) -> bool:
 
 
 def _began_after(session: Session, revocation: Revocation) -> bool:
-    # One without a number has not been written down yet: it is later than everything.
+    # A revocation without a number has not been recorded yet: it is later than everything.
     return bool(revocation.sequence) and session.sequence is not None and session.sequence >= revocation.sequence
 
 
 def ends_token(revocation: Revocation, token_digest: bytes, session: Session) -> bool:
-    """Whether *revocation* ends this token, by itself or with its session."""
+    """Whether *revocation* ends this token, directly or with its session."""
     if revocation.kind is RevocationKind.TOKEN:
         return revocation.value == token_digest.hex()
     return ends(revocation, session)
 
 
-# --- where a session came from ---
+# Origins of a session.
 
 
 def origins_of(provider: str, *, session_id: str, subject: str) -> tuple[str, ...]:
-    """The digests that name a sign-in, for `Session.origins`; *session_id* and *subject* are the identity system's.
+    """Return the digests that identify a sign-in, for `Session.origins`; *session_id* and *subject* are the IdP's.
 
-    A reader of the store cannot find the session id, which nobody can guess. The provider is part of each: two issuers
-    may use the same names.
+    A reader of the store cannot recover the session id, which is unguessable. Each digest includes the provider,
+    because two issuers may use the same identifiers.
     """
     origins = []
     if session_id:
@@ -69,9 +68,9 @@ def origins_of(provider: str, *, session_id: str, subject: str) -> tuple[str, ..
 
 
 def ended_origins(provider: str, *, session_id: str, subject: str) -> tuple[str, ...]:
-    """Which of these a logout ends: one sign-in, or all of a person's where it names no session.
+    """Return the origins that a logout ends: one sign-in, or all of the user's if it has no session id.
 
-    A sign-in that came without a session id may be the one that is meant, so it ends with any of the person's.
+    A sign-in without a session id may be the one that is meant, so it ends with any of the user's.
     """
     if not session_id:
         return (_origin("subject", provider, subject),) if subject else ()
@@ -80,14 +79,14 @@ def ended_origins(provider: str, *, session_id: str, subject: str) -> tuple[str,
 
 
 def _origin(kind: str, provider: str, value: str) -> str:
-    # Lengths, so that no name can be read as the end of another.
+    # Length-prefixed, so that different parts never yield the same text.
     parts = (kind, provider, value)
     text = "".join(f"{len(part)}:{part}" for part in ("ostiary origin", *parts))
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_revocation(revocation: Revocation, now: datetime) -> None:
-    """Raise `ValueError` for a revocation that would match nothing, however it was meant, or that is not yet due."""
+    """Raise `ValueError` for a revocation that could never match anything, or whose time is in the future."""
     check_text(revocation.value)
     check_text(revocation.by)
     check_text(revocation.owner)
@@ -103,7 +102,7 @@ def check_revocation(revocation: Revocation, now: datetime) -> None:
 
 
 class UnsavedRevocations:
-    """Revocations that the store could not write down. They hold in this process until it can."""
+    """Revocations that the store could not write. They apply in this process until it can."""
 
     def __init__(self, *, limit: int = MOST_UNSAVED) -> None:
         self._kept: dict[tuple[RevocationKind, str], Revocation] = {}
@@ -118,7 +117,7 @@ class UnsavedRevocations:
     def add(self, revocation: Revocation) -> None:
         before = self._kept.get((revocation.kind, revocation.value))
         if before is not None and (before.at is None or (revocation.at is not None and revocation.at < before.at)):
-            # The one that is kept ends all that this one does, and more.
+            # The existing one ends everything that this one does, and more.
             return
         if len(self._kept) >= self._limit:
             del self._kept[next(iter(self._kept))]

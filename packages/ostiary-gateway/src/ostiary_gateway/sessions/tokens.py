@@ -1,8 +1,4 @@
-"""Issues, finds, renews and revokes tokens.
-
-Called by the gateway's login (issue, renew), by its authenticator (find) and by whoever revokes something. Below it is
-a `TokenStore`, which sees digests and never a token; nobody else adds to it.
-"""
+"""Issue, find, refresh and revoke tokens, on top of a `TokenStore`, which sees only digests."""
 
 from __future__ import annotations
 
@@ -49,16 +45,16 @@ from ostiary_gateway.wire.token_format import (
 LIFETIME = timedelta(minutes=15)
 SESSION_LIFETIME = timedelta(hours=24)
 SESSIONS_PER_USER = 100
-# How many sessions the beginning of one ends at most, where a lower limit was set.
+# Maximum number of sessions that a new one ends, after the limit was lowered.
 MOST_ENDED = 20
-# Two programs of one person may present the same renewal token at the same moment. The second is refused, and finds
-# what the first one brought; only later than this does a second use look like theft.
+# Two clients of a user may send the same refresh token concurrently. The second is rejected with `retry_after`, and
+# then finds the tokens of the first; only a reuse after this time is treated as theft.
 REUSE_LEEWAY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A new pair of tokens. This is the only time that anybody sees them."""
+    """A new pair of tokens. The tokens are not stored and cannot be retrieved later."""
 
     session: Session
     token: Secret
@@ -68,7 +64,7 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
-    """A session on the gateway's own pages, and the secret that its browser keeps."""
+    """A session on the gateway's own pages, and the secret in the browser's cookie."""
 
     session: Session
     secret: Secret
@@ -76,10 +72,10 @@ class BrowserSession:
 
 @dataclass(frozen=True, slots=True)
 class Attested:
-    """What the providers say of a user: who it is, and for each group how it is known.
+    """What the providers attest about a user: the identity, and the source of each group.
 
-    `kept` is what the identity provider wants to have again when the session is renewed, `origins` name the sign-in at
-    the identity system, and `sign_out_hint` is what ends that there. By `until` it has ended there by itself.
+    `kept` is the identity provider's state for a refresh, `origins` identify the sign-in at the IdP, and
+    `sign_out_hint` is what ends it there. The sign-in ends at the IdP at `until`.
     """
 
     user: UserInfo
@@ -94,14 +90,14 @@ Recheck = Callable[[Session], Awaitable[Attested]]
 Keep = Callable[[Issued], Awaitable[None]]
 _KEPT = b"kept by an identity provider"
 _HINT = b"sign-out hint of an identity provider"
-# A longer one is left out: sessions are read with every token that is looked up.
+# A longer one is dropped: sessions are read with every token lookup.
 LARGEST_HINT = 8 * 1024
 
 
 class Tokens(ProgramTokens):
-    """Issues, finds, renews and revokes tokens. One instance serves one event loop.
+    """Issue, find, refresh and revoke tokens. One instance serves one event loop.
 
-    `on_unsaved` is told of revocations that the store could not write down: nobody else will tell of them.
+    `on_unsaved` is called with each revocation that the store could not write.
     """
 
     def __init__(
@@ -137,9 +133,9 @@ class Tokens(ProgramTokens):
     ) -> Issued:
         """Begin a session. Raises `LoginRefused` if it is revoked while it begins.
 
-        *at* is when the person signed in, if that was a while ago, and *sequence* what `sequence` said then: what was
-        revoked since then stays so. *kept* is sealed with the renewal token; *session_lifetime* is for a session that
-        shall end sooner than others, and *until* is when it ends in any case.
+        *at* is when the user signed in, if that was earlier, and *sequence* the result of `sequence` at that time, so
+        that later revocations apply. *kept* is sealed with the refresh token. *session_lifetime* shortens this session;
+        *until* is its latest end.
         """
         now = self._clock.now()
         start = now if at is None else min(at, now)
@@ -182,13 +178,13 @@ class Tokens(ProgramTokens):
         return BrowserSession(session, secret)
 
     async def _end_oldest(self, new: Session) -> None:
-        """A user has only so many sessions: the oldest end when one more begins. Zero: any number."""
+        """Enforce the limit of sessions per user by ending the oldest. Zero: unlimited."""
         most, username = self._sessions_per_user, new.user.username
         if not most:
             return
         sessions = await self.store.sessions(username=username, kind=SessionKind.SIGN_IN, limit=most + MOST_ENDED)
         for session in sessions[most:]:
-            # Of several that began in the same moment, the new one stays.
+            # Of several that began at the same moment, the new one stays.
             if session.id != new.id:
                 await self.end_session(session, by="ostiary: too many sessions of this user")
 
@@ -214,23 +210,23 @@ class Tokens(ProgramTokens):
         return session
 
     async def find(self, token: str | bytes) -> Found | None:
-        """Who presents this access token. The unknown, the expired and the revoked cost the same one look-up."""
+        """Return the access token and its session. Unknown, expired and revoked tokens cost the same single lookup."""
         data = as_bytes(token)
         return await self.find_digest(digest(data)) if well_formed(data) else None
 
     async def lookup(self, token_digest: bytes) -> Found | None:
-        """The token of whatever kind, if it and its session are alive."""
+        """Return the token, of any kind, if it and its session are active."""
         entry = await self.store.find(token_digest)
         return None if entry is None or (self.unsaved and self.unsaved.end(entry)) else entry
 
     async def find_digest(self, token_digest: bytes) -> Found | None:
-        """The same for a token of which only the digest was kept."""
+        """Like `find`, for a caller that has only the digest."""
         entry = await self.lookup(token_digest)
-        # The prefix says so already, but the store decides: a renewal token is no access token.
+        # The prefix implies the kind, but the store is authoritative: a refresh token is not an access token.
         return entry if entry is not None and entry.token.kind is TokenKind.ACCESS else None
 
     async def find_browser(self, secret: str | bytes) -> Session | None:
-        """Whose browser presents this secret."""
+        """Return the session of the browser with this secret."""
         data = as_bytes(secret)
         if not well_formed(data, BROWSER_PREFIX):
             return None
@@ -238,12 +234,12 @@ class Tokens(ProgramTokens):
         return entry.session if entry is not None and entry.token.kind is TokenKind.BROWSER else None
 
     async def renew(self, renewal: str | bytes, recheck: Recheck, *, keep: Keep | None = None) -> Issued:
-        """A new pair for a renewal token, which is spent by that.
+        """Exchange a refresh token, which is thereby used, for a new pair.
 
-        *recheck* asks the providers once more about the session's user. If it raises `LoginRefused`, the session
-        ends; after any other exception the renewal token is still good. The session keeps its end. A token that was
-        spent a moment ago is refused with `retry_after`: somebody else has what it brought. *keep* is given the new
-        pair before it is good.
+        *recheck* queries the providers again about the session's user. If it raises `LoginRefused`, the session ends;
+        after any other exception the refresh token remains valid. The session's expiry does not change. A token that
+        was used moments ago is rejected with `retry_after`: another client has the new pair. *keep* is called with the
+        new pair before it becomes valid.
         """
         renewal_digest = digest(renewal)
         since = await self.sequence()
@@ -255,7 +251,7 @@ class Tokens(ProgramTokens):
                     "this session has expired or was revoked: sign in again", cause="the user name has changed"
                 )
         except LoginRefused as refusal:
-            # "Wait a moment" is not a no: another program of this person is being served.
+            # With `retry_after`, another client of this user is being served; the sign-in was not denied.
             if refusal.retry_after is None:
                 await self.end_session(session, by="ostiary: refused at renewal")
             raise
@@ -267,55 +263,54 @@ class Tokens(ProgramTokens):
         if keep is not None:
             await keep(issued)
         if not await self.store.renew(renewal_digest, at=now, session=renewed, tokens=records, since=since):
-            # Somebody was quicker, or revoked it meanwhile; this says which, and raises.
+            # A concurrent call used the token or revoked the session; this raises the matching error.
             await self._renewable(renewal, renewal_digest)
             raise session_ended("it was revoked while it was being refreshed")
         return issued
 
     async def end_session(self, session: Session, *, by: str) -> int:
-        """Withdraw this session, as `revoke` does."""
+        """Revoke this session, as `revoke` does."""
         return await self.revoke(RevocationKind.SESSION, session.id, by=by, owner=session.user.username)
 
     async def revoke(
         self, kind: RevocationKind, value: str = "", *, by: str = "", at: datetime | None = None, owner: str = ""
     ) -> int:
-        """Withdraw, durably before this returns; says how many tokens or sessions ended.
+        """Revoke durably before this returns; return how many tokens or sessions ended.
 
-        With *at*, only what began until then. *owner* is whose token or session it is. If a user can cause it again and
-        again, name the owner: a flood of them then concerns that user alone (`Revocation.owner`). If the store cannot
-        write it down this raises, and nothing that it ends is good in this process any more; `save_unsaved` tries
-        again.
+        With *at*, end only what began until then. *owner* is the user of the token or session. Set it if a user can
+        cause the revocation repeatedly: a flood then affects that user alone (`Revocation.owner`). If the store cannot
+        write it, this raises, and the revocation applies in this process; `save_unsaved` tries again.
         """
         revocation = Revocation(kind, value, at, by, owner=owner)
         try:
             return await self.store.revoke(revocation)
         except ProviderError:
-            # Dated, so that it does not end what begins before it can be written down.
+            # Dated, so that it does not end sessions that begin before it can be recorded.
             revocation = replace(revocation, at=self._clock.now() if at is None else at)
             self.unsaved.add(revocation)
             self.on_unsaved(revocation)
             raise
 
     async def save_unsaved(self) -> None:
-        """Write down what could not be written before. Raises if it still cannot."""
+        """Write the revocations that could not be written before. Raises if they still cannot."""
         for revocation in self.unsaved:
             await self.store.revoke(revocation)
             self.unsaved.remove(revocation)
 
     async def marks(self, kind: RevocationKind, value: str = "") -> list[Revocation]:
-        """The marks about this: they refuse whoever began to sign in before them."""
+        """Return the active revocations of this value: they block sign-ins that began before them."""
         return [mark for mark in await self.store.marks() if mark.kind is kind and mark.value == value]
 
     async def undo(self, kind: RevocationKind, value: str = "") -> int:
-        """Take all marks about this back; says how many. What has ended stays ended."""
+        """Lift all active revocations of this value; return how many. What has ended stays ended."""
         return sum([await self.store.undo(mark.sequence) for mark in await self.marks(kind, value)])
 
     async def sweep(self) -> int:
-        """Delete what has expired. Needed for space only: what has expired is found by nobody."""
+        """Delete what has expired. This only frees space: expired tokens are never found."""
         return await self.store.sweep()
 
     async def keep(self, session: Session, secret: str, kept: Secret | None, *, expires_at: datetime) -> Session:
-        """Replace what is kept for a session whose client has *secret*; without anything, it may end sooner."""
+        """Replace the provider's state of a session whose client has *secret*; end it by *expires_at*."""
         changed = replace(session, expires_at=min(session.expires_at, expires_at))
         changed = _with_kept(changed, kept, Secret(secret))
         await self.store.add(changed, [])
@@ -332,7 +327,7 @@ class Tokens(ProgramTokens):
         return Issued(session, token, expires_at, renewal), records
 
     async def _renewable(self, renewal: str | bytes, spent: bytes) -> Session:
-        """The session that *renewal* belongs to. Raises `LoginRefused`, with the same summary whatever the reason."""
+        """Return the session of *renewal*. Raises `LoginRefused`, with the same summary whatever the reason."""
         if not well_formed(as_bytes(renewal), RENEWAL_PREFIX):
             raise session_ended("this is not a refresh token")
         entry = await self.lookup(spent)
@@ -354,22 +349,23 @@ class Tokens(ProgramTokens):
 
 
 def keeping_secret(secret: Secret) -> Secret:
-    """What seals the things that are kept for the session of a browser with *secret*, and opens nothing else.
+    """Derive the secret that seals the provider's state in a browser session, and opens nothing else.
 
-    The cookies of web applications hold it, too: they check the same user again, and must not open our own pages.
+    The cookies of web applications contain it too: they check the same user again, and must not open the gateway's
+    pages.
     """
     return Secret(b64encode(derived_key(b"keep", _KEPT, secret.reveal())).decode())
 
 
 def unseal_kept(session: Session, secret: str | bytes) -> Secret | None:
-    """What the identity provider keeps for *session*, for the client that has *secret*."""
+    """Return the identity provider's state in *session*, for the client that has *secret*."""
     text = secret if isinstance(secret, str) else secret.decode("ascii", "replace")
     unsealed = unseal_text(session.sealed, _KEPT, text) if session.sealed else None
     return None if unsealed is None else Secret(unsealed)
 
 
 def unseal_hint(session: Session, secret: Secret) -> Secret | None:
-    """What ends the sign-in of *session* at its identity system, for the browser that has *secret*."""
+    """Return what ends the sign-in of *session* at its IdP, for the browser that has *secret*."""
     unsealed = unseal_text(session.sealed_hint, _HINT, secret.reveal()) if session.sealed_hint else None
     return None if unsealed is None else Secret(unsealed)
 
@@ -385,10 +381,8 @@ def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session
     return replace(session, sealed=sealed)
 
 
-# Tokens in the cookies of web applications: issued under the session of a browser, each for one application.
-#
-# Called by the sign-in routes (issue) and by the authenticator (find). The store has the digest of token and
-# application together, so a token that is presented at another application is an unknown one. It ends with its session.
+# Tokens in the cookies of web applications: issued under the session of a browser, each for one application. The store
+# has the digest of token and application together, so a token sent to another application is unknown.
 
 
 class ApplicationTokens:
@@ -397,7 +391,7 @@ class ApplicationTokens:
         self._clock = clock
 
     async def issue(self, session_id: str, application: str) -> tuple[Session, Secret]:
-        """A new token for *application*, and its session as it is now; raises `LoginRefused` if that has ended."""
+        """Issue a token for *application*; return its current session too. Raises `LoginRefused` if that ended."""
         session = await self._tokens.store.session(session_id)
         if session is None:
             raise session_ended("the session is unknown, expired or revoked")
@@ -415,6 +409,6 @@ class ApplicationTokens:
         return session, token
 
     async def find(self, token_digest: bytes) -> Found | None:
-        """The token of which this is the digest, if it and its session are alive."""
+        """Return the token with this digest, if it and its session are active."""
         entry = await self._tokens.lookup(token_digest)
         return entry if entry is not None and entry.token.kind is TokenKind.APPLICATION else None

@@ -1,9 +1,7 @@
-"""Settings that are declared once. The loader, the JSON Schema and the reference are made from the declaration.
+"""Declarative settings. The loader, the JSON Schema and the reference tables derive from one declaration.
 
-kinds            what a value may be: Text, Duration, FilePath, ...
-declare          a dataclass with kinds in its annotations; reading it from `ConfigSection`
-sections         a declaration inside another one
-schema           JSON Schema
-reference        tables in Markdown
-plugin_settings  the declarations of installed providers
+kinds       types of values: Text, Duration, FilePath, ...
+declare     a dataclass with kinds in its annotations, and reading it from a `ConfigSection`
+sections    nested declarations, settings of installed providers, JSON Schema, and Markdown tables
+outgoing    settings of servers that the gateway calls
 """

@@ -1,4 +1,4 @@
-"""Settings that are declared once, as the fields of a dataclass; everything else is made from the declaration.
+"""Settings declared as the fields of a dataclass.
 
     @dataclass(frozen=True, slots=True)
     class Timeouts:
@@ -7,10 +7,10 @@
 
     timeouts = read_settings(Timeouts, fields, directory)
 
-The type, the default and the kind (`core.settings.kinds`) stand in the declaration and nowhere else. A field without a
-default is required. `read_settings` is the loader; `core.settings.schema` makes JSON Schema of the same declaration,
-and `core.settings.reference` the tables of the documentation. A dataclass whose settings have to agree with each other
-has a method ``check``, which notes what does not. Used by the gateway for its sections, and by providers for their own.
+Type, default and kind (`settings.kinds`) are in the declaration only. A field without a default is required.
+`read_settings` loads it; `settings.sections` derives JSON Schema and the reference tables. A dataclass whose settings
+depend on each other has a method ``check``, which reports conflicts. The gateway uses it for its sections, and
+providers for their own.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ S = TypeVar("S")
 
 @runtime_checkable
 class ChecksItself(Protocol):
-    """A declaration whose settings have to agree with each other."""
+    """A declaration whose settings depend on each other."""
 
     def check(self, fields: ConfigSection) -> None:
-        """Note in *fields* what does not go together. What only follows from a noted mistake is not noted again."""
+        """Report conflicts in *fields*. A consequence of an error that is already reported is not reported again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared setting: the `attribute` that holds it, its `name` in the file, its kind and its default."""
+    """One declared setting: its `attribute`, its `name` in the file, its kind and its default."""
 
     attribute: str
     name: str
@@ -53,7 +53,7 @@ class Setting:
 
     @property
     def written_default(self) -> Json:
-        """The default as it would stand in a file; None where there is none that could be written."""
+        """The default as written in a file; None if it has no written form."""
         if self.is_required or self.default is None or self.kind.unset:
             return None
         return self.kind.write(self.default)
@@ -61,15 +61,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class NoSettings:
-    """The declaration of a provider without settings."""
+    """Declaration of a provider without settings."""
 
 
 class RawFields:
-    """Marks an attribute that holds the `ConfigSection` that the others were read from: for what is only read later."""
+    """Marks an attribute that holds the `ConfigSection` itself, for settings that are read later."""
 
 
 def settings_of(declaration: type) -> tuple[Setting, ...]:
-    """The settings that a dataclass declares, in their order. Attributes without a kind are no settings."""
+    """Return the declared settings in order. Attributes without a kind are not settings."""
     return tuple(
         _setting(field, note)
         for field, notes in _annotated_fields(declaration)
@@ -89,7 +89,7 @@ def _attributes_for_fields(declaration: type) -> tuple[str, ...]:
 
 @cache
 def _annotated_fields(declaration: Hashable) -> tuple[tuple[dataclasses.Field[object], tuple[object, ...]], ...]:
-    """Cached: a class declares what it declares, and evaluating its annotations takes longer than reading a file."""
+    """Cached: evaluating the annotations of a class takes longer than reading a file."""
     cls = cast("type", declaration)
     hints = get_type_hints(cls, include_extras=True)
     return tuple((field, getattr(hints[field.name], "__metadata__", ())) for field in dataclasses.fields(cls))
@@ -100,7 +100,7 @@ def _default_of(field: dataclasses.Field[object]) -> object:
 
 
 def read_settings(declaration: type[S], fields: ConfigSection, directory: Path) -> S:
-    """What *fields* say, as *declaration*; every mistake is noted there. Relative paths are meant from *directory*."""
+    """Read *fields* as *declaration* and report every error there. Relative paths are relative to *directory*."""
     values: dict[str, object] = dict.fromkeys(_attributes_for_fields(declaration), fields)
     for setting in settings_of(declaration):
         kind = setting.kind
@@ -118,5 +118,5 @@ def read_settings(declaration: type[S], fields: ConfigSection, directory: Path) 
 
 
 def camel_case(attribute: str) -> str:
-    """The name of an attribute in a file: ``idle_timeout`` is ``idleTimeout``."""
+    """Return the name of an attribute in the file: ``idle_timeout`` is ``idleTimeout``."""
     return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), attribute)

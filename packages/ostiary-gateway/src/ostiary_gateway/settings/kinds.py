@@ -1,7 +1,6 @@
-"""The kinds of settings: how a value is read and checked, what JSON Schema says of it, how its default is written.
+"""Kinds of settings: how a value is read, checked, described in JSON Schema, and written as a default.
 
-Used by the dataclasses that declare settings (`core.settings.declare`). A mistaken value is noted where it stands and
-gives None, so that reading goes on and all mistakes of a file are reported at once.
+An invalid value is reported at its position and read as None, so that one run reports all errors of a file.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from ostiary.core.duration import format_duration
 from ostiary.core.yaml import ConfigSection, Json
 from ostiary.keys.address import KeyAddress, is_address, parse_address
 
-# What every kind of setting is: how a value is read and checked, described in JSON Schema, and written.
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SettingKind(Generic[T]):
-    """What a declaration says of one setting besides its type and its default.
+    """Description of one setting in addition to its type and its default.
 
-    `doc` is one line for the reference and for editors. `name` is its name in the file, where that is not the
-    attribute's in camel case. `unset` says what holds if it is left out, where no default can be shown. `missing` is
-    the error for a required setting that is absent. `reload` False: a change needs a restart.
+    `doc` is one line for the reference and for editors. `name` is the name in the file if it is not the attribute in
+    camel case. `unset` describes the behaviour if the setting is absent and its default cannot be shown. `missing` is
+    the error for an absent required setting. `reload` False: a change needs a restart.
     """
 
     doc: str
@@ -45,41 +42,41 @@ class SettingKind(Generic[T]):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What the reference calls a value of this kind."""
+        """Name of this kind in the reference."""
 
     @abstractmethod
     def read(self, fields: ConfigSection, key: str, directory: Path) -> T | None:
-        """The value under *key*; None if there is none, or a mistaken one, which is then noted in *fields*."""
+        """Return the value under *key*. None if it is absent or invalid; an invalid one is reported in *fields*."""
 
     @abstractmethod
     def schema(self) -> dict[str, Json]:
-        """What JSON Schema can say of a value."""
+        """Return the JSON Schema of a value."""
 
     @abstractmethod
     def blank(self) -> T:
-        """In place of a required value that is missing. Never used: with a problem noted, nothing is started."""
+        """Return a placeholder for a missing required value. Never used: with an error reported, nothing is started."""
 
     def of_setting(self, name: str) -> Self:
-        """The kind for a setting that has this name in the file, for a kind that depends on it."""
+        """Return the kind for a setting with this name in the file, if the kind depends on it."""
         return self
 
     def write(self, value: T) -> Json:
-        """*value* as it stands in a file; None if it cannot be shown."""
+        """Return *value* as written in a file; None if it cannot be shown."""
         return cast("Json", value)
 
     def must_be_written(self, *, is_required: bool) -> bool:
-        """Whether the file is wrong without it."""
+        """Report whether the file is invalid without it."""
         return is_required
 
 
-# Settings that are one text.
+# --- text ---
 
 
 @dataclass(frozen=True)
 class Text(SettingKind[str]):
-    """A text that is not empty, of the given `pattern`.
+    """Non-empty text that matches `pattern`.
 
-    `empty` is the error for an empty one; with "" it counts as left out.
+    `empty` is the error for an empty text. If `empty` is "", an empty text counts as absent.
     """
 
     pattern: str = ""
@@ -109,13 +106,16 @@ class Text(SettingKind[str]):
 
 
 def header_name(doc: str) -> Text:
-    """The name of an HTTP header. No underscore: some servers take it for a dash, and then two headers are one."""
+    """Return the kind for an HTTP header name.
+
+    Underscores are invalid: some servers treat them as dashes, which would make two headers one.
+    """
     return Text(doc, pattern="[A-Za-z0-9-]+", mistake="it is not a header name of letters, digits and dashes")
 
 
 @dataclass(frozen=True)
 class AnyText(Text):
-    """A text that may be empty."""
+    """Text that may be empty."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         return fields.optional_string(key)
@@ -126,7 +126,7 @@ class AnyText(Text):
 
 @dataclass(frozen=True)
 class Constant(SettingKind[str]):
-    """A text that is always the same; left out, it is wrong as well."""
+    """Text with one valid value; also invalid if absent."""
 
     value: str
 
@@ -148,7 +148,7 @@ class Constant(SettingKind[str]):
 
 @dataclass(frozen=True)
 class Parsed(SettingKind[T]):
-    """A text that `parse` makes a value of; it raises `ValueError` with what is wrong."""
+    """Text converted by `parse`, which raises `ValueError` with the error message."""
 
     parse: Callable[[str], T]
     pattern: str = ""
@@ -181,7 +181,7 @@ class Parsed(SettingKind[T]):
         return str(value)
 
 
-# Settings that are a number or a time span.
+# --- numbers and durations ---
 
 _NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)"  # the micro sign and the Greek letter
 DURATION_PATTERN = rf"^({_NUMBER})+$|^0$"
@@ -213,7 +213,7 @@ class Integer(SettingKind[int]):
 
 @dataclass(frozen=True)
 class Rate(SettingKind[float]):
-    """A number that is not negative; `zero` tells whether zero is allowed, and mostly means no limit."""
+    """Non-negative number. `zero`: zero is valid, and usually means no limit."""
 
     zero: bool = False
 
@@ -240,7 +240,7 @@ class Rate(SettingKind[float]):
 
 @dataclass(frozen=True)
 class Ratio(SettingKind[float]):
-    """A part of a whole: a number from 0 to 1."""
+    """Ratio: a number from 0 to 1."""
 
     @property
     def label(self) -> str:
@@ -265,7 +265,7 @@ class Ratio(SettingKind[float]):
 
 @dataclass(frozen=True)
 class Duration(SettingKind[timedelta]):
-    """A time span with its unit; `zero` tells whether ``0s`` is allowed. `mistake` is the error for a shorter one."""
+    """Duration with a unit. `zero`: ``0s`` is valid. `mistake` is the error for one below the minimum."""
 
     zero: bool = False
     least: timedelta = timedelta(0)
@@ -298,7 +298,7 @@ class Duration(SettingKind[timedelta]):
 
 @dataclass(frozen=True)
 class Seconds(SettingKind[float]):
-    """A time span with its unit, for code that computes with seconds."""
+    """Like `Duration`, but in seconds as a float."""
 
     zero: bool = False
     mistake: str = ""
@@ -322,7 +322,7 @@ class Seconds(SettingKind[float]):
 
 
 def short_duration(duration: timedelta) -> str:
-    """As people write it: 1h, and not 1h0m0s."""
+    """Format a duration as users write it: 1h, not 1h0m0s."""
     return re.sub(r"(?<=h)0m0s$|(?<=m)0s$", "", format_duration(duration))
 
 
@@ -330,7 +330,7 @@ def _sign_mistake(*, zero: bool) -> str:
     return "it must not be negative" if zero else "it must be greater than zero"
 
 
-# Settings that are one of a few values.
+# --- enumerations ---
 
 E = TypeVar("E", bound=Enum)
 
@@ -353,7 +353,7 @@ class Flag(SettingKind[bool]):
 
 @dataclass(frozen=True)
 class OneOf(SettingKind[E]):
-    """One of the values of an enumeration. With `lenient` an empty text counts as left out."""
+    """A value of an enumeration. `lenient`: an empty text counts as absent."""
 
     among: type[E]
     mistake: str = "unknown value"
@@ -386,7 +386,7 @@ class OneOf(SettingKind[E]):
 
 @dataclass(frozen=True)
 class Word(SettingKind[str]):
-    """One of a few texts. `empty` is the error for an empty one; with "" it counts as left out."""
+    """One of several texts. `empty` is the error for an empty one; if it is "", an empty text counts as absent."""
 
     among: tuple[str, ...]
     mistake: str = "unknown value"
@@ -412,15 +412,15 @@ class Word(SettingKind[str]):
         return self.among[0]
 
 
-# Settings that are a list of texts.
+# --- lists of texts ---
 
 
 @dataclass(frozen=True)
 class Texts(SettingKind[tuple[str, ...]]):
-    """A list of texts of the given `pattern`. With `least` 1, an empty list counts as left out.
+    """List of texts that match `pattern`. With `least` 1, an empty list counts as absent.
 
-    `empty` is the error for an empty text among them, `repeated` that for one that stands there twice, `empty_list`
-    that for a list without texts; with "" they are let pass. An editor marks repeated ones anyway if `unique` is set.
+    `empty` is the error for an empty text in the list, `repeated` for a duplicate, and `empty_list` for a list without
+    texts; "" means that it is valid. `unique` declares duplicates invalid in the JSON Schema only.
     """
 
     pattern: str = ""
@@ -469,7 +469,7 @@ class Texts(SettingKind[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class Names(Texts):
-    """A list without empty and repeated texts: a filter with an empty one would let through who knows what."""
+    """List without empty texts and duplicates: an empty text in a filter could match anything."""
 
     empty: str = "empty entry in the list"
     empty_hint: str | None = "remove it, or fill it in"
@@ -478,7 +478,7 @@ class Names(Texts):
 
 @dataclass(frozen=True)
 class NameSet(SettingKind[frozenset[str]]):
-    """The same, where the order means nothing; `always` are in it, whatever is written."""
+    """Like `Names`, but unordered. `always` is added to every value."""
 
     always: frozenset[str] = frozenset()
 
@@ -499,25 +499,25 @@ class NameSet(SettingKind[frozenset[str]]):
         return list[Json](sorted(value))
 
 
-# Settings that name files.
+# --- files ---
 
 
 class Holds(Enum):
-    """What is in a file that a setting names, so that ``--check`` knows what to look at."""
+    """Content of the file that a setting names, so that ``--check`` knows how to check it."""
 
     ANYTHING = "anything"
     CERTIFICATES = "certificates"
     SECRET = "secret"  # noqa: S105  # no password
-    POLICY = "policy"  # who somebody is, and what they may do
-    WRITTEN = "written"  # by us; it may not exist yet
+    POLICY = "policy"  # identities and permissions
+    WRITTEN = "written"  # by the gateway; it may not exist yet
 
 
 @dataclass(frozen=True)
 class FilePath(SettingKind[Path]):
-    """A file, or a directory; a relative path is meant from the directory of the configuration.
+    """File or directory; a relative path is relative to the directory of the configuration.
 
-    With `checked` it must be possible to read it at this moment; one that is WRITTEN may not exist yet, but its
-    directory must. `empty` is the error for an empty text; with "" it counts as left out.
+    `checked`: it must be readable now. A WRITTEN file may not exist yet, but its directory must. `empty` is the error
+    for an empty text; if it is "", an empty text counts as absent.
     """
 
     holds: Holds = Holds.ANYTHING
@@ -555,7 +555,7 @@ class FilePath(SettingKind[Path]):
 
 @dataclass(frozen=True)
 class FilePaths(SettingKind[tuple[Path, ...]]):
-    """A list of files or directories."""
+    """List of files or directories."""
 
     holds: Holds = Holds.ANYTHING
 
@@ -578,7 +578,7 @@ class FilePaths(SettingKind[tuple[Path, ...]]):
 
 
 def unreadable(path: Path) -> str | None:
-    """Why a file cannot be read; None if it can."""
+    """Return why a file cannot be read; None if it can."""
     try:
         if path.is_dir():
             return "it is a directory"
@@ -588,14 +588,14 @@ def unreadable(path: Path) -> str | None:
     return None
 
 
-# Settings that name a private key: its file, or the address of one that is kept elsewhere.
+# --- private keys ---
 
 KeyPlace: TypeAlias = Path | KeyAddress
 
 
 @dataclass(frozen=True)
 class PrivateKey(SettingKind[KeyPlace]):
-    """A file with a key, or the address of one that is kept elsewhere: ``pkcs11:...``, ``tpm2:...``."""
+    """File with a private key, or the address of an external key: ``pkcs11:...``, ``tpm2:...``."""
 
     @property
     def label(self) -> str:
@@ -623,7 +623,7 @@ class PrivateKey(SettingKind[KeyPlace]):
 
 @dataclass(frozen=True)
 class PrivateKeys(SettingKind[tuple[KeyPlace, ...]]):
-    """A list of them."""
+    """List of private keys, each like `PrivateKey`."""
 
     @property
     def label(self) -> str:

@@ -1,7 +1,4 @@
-"""Settings for a server that we call: its URL, its name, and how TLS is spoken with it.
-
-Used by the declarations of the gateway and of providers. Pure, except that files are looked at.
-"""
+"""Settings of a server that the gateway calls: URL, host name and TLS. Files are checked while reading."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ BAD_PORT = "a port is a number, at most 65535"
 
 
 def parse_origin(text: str) -> SplitResult:
-    """``https://host:port`` and nothing more; raises `ValueError` with what is wrong."""
+    """Parse ``https://host:port`` without path or query. Raises `ValueError` with the error message."""
     if not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
         raise ValueError("it contains characters that are not allowed in a URL")
     try:
@@ -67,7 +64,7 @@ def is_ip(text: str) -> bool:
 
 @dataclass(frozen=True)
 class HostName(Text):
-    """The name of one host."""
+    """Name of one host."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> str | None:
         name = (super().read(fields, key, directory) or "").lower()
@@ -79,13 +76,13 @@ class HostName(Text):
 # --- TLS ---
 
 
-# An address can have us run a command, so whoever only reads a configuration opens no key.
+# A key address can run a command, so code that only reads a configuration must not open keys.
 _opens_keys: ContextVar[bool] = ContextVar("opens_keys", default=False)
 
 
 @contextmanager
 def opening_keys() -> Iterator[None]:
-    """Within it, keys that are kept elsewhere are opened to check them: for who is about to use the configuration."""
+    """Open external keys during checks, until the block ends. For code that is about to use them."""
     before = _opens_keys.set(True)
     try:
         yield
@@ -94,19 +91,19 @@ def opening_keys() -> Iterator[None]:
 
 
 def opens_keys() -> bool:
-    """Whether a check of settings may open a key that is kept elsewhere; see `opening_keys`."""
+    """Report whether a check of settings may open an external key; see `opening_keys`."""
     return _opens_keys.get()
 
 
 def bad_pair(certificate: Path, key: KeyPlace) -> str | None:
-    """What is wrong with the two. A key that is kept elsewhere is opened only within `opening_keys`."""
+    """Return the error of the pair, or None. An external key is opened only within `opening_keys`."""
     if unreadable(certificate) or (isinstance(key, Path) and unreadable(key)):
-        return None  # it has been noted
+        return None  # the unreadable file was already reported
     if isinstance(key, KeyAddress):
         return _bad_device_key(certificate, key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # With an empty password openssl does not ask for one at the terminal.
+        # With an empty password OpenSSL does not prompt at the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError):
         return "it is not a certificate (PEM) that fits the key, or the key has a password"
@@ -130,8 +127,11 @@ def _bad_device_key(certificate: Path, key: KeyAddress) -> str | None:
 
 
 def device_certificate(certificate: Path, key: KeyAddress) -> ClientCertificate:
-    """The two, with the key open. Raises `KeyUnusable`, `ConfigurationError`; for the file `OSError`, `ValueError`."""
-    # Imported here: only those need it whose key is kept elsewhere.
+    """Return the certificate with its key opened.
+
+    Raises `KeyUnusable` or `ConfigurationError`, and `OSError` or `ValueError` for the file.
+    """
+    # Imported here: needed only for external keys (PKCS#11, TPM).
     from ostiary.keys.opening import open_configured_key
     from ostiary.keys.pairing import pair_with_key
 
@@ -150,7 +150,7 @@ def bad_authorities(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingTls:
-    """How to trust a server, and what to present to it."""
+    """Trust in a server, and the client certificate presented to it."""
 
     SCHEMA: ClassVar[Mapping[str, object]] = {"dependentRequired": {"certificate": ["key"], "key": ["certificate"]}}
 
@@ -174,15 +174,15 @@ class OutgoingTls:
 
 
 def client_context(tls: OutgoingTls, authorities_pem: str | None = None) -> ssl.SSLContext:
-    """The context for a server that we call; raises `TransportError` if a file cannot be used.
+    """Return the TLS context for a server that the gateway calls. Raises `TransportError` if a file cannot be used.
 
-    *authorities_pem* is in the place of the file ``ca``, for a server that no configuration names.
+    *authorities_pem* replaces the file ``ca``, for a server that is not in the configuration.
     """
     return client_context_of(SealedContext, tls, authorities_pem)
 
 
 def client_context_of(kind: type[ContextT], tls: OutgoingTls, authorities_pem: str | None = None) -> ContextT:
-    """The same, of a class of the caller's."""
+    """Like `client_context`, but with a context class of the caller."""
     try:
         authorities = tls.ca.read_text() if tls.ca is not None else authorities_pem
         certificate = None
@@ -194,7 +194,7 @@ def client_context_of(kind: type[ContextT], tls: OutgoingTls, authorities_pem: s
     try:
         return build_context_of(kind, TlsSettings(authorities, server_name=tls.server_name), certificate)
     except ValueError as error:
-        # Certificate and key are replaced one after the other: for a moment they are not a pair.
+        # Certificate and key are replaced one after the other: for a moment they do not match.
         raise TransportError("a TLS file cannot be used", cause=str(error), where=str(tls.certificate)) from None
 
 

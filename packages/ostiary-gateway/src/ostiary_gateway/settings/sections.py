@@ -1,4 +1,4 @@
-"""Settings that are mappings: each is declared by a dataclass of its own, inside another declaration."""
+"""Nested settings, the settings of installed providers, and the JSON Schema and reference tables of declarations."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from ostiary_gateway.catalog import type_for_key
 from ostiary_gateway.settings.declare import NoSettings, Setting, read_settings, settings_of
 from ostiary_gateway.settings.kinds import Flag, SettingKind
 
-# Finds the settings that an installed provider declares, without importing the provider.
+# Settings of an installed provider, found without importing the provider:
 #
 #     [project.entry-points."ostiary.settings"]
 #     "identity.ldap" = "ostiary_gateway.providers.ldap.settings:LdapIdentitySettings"
 #
-# The value is a dataclass as `core.settings.declare` describes it. The JSON Schema, the reference and ``--check`` use
-# it. It has an entry point of its own because a provider may need packages that are not installed where somebody edits
-# a configuration. A provider that declares nothing works as well: its settings are then known to itself alone.
+# The value is a dataclass for `settings.declare`, used by the JSON Schema, the reference and ``--check``. It has its
+# own entry point because a provider may need packages that are not installed where a configuration is edited. The
+# declaration is optional: without it only the provider knows its settings.
 
 _GROUP = "settings"
 
 
 def declared_settings(plugin_type: str, name: str) -> type | None:
-    """The dataclass that declares the settings of a provider; None if there is none, or two packages claim it."""
+    """Return the dataclass with the settings of a provider. None if there is none, or if two packages declare it."""
     points = {point.value: point for point in installed_entry_points(_GROUP).select(name=f"{plugin_type}.{name}")}
     return _load(*points.values()) if len(points) == 1 else None
 
@@ -50,19 +50,18 @@ def _load(point: EntryPoint) -> type:
     return declaration
 
 
-# JSON Schema of declared settings (`core.settings.declare`), for editors; printed by ``ostiary-gateway serve
-# --schema``.
+# --- JSON Schema, printed by ``ostiary-gateway serve --schema`` ---
 
 
 @runtime_checkable
 class ConstrainsFields(Protocol):
-    """A declaration with something to add that JSON Schema can say of several fields: both or none, say."""
+    """A declaration with a JSON Schema constraint across fields, such as both or none."""
 
     SCHEMA: ClassVar[Mapping[str, object]]
 
 
 def object_schema(*declarations: type) -> dict[str, Json]:
-    """A mapping with the fields of all *declarations* and no others."""
+    """Return the schema of an object with the fields of all *declarations* and no others."""
     settings = [setting for declaration in declarations for setting in settings_of(declaration)]
     schema: dict[str, Json] = {
         "type": "object",
@@ -86,12 +85,12 @@ def setting_schema(setting: Setting) -> dict[str, Json]:
 
 
 def required_names(settings: Iterable[Setting]) -> list[str]:
-    """Those that must stand in the file: required settings, and sections that have one."""
+    """Return the names that must be in the file: required settings, and sections that contain one."""
     return [setting.name for setting in settings if setting.kind.must_be_written(is_required=setting.is_required)]
 
 
 def plain_text(doc: str) -> str:
-    """A line of the reference without its Markdown, as a sentence."""
+    """Convert a line of the reference from Markdown to a plain sentence."""
     text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", doc).replace("`", "").replace("*", "")
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -101,9 +100,9 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class Section(SettingKind[S]):
-    """A mapping whose fields are declared by another dataclass. Left out, its defaults hold.
+    """Object declared by another dataclass. If absent, its defaults apply.
 
-    With `required` it must be written, though each of its settings may be left out.
+    `required`: it must be in the file, even though each of its settings is optional.
     """
 
     of: type[S]
@@ -131,7 +130,7 @@ class Section(SettingKind[S]):
 
 @dataclass(frozen=True)
 class OptionalSection(Section[S]):
-    """The same, but left out it is None."""
+    """Like `Section`, but None if absent."""
 
     def read(self, fields: ConfigSection, key: str, directory: Path) -> S | None:
         section = fields.optional_section(key)
@@ -146,9 +145,9 @@ class OptionalSection(Section[S]):
 
 @dataclass(frozen=True)
 class ProviderSettings(SettingKind[ConfigSection]):
-    """The settings of a provider, under a key that stands for its type (`catalog.type_for_key`). It reads them itself.
+    """Settings of a provider under a key for its type (`catalog.type_for_key`). The provider reads them itself.
 
-    What they are, the type declares (`core.settings.plugin_settings`); that is looked up when somebody asks.
+    The declaration is looked up on demand with `declared_settings`.
     """
 
     plugin_type: str
@@ -179,14 +178,14 @@ class ProviderSettings(SettingKind[ConfigSection]):
 
 @dataclass(frozen=True)
 class ProviderFlag(Flag):
-    """Whether there is a provider without settings, of the type that the key stands for."""
+    """Enables a provider without settings, of the type that the key stands for."""
 
     plugin_type: str
 
 
 @dataclass(frozen=True)
 class Sections(SettingKind[tuple[S, ...]]):
-    """A list of mappings; `entry` says what one of them is. With `least` 1 the list must not be empty."""
+    """List of objects; `entry` describes one of them. With `least` 1 the list must not be empty."""
 
     of: type[S]
     entry: str
@@ -211,14 +210,14 @@ class Sections(SettingKind[tuple[S, ...]]):
         return []
 
 
-# Tables of declared settings in Markdown, for the reference; written into it by ``scripts/reference``.
+# --- reference tables in Markdown, written by ``scripts/reference`` ---
 
 HEAD = "| field | type | default | |\n| --- | --- | --- | --- |"
 RESTART = "A change needs a restart."
 
 
 def table(declaration: type, *, with_sections: bool = True) -> str:
-    """The settings of *declaration*, a row each; those of a section have its name before theirs."""
+    """Return a table of the settings of *declaration*. Settings of a section are prefixed with its name."""
     settings = settings_of(declaration)
     if not with_sections:
         settings = tuple(setting for setting in settings if not isinstance(setting.kind, (Section, Sections)))
@@ -226,7 +225,7 @@ def table(declaration: type, *, with_sections: bool = True) -> str:
 
 
 def _rows(settings: Iterable[Setting], prefix: str, required: str = "required") -> Iterator[str]:
-    """Those that must be written come first."""
+    """Yield the rows, required settings first."""
     for setting in sorted(settings, key=lambda setting: not setting.is_required):
         path, kind = f"{prefix}{setting.name}", setting.kind
         if isinstance(kind, (OptionalSection, ProviderSettings)) and not setting.is_required:

@@ -1,8 +1,8 @@
-"""Tokens in this process's memory: for tests, demonstrations, and a single process that may forget everything.
+"""Token store in memory: for tests, demonstrations, and a single process that need not survive a restart.
 
     store: {type: memory}
 
-Nothing survives the process and nothing is shared with another one, the ``ostiary`` command included.
+Nothing is shared with other processes, the ``ostiary`` command included.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ from ostiary_gateway.sessions import (
 from ostiary_gateway.sessions.records import MemoryRecords
 from ostiary_gateway.stores.stored_session import micros, place_text, read_place
 
-# Objects in the memory of one process. A base of the memory token store.
-#
-# The interface is `ostiary_gateway.interfaces.store_capabilities.ObjectStore`.
+# Objects (`ostiary_gateway.interfaces.store_capabilities.ObjectStore`).
 
 
 class MemoryObjects(ABC):
@@ -106,9 +104,9 @@ class MemoryObjects(ABC):
                 objects[name] = replace(stored, changed_at=stored.changed_at - step)
 
 
-# The log of revocations in the memory of one process. Used by the memory token store.
+# The revocation log.
 
-# How long a revocation is remembered, so that it also ends a session that was just about to begin.
+# Retention of revocations, so that they also end a session that is just about to begin.
 REMEMBERED = timedelta(hours=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -116,7 +114,7 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 class MemoryRevocations:
     def __init__(self) -> None:
         self.head = 0
-        # Numbers up to this one are no longer known, or said nothing.
+        # Numbers up to this one were deleted, or have no revocation.
         self._forgotten = 0
         self._log: dict[int, Revocation] = {}
         self._undone: set[int] = set()
@@ -146,7 +144,7 @@ class MemoryRevocations:
         return any(ends(recorded, session) for number, recorded in self._log.items() if number not in self._undone)
 
     def last_before(self, moment: datetime) -> int:
-        """The number of the last revocation that was written down before *moment*."""
+        """Return the number of the last revocation that was recorded before *moment*."""
         later = [number for number, recorded in self._log.items() if _time_of(recorded) >= moment]
         return min(later) - 1 if later else self.head
 
@@ -158,7 +156,7 @@ class MemoryRevocations:
 
     def set_back(self, step: timedelta) -> None:
         self._log = {number: _earlier(recorded, step) for number, recorded in self._log.items()}
-        # A number without a revocation: a reader sees the gap, and drops everything that it has cached.
+        # A number without a revocation: readers see the gap and drop their caches.
         self.head += 1
 
 
@@ -358,10 +356,10 @@ class MemoryTokenStore(MemoryObjects):
         self._closed = True
         await self._wake()
 
-    # --- the time ---
+    # Time.
 
     def _now(self) -> datetime:
-        """The time of day; while the clock is behind what it has shown before, the latest that it showed."""
+        """Return the time of day; while the clock is behind its latest value, that value."""
         self._latest = max(self._latest, self._clock.now())
         return self._latest
 
@@ -388,7 +386,7 @@ class MemoryTokenStore(MemoryObjects):
         self._records.set_back(step)
         self._set_objects_back(step)
 
-    # --- what is kept ---
+    # Stored tokens and sessions.
 
     def _check_open(self) -> None:
         if self._closed:
@@ -436,7 +434,7 @@ class MemoryTokenStore(MemoryObjects):
         del self._tokens[token.digest]
         self._digests[token.session_id].discard(token.digest)
 
-    # --- what is withdrawn ---
+    # Revocation.
 
     def _end(self, revocation: Revocation) -> int:
         ended = [session for session in self._sessions.values() if ends(revocation, session)]

@@ -1,6 +1,6 @@
-"""Sessions, tokens and times as token stores write them: what the stores with tables, and Redis, have in common.
+"""Encoding of sessions, tokens, times and list cursors, shared by the SQL stores and Redis.
 
-Called by the token stores. A session's user is compact JSON text; what is indexed stands beside it as it is.
+A session's user is compact JSON text; indexed fields are stored beside it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ KINDS = {
     TokenKind.APPLICATION: 5,
 }
 KIND_OF = {number: kind for kind, number in KINDS.items()}
-# An access token with a delegation. A version that knows none of these does not know the number either, and refuses
-# the token. It would take one for all that its session may do.
+# An access token with a delegation. Versions without delegations do not know this number and reject the token. With
+# the number of an access token, they would grant it all rights of its session.
 NARROWED = 4
 SESSION_KINDS = {SessionKind.SIGN_IN: 0, SessionKind.EXCHANGE: 1, SessionKind.API_TOKEN: 2}
 SESSION_KIND_OF = {number: kind for kind, number in SESSION_KINDS.items()}
 
-# What stands for each missing part at the end of a session's body: name, origins and sealed hint were added later.
+# Defaults of the trailing parts of a session's body: name, origins and sealed hint were added later.
 _PARTS: tuple[str | list[object], ...] = ("", [], [], "", [], "", "", "", [], "")
-# An origin is indexed among the groups of a session, and its revocation is one of such a group. So a version that knows
-# of no origins goes on with the store: it reads of a group that nobody is in.
+# An origin is indexed among the groups of a session, and its revocation is that of such a group. Versions without
+# origins can therefore use the store too: to them it is a group without members.
 _ORIGIN = "ostiary.dev/sign-in:"
 _ORIGIN_NAME = re.compile(re.escape(_ORIGIN) + "([0-9a-f]{64})")
 
@@ -47,7 +47,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def micros(moment: datetime) -> int:
-    """Microseconds since 1970: expiry is exact."""
+    """Return microseconds since 1970: expiry is exact."""
     return (moment - _EPOCH) // MICROSECOND
 
 
@@ -55,7 +55,7 @@ def moment_of(value: int) -> datetime:
     return _EPOCH + timedelta(microseconds=value)
 
 
-# --- tokens ---
+# Tokens.
 
 
 def kind_number(token: TokenRecord) -> int:
@@ -70,12 +70,12 @@ def decode_token(
     elif delegation:
         raise ValueError("a token has a delegation, and its kind does not say so")
     else:
-        # A narrowed token that has lost its delegation has a kind that is none.
+        # The number of a scoped token without its delegation is not in `KIND_OF`.
         token_kind = KIND_OF[kind]
     return TokenRecord(digest, session_id, moment_of(issued_at), moment_of(expires_at), token_kind, delegation)
 
 
-# --- sessions ---
+# Sessions.
 
 
 def decode_session(
@@ -117,7 +117,7 @@ def make_session(
     last_used_at: datetime | None,
     origin: tuple[Sequence[str], str] = ((), ""),
 ) -> Session:
-    """*user* is the name and what `user_parts` has made, *rest* what `rest_of` has made, decoded from JSON.
+    """Build a session from decoded JSON. *user* is the name and the result of `user_parts`, *rest* that of `rest_of`.
 
     *origin* are `Session.origins` and `Session.sealed_hint`.
     """
@@ -142,7 +142,7 @@ def make_session(
 
 
 def user_parts(of: Session) -> list[object]:
-    """All of the user but the name."""
+    """Return all of the user except the name."""
     return [of.user.uid, of.user.groups, of.user.extra]
 
 
@@ -151,7 +151,7 @@ def rest_of(of: Session) -> list[object]:
 
 
 def encode_body(of: Session) -> str:
-    """All but the id, the kind, the username and the times. What is about the user comes first."""
+    """Encode everything except the id, the kind, the username and the times. The user comes first."""
     return dump_parts([*user_parts(of), *rest_of(of), of.name, of.origins, of.sealed_hint])
 
 
@@ -159,7 +159,7 @@ def dump_parts(parts: list[object]) -> str:
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- by which names a session is found: its groups, and its origins among them ---
+# Index: the groups and origins by which a session is found.
 
 
 def index_names(of: Session) -> list[str]:
@@ -181,7 +181,7 @@ def origin_in(name: str) -> str:
 
 
 def encode_kind(revocation: Revocation) -> tuple[RevocationKind, str]:
-    """Kind and value of a revocation as stores write them."""
+    """Return kind and value of a revocation as stores write them."""
     if revocation.kind is RevocationKind.ORIGIN:
         return RevocationKind.GROUP, origin_name(revocation.value)
     return revocation.kind, revocation.value
@@ -192,9 +192,7 @@ def decode_kind(kind: str, value: str) -> tuple[RevocationKind, str]:
     return (RevocationKind(kind), value) if origin is None else (RevocationKind.ORIGIN, origin[1])
 
 
-# Places in a list of sessions: when a session began, in microseconds, and what orders those of the same moment. Pure.
-#
-# Called by the token stores that list sessions page by page (`ostiary_gateway.interfaces.store_capabilities`).
+# Cursors in a list of sessions: when a session began, in microseconds, and what orders those of the same moment.
 
 # A session's id is short; the text comes from a URL.
 _PLACE = re.compile(r"(-?[0-9]{1,18}):(.{1,256})", re.DOTALL)
@@ -206,7 +204,7 @@ def place_text(created_at: int, rest: str | int) -> str:
 
 
 def read_place(text: str) -> tuple[int, str]:
-    """Raises `ValueError` for what is no place."""
+    """Parse a cursor. Raises `ValueError` if it is invalid."""
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError("this is no place in the list of sessions")
@@ -214,7 +212,7 @@ def read_place(text: str) -> tuple[int, str]:
 
 
 def read_numbered_place(text: str) -> tuple[int, int]:
-    """The same of a store that numbers its sessions."""
+    """Like `read_place`, for a store that numbers its sessions."""
     created_at, rest = read_place(text)
     if not rest.isascii() or not rest.isdigit() or len(rest) > 19 or int(rest) > _LARGEST:
         raise ValueError("this is no place in the list of sessions")

@@ -1,9 +1,8 @@
-"""Moves sessions and the log of revocations from one token store to another.
+"""Copy and compare token stores: sessions, the revocation log, and objects.
 
-Called by ``ostiary-gateway store migrate``, and by ``store after-restore`` for what a backup has brought back. Both
-stores are read side by side, in the order of session ids, and only what differs is written. So a move that was
-interrupted goes on where it was, one that is run again changes nothing, and the comparison at the end is the same as
-the one at the beginning. In memory is never more than a page of each store.
+Both stores are read side by side in order, one page at a time, and only differences are written. An interrupted
+migration can therefore be resumed, repeating it changes nothing, and the comparison at the end is the same as the one
+at the beginning.
 """
 
 from __future__ import annotations
@@ -35,17 +34,15 @@ from ostiary_gateway.interfaces.token_store import (
 from ostiary_gateway.sessions.records import CLOCK_TOLERANCE
 from ostiary_gateway.sessions.revocations import LARGEST_SKEW, ends
 
-# Moves objects from one token store to another: compared side by side by name, and only what differs is written.
-#
-# Called by `moving`. Versions and times of change are each store's own, so only contents are compared. There is no log
-# of deleted objects: one that only the target has was deleted in the source, or is the target's own.
+# Objects. Versions and times of change are specific to each store, so only contents are compared. There is no log of
+# deleted objects: one that only the target has was deleted in the source, or is the target's own.
 
 ITEMS_PAGE = 100
 
 
 @dataclass(slots=True)
 class ObjectComparison:
-    """How many objects the source has, and how many differ in the target."""
+    """The number of objects in the source, and how many differ in the target."""
 
     objects: int = 0
     missing: int = 0
@@ -58,7 +55,7 @@ class ObjectComparison:
 
 
 async def compare_objects(source: ObjectStore | None, target: ObjectStore | None) -> ObjectComparison:
-    """None stands for a store that keeps no objects."""
+    """Compare the objects of two stores. None is a store without objects."""
     comparison = ObjectComparison()
     async for ours, theirs in _moving_objects_pairs(source, target):
         comparison.objects += ours is not None
@@ -72,7 +69,7 @@ async def compare_objects(source: ObjectStore | None, target: ObjectStore | None
 
 
 def check_objects(comparison: ObjectComparison, target: ObjectStore | None, *, replacing: bool = False) -> None:
-    """Raise if the target cannot hold the objects of the source, or has others that a move would delete."""
+    """Raise if the target cannot store the objects of the source, or has others that a migration would delete."""
     if target is None and comparison.objects:
         raise ConfigurationError(
             "the target cannot keep everything that the source holds",
@@ -91,7 +88,7 @@ def check_objects(comparison: ObjectComparison, target: ObjectStore | None, *, r
 
 
 async def copy_objects(source: ObjectStore | None, target: ObjectStore) -> int:
-    """Make the target hold the objects of the source and no others; returns how many were written or deleted."""
+    """Make the target contain exactly the objects of the source; return how many were written or deleted."""
     changes = 0
     async for ours, theirs in _moving_objects_pairs(source, target):
         if ours is None:
@@ -106,7 +103,7 @@ async def copy_objects(source: ObjectStore | None, target: ObjectStore) -> int:
 
 
 async def count_objects(store: ObjectStore) -> dict[str, int]:
-    """By kind."""
+    """Return the number of objects per kind."""
     counts: dict[str, int] = {}
     async for stored in _read_objects(store):
         counts[stored.kind] = counts.get(stored.kind, 0) + 1
@@ -116,7 +113,7 @@ async def count_objects(store: ObjectStore) -> dict[str, int]:
 async def _moving_objects_pairs(
     source: ObjectStore | None, target: ObjectStore | None
 ) -> AsyncIterator[tuple[StoredObject | None, StoredObject | None]]:
-    """The objects of both by kind and name; None where one of them has none such."""
+    """Yield the objects of both by kind and name; None for one that a store does not have."""
     source_objects, target_objects = _read_objects(source), _read_objects(target)
     ours, theirs = await anext(source_objects, None), await anext(target_objects, None)
     while ours is not None or theirs is not None:
@@ -144,10 +141,9 @@ async def _read_objects(store: ObjectStore | None) -> AsyncIterator[StoredObject
             after = page[-1].name
 
 
-# Whether two stores mean the same by a session, a token or a log. Pure; called by `moving`.
-#
-# A store that judges expiry by the clock of its server translates times as it reads and writes them, and knows the
-# offset only about as well as the network is fast. So times may differ by a little; everything else must be equal.
+# Equality of sessions, tokens and logs. A store that decides expiry by the clock of its server converts times as it
+# reads and writes them, with an offset only as exact as the network is fast. Times may therefore differ slightly;
+# everything else must be equal.
 
 _SOME_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -155,7 +151,7 @@ _SOME_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 def same_session(ours: Session, theirs: Session) -> bool:
     return (
         _without_times(ours) == _without_times(theirs)
-        # Comparing two sessions does not compare these.
+        # Excluded from the equality of sessions.
         and ours.sequence == theirs.sequence
         and _same_time(ours.last_used_at, theirs.last_used_at)
         and _same_time(ours.created_at, theirs.created_at)
@@ -199,30 +195,30 @@ def _same_time(ours: datetime | None, theirs: datetime | None) -> bool:
 
 
 PAGE = 500
-# More revocations than anybody records between a backup and its return.
+# More revocations than can be recorded between a backup and its restore.
 NUMBERS_LEFT_OUT = 1_000_000_000
 
-# Called with the number of sessions that were looked at, after each page.
+# Called with the number of compared sessions, after each page.
 OnProgress = Callable[[int], None]
 
 
 class MovableStore(TokenStore, PortableStore, Protocol):
-    """A token store that can be read and filled as a whole."""
+    """A token store that can be exported and imported as a whole."""
 
 
 class Standing(Enum):
-    """How a session in the target compares with the same one in the source."""
+    """How a session in the target compares with that in the source."""
 
     SAME = "same"
     MISSING = "missing"
-    CHANGED = "changed"  # the source has gone on with it since it was copied
+    CHANGED = "changed"  # the source has changed it since it was copied
     ENDED = "ended"  # the source has ended it since it was copied
-    FOREIGN = "foreign"  # it is only in the target, or the target has gone on with it
+    FOREIGN = "foreign"  # it is only in the target, or the target has changed it
 
 
 @dataclass(slots=True)
 class Comparison:
-    """How many sessions and tokens the source has, how many sessions stand how in the target, and both logs."""
+    """The number of sessions and tokens in the source, of sessions per standing in the target, and both logs."""
 
     source_log: StoredLog
     target_log: StoredLog
@@ -257,7 +253,7 @@ async def compare(
     clock: Clock = SYSTEM_CLOCK,
     on_progress: OnProgress = lambda _: None,
 ) -> Comparison:
-    """What a move would have to do; changes nothing."""
+    """Compute what a migration would have to do; change nothing."""
     comparison = Comparison(await source.export_log(), await target.export_log())
     async for ours, theirs in _pairs(source, target):
         comparison.add(standing_of(ours, theirs, comparison.source_log, clock.now()), ours)
@@ -267,7 +263,7 @@ async def compare(
 
 
 def check_target(comparison: Comparison, *, replacing: bool = False) -> None:
-    """Raise if the target is in use by somebody else, so that a move would set it back."""
+    """Raise if the target is in use otherwise, so that a migration would roll it back."""
     ours, theirs = comparison.source_log.head, comparison.target_log.head
     if theirs > ours:
         raise ConfigurationError(
@@ -293,12 +289,12 @@ async def copy(
     clock: Clock = SYSTEM_CLOCK,
     on_progress: OnProgress = lambda _: None,
 ) -> int:
-    """Make the target hold what the source holds; returns how many sessions were written. See `check_target`."""
-    # Both stores correct their times if a clock was set back; afterwards they mean the same.
+    """Make the target contain what the source contains; return how many sessions were written. See `check_target`."""
+    # Both stores first correct their times if a clock was set back, so that their times are comparable.
     await source.heartbeat()
     await target.heartbeat()
     log = await source.export_log()
-    # The log is first: in a target with only half of the sessions, what was revoked is refused already.
+    # The log comes first: revocations then apply even to a partially filled target.
     if not same_log(log, await target.export_log()):
         await target.import_log(log)
     batch: list[StoredSession] = []
@@ -322,12 +318,12 @@ def _in_place_of(ours: StoredSession | None, theirs: StoredSession | None) -> St
     if ours is not None:
         return ours
     assert theirs is not None, "a pair has one of them"
-    # One that expired when it began: nothing finds it, and the next sweep deletes it.
+    # Replaced by one that expired when it began: it is never found, and the next sweep deletes it.
     return StoredSession(replace(theirs.session, expires_at=theirs.session.created_at), ())
 
 
 def standing_of(ours: StoredSession | None, theirs: StoredSession | None, log: StoredLog, now: datetime) -> Standing:
-    """How the target's session (*theirs*) compares with the source's (*ours*), whose log is *log*. Pure."""
+    """Return how the target's session (*theirs*) compares with the source's (*ours*), whose log is *log*. Pure."""
     if theirs is None:
         return Standing.SAME if ours is None else Standing.MISSING
     if ours is None:
@@ -347,23 +343,23 @@ def standing_of(ours: StoredSession | None, theirs: StoredSession | None, log: S
 
 
 def _standing_of_lone(theirs: StoredSession, log: StoredLog, now: datetime) -> Standing:
-    """One that only the target has."""
+    """Return the standing of a session that only the target has."""
     if theirs.session.expires_at - now <= LARGEST_SKEW:
-        # The clock of the source may be ahead, so that it has expired there.
+        # It may have expired in the source already, whose clock may be ahead.
         return Standing.SAME
     is_ended = any(ends(revocation, theirs.session) for revocation in log.revocations)
     return Standing.ENDED if is_ended else Standing.FOREIGN
 
 
 def _lasting_tokens(stored: StoredSession, now: datetime) -> dict[bytes, TokenRecord]:
-    """Those that are not just about to expire, which one store may have left out and the other not."""
+    """Return the tokens that are not about to expire: those may be missing from one of the stores."""
     return {token.digest: token for token in stored.tokens if token.expires_at - now > LARGEST_SKEW}
 
 
 async def _pairs(
     source: PortableStore, target: PortableStore
 ) -> AsyncIterator[tuple[StoredSession | None, StoredSession | None]]:
-    """The sessions of both by id; None where one of them has none with that id."""
+    """Yield the sessions of both by id; None for one that a store does not have."""
     source_sessions, target_sessions = read_sessions(source), read_sessions(target)
     ours, theirs = await anext(source_sessions, None), await anext(target_sessions, None)
     while ours is not None or theirs is not None:
@@ -387,28 +383,27 @@ async def read_sessions(store: PortableStore) -> AsyncIterator[StoredSession]:
 
 
 async def end_restored_sessions(store: MovableStore, *, by: str) -> int:
-    """End every session of a store that was restored from a backup; returns how many those were.
+    """End every session of a store that was restored from a backup; return how many.
 
-    The numbers of revocations go on far beyond those that were given out since the backup, and none of them counts as
-    known: a login that began under one of those numbers is refused, and a gateway drops whatever it has cached.
+    The revocation numbers jump far beyond those assigned since the backup, and all of them count as deleted: a login
+    that began under one of those numbers fails, and gateways drop their caches.
     """
-    # First the clock: a backup may come from a machine whose clock was ahead.
+    # First correct the clock: a backup may come from a machine whose clock was ahead.
     await store.heartbeat()
     number = (await store.export_log()).head + NUMBERS_LEFT_OUT
     await store.import_log(StoredLog(number, number))
     return await store.revoke(Revocation(RevocationKind.BEFORE, "", by=by))
 
 
-# What a token store holds, counted: sessions, tokens of each kind, revocations.
-#
-# Called by ``ostiary-gateway store check``. Reads the store in pages and changes nothing.
+# Counts, for ``ostiary-gateway store check``.
 
 
 @dataclass(frozen=True, slots=True)
 class ContentCounts:
-    """`kept` counts all tokens, those that have expired and are not yet swept included.
+    """The number of sessions, tokens and revocations in a store.
 
-    What only a store that can be read as a whole can say is None for any other.
+    `kept` counts all tokens, including expired ones that are not deleted yet. What requires reading the whole store is
+    None for a store that is not portable.
     """
 
     head: int
@@ -425,7 +420,7 @@ class ContentCounts:
 
 
 async def count_contents(store: TokenStore, portable: PortableStore | None) -> ContentCounts:
-    """*portable* is the same store, if it can be read as a whole."""
+    """Count the contents of *store*; *portable* is the same store, if it can be read as a whole."""
     head, marks, kept = (await store.revocations_after(None)).head, len(await store.marks()), await store.count()
     if portable is None:
         return ContentCounts(head, marks, kept)

@@ -1,4 +1,4 @@
-"""Shipped for those who build on ostiary: a clock to turn by hand, and the conformance suites."""
+"""Test support for plugin authors: a fake clock, and the conformance suites."""
 
 from ostiary.testing import FakeClock
 

@@ -1,14 +1,16 @@
-"""The conformance suite of admission providers. Whoever writes one runs it too::
+"""The conformance suite for admission providers:
 
-class TestMyProvider(AdmissionContract):
-    @pytest.fixture
-    def provider(self): return MyProvider(...)
+    class TestMyProvider(AdmissionContract):
+        @pytest.fixture
+        def provider(self): return MyProvider(...)
 
-    @pytest.fixture
-    def admitted(self): return Attributes(...)            # a request that it admits
+        @pytest.fixture
+        def admitted(self): return Attributes(...)            # a request that it admits
 
-    @pytest.fixture
-    def refused(self): return (Attributes(...), 10_000)   # one that it refuses, with the length of its body
+        @pytest.fixture
+        def refused(self): return (Attributes(...), 10_000)   # one that it denies, with the length of its body
+
+Requires pytest.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ostiary_gateway.testing.capabilities import check_members
 
 
 def _requests(user: UserInfo) -> Iterator[Attributes]:
-    """Requests of every shape: a provider meets all of them, whatever it is about."""
+    """Yield requests of every shape: a provider receives all of them, whatever it is for."""
     resource = {"is_resource": True, "api_version": "v1", "resource": "pods", "namespace": "dev"}
     yield Attributes(user, RequestInfo("get", "GET", "/"))
     yield Attributes(user, RequestInfo("", "BREW", "/healthz"))
@@ -36,7 +38,7 @@ def _requests(user: UserInfo) -> Iterator[Attributes]:
 
 
 class AdmissionContract:
-    """Fixtures to give: `provider`, `admitted`, and `refused` as shown at the top of the module."""
+    """Requires the fixtures `provider`, `admitted` and `refused`, as shown at the top of the module."""
 
     @pytest.fixture
     def provider(self) -> AdmissionProvider:

@@ -1,11 +1,12 @@
-"""The conformance suite for attribute mappers: what `ostiary_gateway.interfaces.attributes` promises, as tests.
+"""The conformance suite for attribute mappers (`ostiary_gateway.interfaces.attributes`):
 
     class TestMyMapper(AttributesMapperContract):
         @pytest.fixture
         def mapper(self):
             return MyMapper()
 
-It needs pytest. The requests are of all kinds; a mapper may refuse any of them with `ValueError`, and fail none.
+Requires pytest. The requests are of all kinds. A mapper may reject any of them with `ValueError`, and must not fail
+otherwise.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ QUERIES = (
     "limit=6&resourceVersion=8",
 )
 UPGRADES = ("", "websocket", "spdy/3.1")
-# What a name may hold that stands in the place of another.
+# The characters of a name that may replace another.
 _NAME = re.compile(r"[a-z0-9.\-]*")
 _NUMBER = re.compile(r"(?<==)[0-9]{1,18}(?![^&])")
 
@@ -72,7 +73,7 @@ def lines() -> Iterator[RequestLine]:
 
 
 class AttributesMapperContract:
-    """Inherit from it, and give the fixture `mapper`."""
+    """Inherit from this class and provide the fixture `mapper`."""
 
     def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, mapper: AttributesMapper) -> None:
         check_members("attributes", mapper)

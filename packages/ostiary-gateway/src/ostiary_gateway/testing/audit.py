@@ -1,14 +1,16 @@
-"""The conformance suite of audit providers. Whoever writes one runs it too::
+"""The conformance suite for audit providers:
 
-class TestMyProvider(AuditContract):
-    @pytest.fixture
-    def provider(self): return MyProvider(...)
+    class TestMyProvider(AuditContract):
+        @pytest.fixture
+        def provider(self): return MyProvider(...)
 
-    @pytest.fixture
-    def stored(self): return lambda: [...]     # the events that it has kept so far, as lines
+        @pytest.fixture
+        def stored(self): return lambda: [...]     # the events that it has stored so far, as lines
 
-    @pytest.fixture
-    def broken(self): return MyProvider(...)   # one that cannot keep anything
+        @pytest.fixture
+        def broken(self): return MyProvider(...)   # one that cannot store anything
+
+Requires pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ Stored = Callable[[], list[str]]
 
 
 def make_events(*names: str) -> list[str]:
-    """Lines as the gateway makes them: JSON in ASCII, with a line break at the end."""
+    """Return events as the gateway encodes them: one line of ASCII JSON each."""
     return [f"{json.dumps({'kind': 'Event', 'auditID': name, 'user': {'username': 'ann'}})}\n" for name in names]
 
 
 class AuditContract:
-    """Fixtures to give: `provider`, `stored` and `broken`, as shown at the top of the module."""
+    """Requires the fixtures `provider`, `stored` and `broken`, as shown at the top of the module."""
 
     @pytest.fixture
     def provider(self) -> AuditProvider:
@@ -84,7 +86,7 @@ class AuditContract:
 
     @pytest.mark.asyncio
     async def test_what_cannot_be_kept_is_said(self, broken: AuditProvider) -> None:
-        """An event that is neither kept nor counted would be lost silently."""
+        """An event that is neither stored nor counted would be lost silently."""
         with pytest.raises(Exception):  # noqa: B017, PT011  # whatever the provider raises
             await _store_in(broken)
         await _close(broken)
@@ -96,7 +98,7 @@ class AuditContract:
 
     @pytest.mark.asyncio
     async def test_what_is_taken_at_once_is_kept_too(self, provider: AuditProvider, stored: Stored) -> None:
-        """For providers that take each event as it comes."""
+        """For providers that accept events synchronously, one by one."""
         at_once = ability(provider, RecordsAtOnce)
         if at_once is None:
             return

@@ -1,17 +1,17 @@
-"""The conformance suite for authorization providers. Write a class, give it a provider, run it with pytest:
+"""The conformance suite for authorization providers:
 
     class TestMyProvider(AuthorizationContract):
         @pytest.fixture
         def provider(self):
             return MyProvider(...)
 
-Further fixtures may be overridden; where one gives None, the tests that need it are left out:
+Further fixtures may be overridden. If one returns None, the tests that need it are skipped:
 
     allowed        Attributes that the provider allows
     refused        Attributes that it does not allow
-    change_policy  a function after whose call (awaited if need be) `refused` is allowed
+    change_policy  a function (sync or async) after which `refused` is allowed
 
-pytest and pytest-asyncio (``asyncio_mode = auto``) must be installed.
+Requires pytest and pytest-asyncio (``asyncio_mode = auto``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ostiary_gateway.interfaces.authorization import (
 from ostiary_gateway.interfaces.lifecycle import Closes
 from ostiary_gateway.testing.capabilities import check_members
 
-# Strings are opaque: none of these may be split, trimmed, folded or taken for a pattern.
+# Strings are opaque: none of these may be split, trimmed, folded or treated as a pattern.
 _NAMES = ("alice", "Alice", "a,b", "a|b", " alice ", "alice:x", "système", "*", "", 'x"y', "a\nb", "../a")
 _GROUP_NOBODY_MENTIONS = "ostiary.dev/testing/nobody-mentions-this-group"
 
@@ -67,7 +67,7 @@ _REQUESTS = (
 
 
 def questions() -> list[Attributes]:
-    """Ordinary and odd ones."""
+    """Return ordinary and unusual requests."""
     users = [UserInfo(name, groups=(name, "dev"), extra=(("scopes", (name,)),)) for name in _NAMES]
     users += [UserInfo("alice", "1"), UserInfo("system:anonymous", groups=("system:unauthenticated",))]
     odd = [Attributes(user, _POD) for user in users]
@@ -75,7 +75,7 @@ def questions() -> list[Attributes]:
 
 
 class AuthorizationContract:
-    """What every authorization provider keeps. Inherit, and override `provider` at the least."""
+    """The contract of every authorization provider. Inherit, and override at least `provider`."""
 
     @pytest.fixture
     def provider(self) -> AuthorizationProvider:
@@ -96,7 +96,7 @@ class AuthorizationContract:
     async def test_its_members_are_spelt_and_shaped_as_the_contract_says(self, provider: AuthorizationProvider) -> None:
         check_members("authorization", provider)
 
-    # --- deciding ---
+    # --- decisions ---
 
     async def test_every_question_gets_a_decision(self, provider: AuthorizationProvider) -> None:
         for question in questions():
@@ -147,7 +147,7 @@ class AuthorizationContract:
     async def test_a_group_that_is_not_relevant_changes_nothing(
         self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
     ) -> None:
-        """Only relevant groups are ever asked for, so only they may decide."""
+        """Only relevant groups are looked up, so only they may affect the decision."""
         for question in [*questions(), *filter(None, (allowed, refused))]:
             user = question.user
             more = replace(question, user=replace(user, groups=(*user.groups, _GROUP_NOBODY_MENTIONS)))
@@ -213,7 +213,7 @@ class AuthorizationContract:
         assert (await provider.authorize(refused)).allowed
         assert revised is None or revised.revision != before
 
-    # --- telling ---
+    # --- explanations and listings ---
 
     async def test_an_explanation_explains_the_decision(
         self, provider: AuthorizationProvider, allowed: Attributes | None, refused: Attributes | None
@@ -264,7 +264,7 @@ class AuthorizationContract:
             may = question.request.is_resource and (await provider.authorize(question)).allowed
             assert has_rights or not may, question
 
-    # --- the end ---
+    # --- close ---
 
     async def test_closing_twice_is_harmless(self, provider: AuthorizationProvider) -> None:
         closing = ability(provider, Closes)
@@ -275,5 +275,5 @@ class AuthorizationContract:
 
 
 def _outcome(decision: Decision) -> tuple[Verdict, bool]:
-    # The reason may name another rule that says the same.
+    # The reason may name another rule with the same effect.
     return decision.verdict, decision.hidden

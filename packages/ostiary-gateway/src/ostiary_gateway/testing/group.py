@@ -1,4 +1,4 @@
-"""The suite that every group provider passes. Authors run it on their own:
+"""The conformance suite for group providers:
 
     class TestAcmeGroups(GroupContract):
         @pytest.fixture
@@ -7,7 +7,7 @@
         @pytest.fixture
         def member(self) -> UserInfo: ...             # is in the group GROUP, and not in OTHER_GROUP
 
-GROUP and OTHER_GROUP are attributes of the class; set them to groups that exist where the provider looks.
+GROUP and OTHER_GROUP are attributes of the class. Set them to groups that exist in the provider's directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUEST = LoginRequest(
     callback_url="https://gateway.example.com/auth/acme/groups/provider",
     remote_address="192.0.2.1",
 )
-# What nobody would call a group, and some directory does.
+# Unusual group names that real directories contain.
 STRANGE = frozenset(
     ("a,b", "a|b", "a:b", " a ", "A", "größe", "*", "a/b", "a\\b", "(a)", "a=b", "%2e", "'", '"', "\u202e")
 )
@@ -66,7 +66,7 @@ class GroupContract:
             assert await _groups(provider, UserInfo(name), {self.GROUP, self.OTHER_GROUP}) == set()
 
     async def test_names_are_opaque(self, provider: GroupProvider, member: UserInfo) -> None:
-        """No name is shortened, folded or split: a group that is only almost the same is another one."""
+        """No name may be shortened, folded or split: a similar name is a different group."""
         alike = {self.GROUP.upper() + "X", f" {self.GROUP}", f"{self.GROUP} ", f"{self.GROUP},{self.OTHER_GROUP}"}
         assert await _groups(provider, member, alike | STRANGE) == set()
         assert await _groups(provider, member, alike | STRANGE | {self.GROUP}) == {self.GROUP}

@@ -1,16 +1,16 @@
-"""The suite that every identity provider passes. Authors run it on their own:
+"""The conformance suite for identity providers:
 
     class TestAcmeIdentity(IdentityContract):
         @pytest.fixture
         def provider(self) -> AcmeIdentity: ...
 
         @pytest.fixture
-        def proof(self) -> LoginRequest: ...          # this request lets somebody in
+        def proof(self) -> LoginRequest: ...          # this request signs a user in
 
         @pytest.fixture
-        def wrong_proof(self) -> LoginRequest: ...    # this one looks alike and does not
+        def wrong_proof(self) -> LoginRequest: ...    # this one looks similar but does not
 
-A provider that sends people to another page has no `proof`: leave that fixture out, and its tests are skipped.
+A provider that redirects users to another page has no `proof`: omit that fixture, and its tests are skipped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NOBODY = LoginRequest(
 
 
 class IdentityContract:
-    """Inherit from this, and give `provider`, `wrong_proof` and, for a one-request provider, `proof`."""
+    """Inherit from this class and provide `provider`, `wrong_proof` and, for a provider without redirects, `proof`."""
 
     @pytest.fixture
     def provider(self) -> IdentityProvider:

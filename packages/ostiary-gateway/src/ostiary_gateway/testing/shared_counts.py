@@ -1,13 +1,13 @@
-"""The conformance suite for shared counts: what `ostiary_gateway.interfaces.shared_counts` promises, as tests.
+"""The conformance suite for shared counts (`ostiary_gateway.interfaces.shared_counts`):
 
     class TestMyCounts(SharedCountsContract):
         @pytest.fixture
         async def counts(self, clock): ...
 
         @pytest.fixture
-        async def other(self, counts, clock): ...        # a second one over the same counts, as another process has it
+        async def other(self, counts, clock): ...        # a second instance over the same counts, as in another process
 
-It needs pytest and pytest-asyncio. The clock of the counts must be the fixture `clock`, or follow it.
+Requires pytest and pytest-asyncio. The clock of the counts must be the fixture `clock`, or follow it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ODD_KEYS = ("", " ", "a/b", "a", "A", "\u00e9", "e\u0301", "x" * 10_000, "\ud800
 
 
 def add_one(state: State, now: float) -> tuple[State, float, float]:
-    """A count that matters for a minute from now."""
+    """Increment a count that expires after a minute."""
     count = (state[0] if state else 0.0) + 1
     return (count, now), 60.0, count
 
@@ -39,7 +39,7 @@ def forget(state: State, now: float) -> tuple[State, float, None]:
 
 @pytest.mark.asyncio
 class SharedCountsContract:
-    """Inherit from it, and give the fixtures `counts` and `other`, which share what they count."""
+    """Inherit from this class and provide the fixtures `counts` and `other`, which share their counts."""
 
     flood: ClassVar[int] = 20_000
     """How many keys are more than the counts keep."""
@@ -100,7 +100,7 @@ class SharedCountsContract:
         numbers = (*(float(number) / 3 for number in range(width - 2)), float("-inf"), 2.0**53)
         await counts.update("k", lambda state, now: (numbers, 60.0, None), wide=wide)
         assert await other.update("k", read, wide=wide) == numbers
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the implementation's own
+        with pytest.raises(ValueError):  # noqa: PT011  # the message is the implementation's own
             await counts.update("k", lambda state, now: ((0.0,) * (width + 1), 60.0, None), wide=wide)
         assert await other.update("k", read, wide=wide) == numbers
 
@@ -111,7 +111,7 @@ class SharedCountsContract:
         assert await other.update("k", add_one) == 2
 
     async def test_a_flood_of_keys_leaves_the_latest(self, counts: SharedCounts) -> None:
-        """Narrow states make room; what was counted a moment ago is still known."""
+        """Narrow states may be evicted, but the most recent ones must be present."""
         for number in range(self.flood):
             await counts.update(f"k{number}", add_one)
         assert await counts.update(f"k{self.flood - 1}", add_one) == 2

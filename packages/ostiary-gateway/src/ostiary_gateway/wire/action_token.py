@@ -1,9 +1,9 @@
-"""An action token: proof that the gateway has allowed one request, for the backend that it redirects the request to.
+"""Action tokens: proof for a backend that the gateway has allowed the request that it redirects there. Pure.
 
     gateway -> AllowedAction, signed -> redirect to ORIGIN/path?query&ostiary_action_token=JWT -> is_for -> backend
 
-Pure. It is a JWT of the gateway's issuer with a type of its own and the backend's origin as its audience, so that it is
-no access token anywhere, and no other JWT of the issuer is one of these. It says which method and which URL it is for.
+An action token is a JWT of the gateway's issuer, with a type of its own and the backend's origin as its audience: it is
+not valid as an access token, and no other JWT of the issuer is valid as an action token. It names its method and URL.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from urllib.parse import unquote_plus
 
 from ostiary.model import UserInfo
 
-# The query parameter that carries it: a redirect cannot add headers. Audit events never show the value of a parameter
-# with such an ending (`wire.audit.redaction`).
+# The query parameter with the token: a redirect cannot add headers. Audit events redact parameters with this suffix
+# (`wire.audit_policy`).
 PARAMETER = "ostiary_action_token"
-# RFC 8725, 3.11: an explicit type, compared before anything is believed.
+# RFC 8725, 3.11: an explicit type, checked before any claim is trusted.
 TYPE = "ostiary-action+jwt"
-# What it can be for. Using such a token twice does no more than using it once.
+# Idempotent methods only: using a token twice has no further effect.
 METHODS = ("GET", "HEAD")
-# A URL that is longer than this is refused by some servers and proxies.
+# Some servers and proxies reject longer URLs.
 LONGEST_URL = 7000
 
 _BEGINNING = f"{PARAMETER}=".encode()
@@ -31,11 +31,11 @@ _BEGINNING = f"{PARAMETER}=".encode()
 
 @dataclass(frozen=True, slots=True)
 class AllowedAction:
-    """What was allowed, and to whom.
+    """An allowed request and its user.
 
-    `id` is the request's ``Audit-Id`` at the gateway. `url` is the whole URL without the token, of which only the
-    digest is told. `credential_id` is the digest of the token that the user presented to the gateway, in hex: whoever
-    revokes that one revokes this one as well.
+    `id` is the request's ``Audit-Id`` at the gateway. `url` is the whole URL without the token; the token contains only
+    its digest. `credential_id` is the digest, in hex, of the token that the user sent to the gateway: revoking that one
+    revokes this one as well.
     """
 
     id: str
@@ -46,12 +46,12 @@ class AllowedAction:
 
 
 def is_for(claims: Mapping[str, object], *, method: str, url: bytes) -> bool:
-    """Whether verified *claims* are about a request with this *method* and *url*."""
+    """Whether verified *claims* are for a request with this *method* and *url*."""
     return method in METHODS and claims.get("method") == method and claims.get("url") == url_digest(url)
 
 
 def extra_of(claims: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The ``extra`` of the user; raises `ValueError` if the claim is something else."""
+    """Return the ``extra`` of the user; raises `ValueError` if the claim is invalid."""
     extra = claims.get("extra", {})
     if not isinstance(extra, dict):
         raise ValueError("its extra is not an object")
@@ -65,29 +65,29 @@ def url_digest(url: bytes) -> str:
     return urlsafe_b64encode(sha256(url).digest()).decode().rstrip("=")
 
 
-# --- the parameter ---
+# The query parameter.
 
 
 def add_parameter(target: bytes, token: str) -> bytes:
-    """*target*, path and query, with *token* behind it."""
+    """Append *token* to *target*, a path and query."""
     return target + (b"&" if b"?" in target else b"?") + _BEGINNING + token.encode()
 
 
 def split_parameter(target: bytes) -> tuple[bytes, list[bytes]]:
-    """*target* as it was before `add_parameter`, and all values of the parameter: more than one is a forgery."""
+    """Return *target* as before `add_parameter`, and all values of the parameter: more than one is a forgery."""
     path, mark, query = target.partition(b"?")
     if _BEGINNING not in query:
         return target, []
     parts = query.split(b"&")
     rest = b"&".join(part for part in parts if not part.startswith(_BEGINNING))
     values = [part.removeprefix(_BEGINNING) for part in parts if part.startswith(_BEGINNING)]
-    # `add_parameter` puts a question mark only where there is none: `/x?` stays what it was.
+    # `add_parameter` adds a question mark only if there is none: `/x?` remains unchanged.
     had_query = query.startswith(b"&") or bool(rest)
     return (path + mark + rest if had_query else path), values
 
 
 def names_parameter(query: str) -> bool:
-    """Whether *query* has the parameter already, in whichever way a server would read the name."""
+    """Whether *query* has the parameter already, however its name is encoded."""
     if PARAMETER not in query and "%" not in query:
         return False
     return any(unquote_plus(part.partition("=")[0]).strip() == PARAMETER for part in query.split("&"))

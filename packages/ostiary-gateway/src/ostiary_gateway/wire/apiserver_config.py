@@ -1,7 +1,7 @@
-"""How a kube-apiserver trusts our issuer: its AuthenticationConfiguration and AuthorizationConfiguration (v1).
+"""AuthenticationConfiguration and AuthorizationConfiguration (v1) of a kube-apiserver that trusts our issuer. Pure.
 
-Called by ``ostiary-gateway issuer kubernetes``. Pure. Revoked credentials become CEL rules on the claims of a token: an
-API server verifies JWTs without asking us, and reads its configuration again when the file changes.
+Revoked credentials become CEL rules on the claims of a token: an API server verifies JWTs without querying the gateway,
+and reads its configuration again when the file changes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from ostiary.core.yaml import Json
 from ostiary_gateway.wire.revoked_credentials import RevokedCredentials, RevokedSubject
 
 API_VERSION = "apiserver.config.k8s.io/v1"
-# What the user of a JWT has in `extra`. kube-apiserver itself adds the credential id, which is the JWT's `jti`.
+# Keys of `extra` of a JWT's user. kube-apiserver itself adds the credential id, which is the JWT's `jti`.
 ISSUER_KEY = "ostiary.dev/issuer"
 SESSION_KEY = "ostiary.dev/session"
 CREDENTIAL_ID_KEY = "authentication.kubernetes.io/credential-id"
 
-# cel-go refuses to parse an expression of more than 100,000 characters; what does not fit goes into a further rule.
+# cel-go rejects expressions of more than 100,000 characters; the rest goes into further rules.
 LONGEST_EXPRESSION = 60_000
 REVOKED = "the credential has been revoked"
 
@@ -25,7 +25,7 @@ REVOKED = "the credential has been revoked"
 def authentication_configuration(
     revoked: RevokedCredentials, *, authorities_pem: str = "", discovery_url: str = "", base: Json = None
 ) -> dict[str, Json]:
-    """The whole file. *base* is a configuration to which our issuer is added, in the place of an earlier one of it."""
+    """Return the whole file. Our issuer is added to the configuration *base*, replacing a previous entry of it."""
     issuer: dict[str, Json] = {"url": revoked.issuer}
     if discovery_url:
         issuer["discoveryURL"] = discovery_url
@@ -74,10 +74,10 @@ def _issuer_of(entry: Json) -> Json:
 
 
 def authorization_configuration(issuer: str, *, kubeconfig: str, failure_policy: str) -> dict[str, Json]:
-    """A webhook that only ever denies, before the authorizers that kube-apiserver usually has.
+    """A webhook that only ever denies, before the usual authorizers of kube-apiserver.
 
-    It is asked about users of our issuer alone, so nobody else waits for it or depends on it. Nothing that it answers
-    is kept: "no opinion" a second ago says nothing of now.
+    It is called for users of our issuer only, so that no one else depends on it. Its responses are not cached: a
+    previous "no opinion" may be outdated.
     """
     webhook: dict[str, Json] = {
         "timeout": "3s",
@@ -105,11 +105,11 @@ def authorization_configuration(issuer: str, *, kubeconfig: str, failure_policy:
     }
 
 
-# --- CEL ---
+# CEL.
 
 
 def deny_expressions(revoked: RevokedCredentials) -> list[str]:
-    """Conditions that every JWT must meet; none if nothing is revoked."""
+    """Return the conditions that every JWT must meet; none if nothing is revoked."""
     expressions = [f"int(claims.iat) > {revoked.issued_until}"] if revoked.issued_until is not None else []
     for claim, values in (("jti", revoked.credential_ids), ("sid", revoked.sessions)):
         for texts in _portions(map(cel_text, values), ", "):
@@ -135,7 +135,7 @@ def _subject(subject: RevokedSubject) -> str:
 
 
 def _portions(texts: Iterable[str], separator: str) -> Iterator[str]:
-    """*texts* joined, in as few portions as the length of an expression allows."""
+    """Join *texts* into as few portions as the maximum length of an expression allows."""
     portion: list[str] = []
     length = 0
     for text in texts:
@@ -149,7 +149,7 @@ def _portions(texts: Iterable[str], separator: str) -> Iterator[str]:
 
 
 def cel_text(text: str) -> str:
-    """*text* as a literal of CEL. Everything but plain ASCII is escaped, so that no name can end the literal."""
+    """Return *text* as a CEL literal. Everything but plain ASCII is escaped, so that no name can end the literal."""
     return f'"{"".join(map(_cel_character, text))}"'
 
 

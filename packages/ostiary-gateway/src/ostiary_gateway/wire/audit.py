@@ -1,9 +1,9 @@
-"""The audit API of Kubernetes (``audit.k8s.io/v1``): the policy that says what is recorded, and the events.
+"""Audit events (``audit.k8s.io/v1``): written as text, and read back. Pure.
 
-    policy file  ->  Policy  ->  scope of a request  ->  Frame (what equal requests share)  ->  one line per stage
+    scope of a request  ->  Frame (shared by equal requests)  ->  one line per stage
+    line of a log  ->  decode_event  ->  RecordedEvent  ->  decode_user, decode_notes
 
-Called by `ostiary_gateway.audit`. Pure. Events that were recorded are read by `recorded_event`, which is imported by
-those alone who do that: it needs a library of the gateway.
+An event is ASCII text without a line break.
 """
 
 from __future__ import annotations
@@ -28,22 +28,17 @@ from ostiary_gateway.wire.audit_policy import (
     redacted_uri,
 )
 
-# Audit events as text. Pure.
-#
-#     scope of a request  ->  Frame (what equal requests share)  ->  one line per stage
-#
-# Called by `ostiary_gateway.audit`. An event is ASCII text without a line break. It is built in two steps, because the
-# greater part of it is the same whenever somebody sends the same request again.
+# Writing. An event is built in two steps, because most of it is identical for repeated requests.
 
 LONGEST_USER_AGENT = 1024
 TRUNCATED = "...TRUNCATED"
-# What a path may hold without encoding (RFC 3986, pchar).
+# Characters of a path that need no encoding (RFC 3986, pchar).
 _PATH_CHARACTERS = "/-._~!$&'()*+,;=:@"
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all events of equal requests share, as pieces of JSON text; `about` is what was asked, and by whom."""
+    """The shared part of all events of equal requests, as pieces of JSON; `about` is the request and its user."""
 
     head: str
     about: str
@@ -51,31 +46,31 @@ class Frame:
     tail: str
 
 
-# Between the id of an event and what it is about.
+# Between the id of an event and its `about`.
 _STAGES = {stage: f'","stage":"{stage.value}",' for stage in Stage}
 
 
 def middle(stage: Stage, about: str) -> str:
-    """What follows the id of an event of *stage*."""
+    """Return what follows the id of an event of *stage*."""
     return _STAGES[stage] + about
 
 
 @dataclass(frozen=True, slots=True)
 class AboutObjects:
-    """What requests for different objects of one kind are about: JSON text with gaps for the URI and for the name."""
+    """A template of `Frame.about` for different objects of one kind: JSON with gaps for the URI and the name."""
 
     before_name: str
     after_name: str
 
     def about(self, request_uri: str, name: str) -> str:
-        """Of the request for the object *name*. Neither may need escaping, or hold a secret."""
+        """Fill in the gaps. Neither value may need escaping, or contain a secret."""
         return f'"requestURI":"{request_uri}",{self.before_name}{name}{self.after_name}'
 
 
 def about_objects(about: str, request_uri: str, name: str) -> AboutObjects | None:
-    """The text of a frame with gaps in the place of *request_uri* and *name*; None if it does not have them like that.
+    """Build a template by replacing *request_uri* and *name* in *about*; None if they do not occur as expected.
 
-    A URI of which something is redacted or escaped leaves no such gap. *name* is empty for requests for no one object.
+    A redacted or escaped URI yields no template. *name* is empty for requests that are not for a single object.
     """
     uri = f'"requestURI":"{request_uri}",'
     if not about.startswith(uri):
@@ -91,7 +86,7 @@ def about_objects(about: str, request_uri: str, name: str) -> AboutObjects | Non
     return AboutObjects(f'{before}{mark}{first}"name":"', f'"{last}')
 
 
-# Up to the quote that opens the id; the id and everything after it is joined on by `line`.
+# Up to the quote that opens the id; `line` appends the id and everything after it.
 _HEADS = {
     level: f'{{"kind":"Event","apiVersion":"{API_VERSION}","level":"{name}","auditID":"'
     for level, name in LEVEL_NAMES.items()
@@ -100,7 +95,7 @@ _HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class KeptNotes:
-    """Annotations that are made JSON once."""
+    """Annotations that are encoded as JSON once."""
 
     annotations: Mapping[str, str]
     members: str
@@ -121,7 +116,7 @@ def frame(
     annotations: Mapping[str, str] | None = None,
     kept: KeptNotes | None = None,
 ) -> Frame:
-    """*kept* are further annotations, which many requests have in common."""
+    """Build a frame. *kept* are further annotations, shared by many requests."""
     about = _about(request, user, request_uri, impersonated, impersonation_constraint)
     own = dict(annotations or {})
     if kept is None:
@@ -162,7 +157,7 @@ def _object_ref(request: RequestInfo) -> dict[str, Any]:
 
 
 def origin(source_ips: Iterable[str], user_agent: str) -> str:
-    """Where requests come from, as the piece of JSON that `line` wants."""
+    """Return the source of a request, as the piece of JSON that `line` takes."""
     agent = without_tokens(user_agent, REDACTED)
     if len(agent) > LONGEST_USER_AGENT:
         agent = agent[:LONGEST_USER_AGENT] + TRUNCATED
@@ -171,7 +166,7 @@ def origin(source_ips: Iterable[str], user_agent: str) -> str:
 
 
 def outcome(code: int, *, reason: str = "", message: str = "") -> str:
-    """How the request was answered, as a piece of JSON for `line`."""
+    """Return the response status, as a piece of JSON for `line`."""
     status = "Failure" if code >= 400 and (reason or message) else ""
     fields = _without_empty(status=status, message=message, reason=reason)
     return f',"responseStatus":{_json({"metadata": {}, **fields, "code": code})}'
@@ -184,7 +179,7 @@ def tail(annotations: Mapping[str, str]) -> str:
 def line(
     head: str, audit_id: str, middle: str, origin: str, outcome: str, received: str, stamped: str, tail: str
 ) -> str:
-    """One event. Called once or twice for every request, so it only joins."""
+    """Return one event. Called once or twice for every request, so it only concatenates."""
     return (
         f'{head}{audit_id}{middle}{origin}{outcome},"requestReceivedTimestamp":"{received}"'
         f',"stageTimestamp":"{stamped}{tail}\n'
@@ -201,20 +196,20 @@ def shadow_line(
     stamped: str,
     annotations: Mapping[str, str],
 ) -> str:
-    """The event that says what a cluster decided about a request: of its own stage, with the id of the request."""
-    # The path was decoded, and may hold a question mark. As the path of a URI it is read back as it was.
+    """Return the event of a cluster's own decision about a request: with a stage of its own, and the request's id."""
+    # The path was decoded, and may contain a question mark. Encoded as a URI path, it can be read back unchanged.
     uri = quote(request.path, safe=_PATH_CHARACTERS, errors="replace")
     middle = f'","stage":"{SHADOW_STAGE}",{_about(request, user, uri, impersonated, "")}'
     return line(_HEADS[AuditLevel.METADATA], audit_id, middle, "", "", received, stamped, tail(annotations))
 
 
 def event_list(events: Sequence[str]) -> str:
-    """Many events as the body of one request to an audit webhook."""
+    """Return events as the body of one request to an audit webhook."""
     return f'{{"kind":"EventList","apiVersion":"{API_VERSION}","metadata":{{}},"items":[{",".join(events)}]}}'
 
 
 def body_object(body: bytes, *, without_managed_fields: bool = False) -> str | None:
-    """A body as JSON text on one line; None if it is not a JSON object."""
+    """Return a body as JSON text on one line; None if it is not a JSON object."""
     try:
         value = json.loads(body)
         if not isinstance(value, dict):
@@ -223,7 +218,7 @@ def body_object(body: bytes, *, without_managed_fields: bool = False) -> str | N
             _drop_managed_fields(value)
         return _json(value)
     except (ValueError, RecursionError):
-        # Protobuf, a table, half an answer: there is nothing here that a reader of events could read.
+        # Protobuf, a table, a truncated response: nothing that a reader of events could parse.
         return None
 
 
@@ -236,7 +231,7 @@ def _drop_managed_fields(value: dict[str, Any]) -> None:
 
 
 def authentication_failed(attempted: Sequence[str]) -> str:
-    """The words of the API server for a 401, with the kinds of credential that were shown, such as ``bearer``."""
+    """Return the API server's message for a 401, with the kinds of credential in the request, such as ``bearer``."""
     if not attempted:
         return "Authentication failed, no credentials provided"
     return f"Authentication failed, attempted: {', '.join(attempted)}"
@@ -247,26 +242,23 @@ def _without_empty(**fields: Any) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    # Escaped to ASCII, so that nothing in it can end the line. NaN, which a body may hold, is not JSON.
+    # Escaped to ASCII, so that nothing in it can end the line. NaN, which a body may contain, is not JSON.
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     if "\\ud" in text:
-        # A header may hold bytes that are no text. Half of a surrogate pair would make the event unreadable to many.
+        # A header may contain bytes that are not text. An unpaired surrogate would make the event unreadable for many
+        # parsers.
         whole = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         text = json.dumps(json.loads(whole), separators=(",", ":"))
-    # People put tokens where names belong: a namespace, the user to impersonate, a label.
+    # Users put tokens where names belong: a namespace, the user to impersonate, a label.
     return without_tokens(text, REDACTED)
 
 
-# Audit events as they are read back, ours and kube-apiserver's: typed, so that a million of them can be. Pure.
-#
-#     line of a log  ->  decode_event  ->  RecordedEvent  ->  decode_user, decode_notes
-#
-# Called by `ostiary_gateway.audit.recorded`. Most events of a log have the user and the annotations of an earlier one,
-# so these two are left as text: whoever reads many events decodes each text once. An event may hold whole objects,
-# which are not read at all.
+# Reading events, the gateway's and kube-apiserver's. Typed, so that a million of them can be read. Most events of a log
+# have the user and the annotations of an earlier one, so these two stay text: a reader of many events decodes each text
+# once. Objects in an event are not decoded at all.
 
 EVENT = "Event"
-# The text of a user or of annotations that an event does not have.
+# The value of a user or annotations that an event lacks.
 NO_OBJECT = b"{}"
 
 T = TypeVar("T")
@@ -277,7 +269,7 @@ class _Recorded(msgspec.Struct, rename="camel"):
 
 
 class RecordedObject(_Recorded):
-    """``objectRef``: what a request was about."""
+    """``objectRef``: the object of a request."""
 
     resource: str = ""
     namespace: str = ""
@@ -288,7 +280,7 @@ class RecordedObject(_Recorded):
 
 
 class RecordedStatus(_Recorded):
-    """``responseStatus``: how it was answered."""
+    """``responseStatus``: the status of the response."""
 
     code: int = 0
     message: str = ""
@@ -318,20 +310,20 @@ class RecordedUser(_Recorded):
     extra: dict[str, tuple[str, ...] | None] | None = None
 
 
-# Built once: building a decoder while another thread does the same crashes msgspec 0.22.
+# Created once: creating a decoder while another thread does the same crashes msgspec 0.22.
 _EVENT = msgspec.json.Decoder(RecordedEvent)
 _USER = msgspec.json.Decoder(RecordedUser | None)
 _NOTES = msgspec.json.Decoder(dict[str, str] | None)
 
 
 def decode_event(line: bytes) -> RecordedEvent | None:
-    """The event on *line*; None if there is none, or only a part of one."""
+    """Return the event on *line*; None if there is none, or only a part of one."""
     event = _decode(_EVENT, line)
     return event if event is not None and event.kind == EVENT else None
 
 
 def decode_user(text: bytes) -> UserInfo | None:
-    """The user of an event; None if it names nobody."""
+    """Return the user of an event; None if it has no name."""
     user = _decode(_USER, text)
     if user is None or not user.username:
         return None
@@ -340,7 +332,7 @@ def decode_user(text: bytes) -> UserInfo | None:
 
 
 def decode_notes(text: bytes) -> dict[str, str]:
-    """The annotations of an event; empty if it has none that can be read."""
+    """Return the annotations of an event; empty if it has none that can be decoded."""
     return _decode(_NOTES, text) or {}
 
 
@@ -348,5 +340,5 @@ def _decode(decoder: msgspec.json.Decoder[T], text: bytes) -> T | None:
     try:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        # What cannot be read is counted, and never quoted: a cut line may hold anything.
+        # Invalid events are counted, and never quoted: a truncated line may contain anything.
         return None

@@ -1,4 +1,4 @@
-"""The words of ``audit.k8s.io/v1``: levels, stages, and the annotations of an event."""
+"""The audit policy of Kubernetes (``audit.k8s.io/v1``): levels, stages, rules, and redaction. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.wire.rbac import is_dns_name
 
 API_VERSION = "audit.k8s.io/v1"
-# v1beta1 has the same fields; policies of that time are still around.
+# v1beta1 has the same fields; such policies are still in use.
 VERSIONS = (API_VERSION, "audit.k8s.io/v1beta1")
 
 DECISION = "authorization.k8s.io/decision"
 REASON = "authorization.k8s.io/reason"
 UPSTREAM = "audit.ostiary.dev/upstream"
-# What the object in the request asked for, as in "host-network,privileged".
+# The capabilities of the object in the request, as in "host-network,privileged".
 CAPABILITIES = "audit.ostiary.dev/capabilities"
-# The step-up rules that the request falls under.
+# The step-up rules that apply to the request.
 STEP_UP = "audit.ostiary.dev/step-up"
-# Of a request with a token that is less than its owner: what the token is for, and who uses it on the user's behalf.
+# Of a request with a scoped token: the purpose of the token, and who uses it on the user's behalf.
 SCOPE = "ostiary.dev/scope"
 ACTOR = "ostiary.dev/actor"
 REQUEST_OBJECT_OMITTED = "audit.ostiary.dev/request-object-omitted"
 RESPONSE_OBJECT_OMITTED = "audit.ostiary.dev/response-object-omitted"
 
-# What the cluster says to a question that we have decided, in an event of its own stage: see `shadow_event`.
+# The cluster's own decision about a request that the gateway has decided, in an event of its own: see `shadow_line`.
 SHADOW = "ostiary.dev/shadow"
 SHADOW_REASON = "ostiary.dev/shadow-reason"
 # Not one of the API's stages, so that readers who count requests do not count this event.
@@ -58,11 +58,11 @@ LEVELS["RequestResponse"] = AuditLevel.REQUEST_RESPONSE
 LEVEL_NAMES = {level: name for name, level in LEVELS.items()}
 STAGES = {stage.value: stage for stage in Stage}
 
-# What an audit event must not hold: tokens in a URI, and bodies that carry credentials. Pure.
+# Redaction: tokens in a URI, and bodies that carry credentials.
 
 REDACTED = "REDACTED"
 
-# Names of query parameters, in small letters and without what stands between the words.
+# Names of query parameters, in lower case and without separators between words.
 _SECRET_PARAMETERS = frozenset(
     (
         *("code", "state", "sig", "key", "pwd", "pass", "pin", "otp", "jwt", "auth", "authorization", "bearer"),
@@ -70,7 +70,7 @@ _SECRET_PARAMETERS = frozenset(
         *("samlresponse", "samlrequest", "relaystate"),
     )
 )
-# The same for their ends: X-Amz-Security-Token, client_secret, x-goog-signature.
+# Suffixes of such names: X-Amz-Security-Token, client_secret, x-goog-signature.
 _SECRET_ENDINGS = (
     *("token", "secret", "password", "passwd", "passphrase", "signature", "apikey", "accesskey", "privatekey"),
     *("secretkey", "credential", "credentials", "assertion"),
@@ -80,7 +80,7 @@ _BETWEEN_WORDS = re.compile(r"[^a-z0-9]+")
 
 
 def redacted_uri(uri: str) -> str:
-    """*uri* without the values that are secrets. A parameter's name is compared as a server would read it."""
+    """Return *uri* without secret values. A parameter's name is compared as a server would decode it."""
     path, mark, query = uri.partition("?")
     if "%" in path:
         path = "/".join(map(_redacted_segment, path.split("/")))
@@ -104,7 +104,7 @@ def _redacted_parameter(parameter: str) -> str:
     return f"{name}={REDACTED}" if secret and equals and value else parameter
 
 
-# What these carry in their bodies is itself a credential. A record of it would be a second place to steal it from.
+# Their bodies contain a credential. Recording it would create a second place to steal it from.
 _CREDENTIALS = frozenset(
     {
         ("", "secrets", ""),
@@ -117,16 +117,14 @@ _REVIEWS = ("authentication.k8s.io", "tokenreviews")
 
 
 def carries_credentials(request: RequestInfo) -> bool:
-    """Whether the bodies of such a request or of its answer are never recorded, whatever the level."""
+    """Whether the bodies of such a request and its response are never recorded, whatever the level."""
     if (request.api_group, request.resource) == _REVIEWS:
         return True
     return (request.api_group, request.resource, request.subresource) in _CREDENTIALS
 
 
-# An audit policy: how much of a request is recorded. Pure, and by Kubernetes' own rules.
-#
-# Asked by `ostiary_gateway.audit` for every request that is unlike earlier ones. The first rule that matches decides; a
-# request that no rule matches is not recorded.
+# Rules, with the semantics of Kubernetes: the first rule that matches decides; a request that no rule matches is not
+# recorded.
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class GroupResources:
 
 @dataclass(frozen=True, slots=True)
 class AuditRule:
-    """What it says, and about which requests; an empty condition is met by every request."""
+    """A level, and the requests that it applies to; an empty condition matches every request."""
 
     level: AuditLevel
     users: frozenset[str] = frozenset()
@@ -182,7 +180,7 @@ class AuditRule:
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:
-    """What the policy wants to know of one request."""
+    """What to record of one request."""
 
     level: AuditLevel
     omit_stages: frozenset[Stage] = frozenset()
@@ -201,7 +199,7 @@ class Policy:
         return any(group.names for rule in self.rules for group in rule.resources)
 
     def scope(self, request: RequestInfo, user: UserInfo | None) -> AuditScope:
-        """The first rule that matches decides. *user* is None when nobody could be identified."""
+        """Return the scope by the first rule that matches. *user* is None if the request is unauthenticated."""
         for rule in self.rules:
             if rule.matches(request, user):
                 own = rule.omit_managed_fields
@@ -210,7 +208,7 @@ class Policy:
         return AuditScope(AuditLevel.NONE, self.omit_stages, self.omit_managed_fields)
 
 
-# Every request once, when it is over: what the gateway records when it is given no policy file.
+# Without a policy file: every request once, when it is complete.
 DEFAULT_POLICY = Policy((AuditRule(AuditLevel.METADATA),), omit_stages=frozenset({Stage.RECEIVED}))
 
 
@@ -230,11 +228,11 @@ def _url_matches(pattern: str, path: str) -> bool:
     return pattern.endswith("*") and path.startswith(pattern.rstrip("*"))
 
 
-# Reads an audit policy from its file. Called when the gateway starts, and by ``ostiary-gateway serve --check``.
+# Loading.
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """The policy of a file; raises `ConfigurationError` with every mistake in it."""
+    """Load a policy file; raises `ConfigurationError` with every error in it."""
     return _policy(read(path, dialect=KUBERNETES))
 
 
@@ -247,7 +245,7 @@ def _policy(document: Document) -> Policy:
     root = reading.root
     if root.string("apiVersion") not in VERSIONS:
         root.problem(f"expected {API_VERSION}", "apiVersion")
-    # As in the API server, which knows what it reads: no kind is right, another is not.
+    # As in the API server, the kind may be missing, but not be another one.
     if root.string("kind") not in ("", "Policy"):
         root.problem("expected Policy", "kind")
     _check_metadata(root.section("metadata"))
@@ -262,7 +260,7 @@ def _policy(document: Document) -> Policy:
 
 
 def _check_metadata(fields: ConfigSection) -> None:
-    """Its texts must be texts, as the API server wants them. None of them means anything here."""
+    """Check the types of the metadata, as the API server does. It has no effect."""
     for name in ("name", "generateName", "namespace", "uid", "resourceVersion"):
         fields.string(name)
     for name in ("labels", "annotations"):

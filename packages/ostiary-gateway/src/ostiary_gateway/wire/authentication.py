@@ -1,7 +1,6 @@
-"""TokenReview (``authentication.k8s.io``): who is this token; and a user as Kubernetes writes one.
+"""TokenReview (``authentication.k8s.io``), and a user as Kubernetes writes one. Pure.
 
-Called by the gateway's webhook and its self reviews. Pure. Typed decoding is the schema check. Errors never quote what
-could not be read: it may be the token.
+Typed decoding is the schema check. Errors never quote what could not be parsed: it may be the token.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ GROUP = "authentication.k8s.io"
 V1, V1BETA1 = (f"{GROUP}/{version}" for version in ("v1", "v1beta1"))
 TOKEN_VERSIONS = frozenset((V1, V1BETA1))
 TOKEN_REVIEW = "TokenReview"  # noqa: S105
-# Kubernetes writes this into its audit events, so a request there can be found by the session that it belongs to.
+# Kubernetes writes this into its audit events, so a request there can be traced to its session.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenReview:
-    """A token to look at, and for whom it should be good; `audiences` is empty where nobody asks that."""
+    """A token to authenticate, and its intended audiences; empty if none were given."""
 
     api_version: str
     token: str = field(repr=False)
     audiences: tuple[str, ...] = ()
 
 
-# --- the shapes ---
+# Shapes.
 
 
 class _TokenWire(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -70,16 +69,16 @@ class _TokenAnswer(_TokenWire):
     status: _TokenStatus
 
 
-# Built once: building a decoder while another thread does the same crashes msgspec 0.22.
+# Created once: creating a decoder while another thread does the same crashes msgspec 0.22.
 _TOKEN_DECODER = msgspec.json.Decoder(_TokenReviewShape)
 _encode = msgspec.json.Encoder().encode
 
 
-# --- TokenReview ---
+# TokenReview.
 
 
 def decode_token_review(data: bytes) -> TokenReview:
-    """Raises `ReviewError`, whose message may be shown to whoever sent it."""
+    """Decode a review; raises `ReviewError`, whose message may be shown to the client."""
     review: _TokenReviewShape = _decode(_TOKEN_DECODER, data)
     _check(review.kind, TOKEN_REVIEW, review.api_version, TOKEN_VERSIONS)
     return TokenReview(review.api_version, review.spec.token, tuple(review.spec.audiences or ()))
@@ -88,7 +87,7 @@ def decode_token_review(data: bytes) -> TokenReview:
 def encode_authenticated(
     api_version: str, user: UserInfo, *, credential_id: str = "", audiences: tuple[str, ...] = ()
 ) -> bytes:
-    """It is this user, and the token is good for these audiences; for none in particular if there are none."""
+    """Encode that the token is this user's and valid for *audiences*; if empty, for none in particular."""
     status = _TokenStatus(True, _user(user, credential_id), audiences)
     return _encode(_TokenAnswer(TOKEN_REVIEW, api_version, {}, status))
 
@@ -97,15 +96,15 @@ def encode_unauthenticated(api_version: str, error: str) -> bytes:
     return _encode(_TokenAnswer(TOKEN_REVIEW, api_version, {}, _TokenStatus(False, error=error)))
 
 
-# --- who ---
+# Users.
 
 
 def user_fields(user: UserInfo, credential_id: str = "") -> dict[str, Any]:
-    """A user as plain values, without what is empty."""
+    """Return a user as plain values, without empty ones."""
     return dict(msgspec.to_builtins(_user(user, credential_id)))
 
 
-# --- the parts ---
+# Helpers.
 
 
 def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
@@ -114,7 +113,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes) -> Any:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        # Its message names the path and the types, and never the value.
+        # Its message contains the path and the types, and never the value.
         raise ReviewError(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ReviewError("it is not JSON") from None

@@ -1,11 +1,10 @@
-"""The access reviews of Kubernetes (``authorization.k8s.io``, v1 and v1beta1), both ways.
+"""The access reviews of Kubernetes (``authorization.k8s.io``, v1 and v1beta1), in both directions. Pure.
 
-    a cluster asks us:  bytes -> decode_review -> AccessReview -> (we decide) -> encode_status -> bytes
-    we ask a cluster:   Attributes -> encode_review -> bytes  ...  bytes -> decode_status -> Decision
+    a cluster queries us:  bytes -> decode_review -> AccessReview -> (decision) -> encode_status -> bytes
+    we query a cluster:    Attributes -> encode_review -> bytes  ...  bytes -> decode_status -> Decision
 
-Called by the gateway's webhooks and self reviews, and by the provider that asks another server. Pure. Typed decoding
-is the schema check: what is not a review raises `ReviewError`, which never quotes what it could not read. A review
-knows no HTTP request, so `RequestInfo.path` of a resource is empty, and its method is the one that the verb implies.
+Typed decoding is the schema check: anything but a review raises `ReviewError`, which never quotes the input. A review
+has no HTTP request, so `RequestInfo.path` of a resource is empty, and its method is derived from the verb.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ _METHODS = {
 
 
 class ReviewError(ValueError):
-    """A text is no review, or contradicts itself. The message may be shown to whoever sent it."""
+    """The input is not a review, or contradicts itself. The message may be shown to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessReview:
-    """One question. `user` is None in a SelfSubjectAccessReview: it is the one who asks.
+    """One review. `user` is None in a SelfSubjectAccessReview, which is about the caller.
 
-    `spec` is the text of the question as it came, which an answer repeats.
+    `spec` is the original text of the spec, which the response repeats.
     """
 
     api_version: str
@@ -61,14 +60,14 @@ class AccessReview:
     spec: bytes = b"{}"
 
     def attributes(self, caller: UserInfo | None = None, *, upstream: str = "") -> Attributes:
-        """What to decide on; a self review needs its *caller*, and the *upstream* that it was made at."""
+        """Return the attributes to authorize. A self review needs its *caller* and the *upstream* it was sent to."""
         user = self.user or caller
         if user is None:
             raise ReviewError(f"a {self.kind} needs the user who asks")
         return Attributes(user, replace(self.request, upstream=upstream) if upstream else self.request)
 
 
-# --- the shapes: attribute names are those of the JSON, in Python's spelling ---
+# Shapes. Attribute names are those of the JSON, in Python's spelling.
 
 
 class _Wire(msgspec.Struct, rename="camel"):
@@ -86,7 +85,7 @@ class _Envelope(_Wire):
     metadata: _ReviewMetadata | None = None
 
 
-# Go writes an absent list as null where a field is not omitted, so lists may be null.
+# Go writes an absent list as null if the field is not omitted, so lists may be null.
 class _RequirementShape(_Wire):
     key: str
     operator: str
@@ -94,7 +93,7 @@ class _RequirementShape(_Wire):
 
 
 class _Selector(_Wire):
-    # rawSelector is deliberately unread: it is for callers that cannot parse, and may contradict the requirements.
+    # rawSelector is deliberately ignored: it is for callers that cannot parse, and may contradict the requirements.
     requirements: list[_RequirementShape] | None = None
 
 
@@ -129,7 +128,7 @@ class _SpecV1(_SelfSpec):
 
 class _SpecV1beta1(_SelfSpec):
     user: str = ""
-    # The one difference: here the list has the name of a single group.
+    # In v1beta1, the list has the name of a single group.
     groups: list[str] | None = msgspec.field(name="group", default=None)
     extra: dict[str, list[str] | None] | None = None
     uid: str = ""
@@ -148,7 +147,7 @@ class _AccessAnswer(_Wire):
     status: _Status
 
 
-# Built once: building a decoder while another thread does the same crashes msgspec 0.22.
+# Created once: creating a decoder while another thread does the same crashes msgspec 0.22.
 _ENVELOPE = msgspec.json.Decoder(_Envelope)
 _SELF_SPEC = msgspec.json.Decoder(_SelfSpec)
 _SPECS: dict[str, msgspec.json.Decoder[Any]] = {
@@ -159,11 +158,11 @@ _ANSWER = msgspec.json.Decoder(_AccessAnswer)
 _ENCODER = msgspec.json.Encoder()
 
 
-# --- a question that we are asked ---
+# Incoming reviews.
 
 
 def decode_review(data: bytes) -> AccessReview:
-    """A SubjectAccessReview, SelfSubjectAccessReview or LocalSubjectAccessReview; raises `ReviewError`."""
+    """Decode a SubjectAccessReview, SelfSubjectAccessReview or LocalSubjectAccessReview; raises `ReviewError`."""
     envelope = _decode_envelope(data)
     if envelope.kind == SELF:
         spec = _decode(_SELF_SPEC, envelope.spec)
@@ -180,7 +179,7 @@ def decode_review(data: bytes) -> AccessReview:
 
 
 def self_question(spec: dict[str, Any]) -> RequestInfo:
-    """What the spec of a SelfSubjectAccessReview asks; raises `ReviewError`."""
+    """Return the access in the spec of a SelfSubjectAccessReview; raises `ReviewError`."""
     try:
         return _request_info(msgspec.convert(spec, _SelfSpec))
     except msgspec.ValidationError as error:
@@ -188,9 +187,9 @@ def self_question(spec: dict[str, Any]) -> RequestInfo:
 
 
 def encode_status(review: AccessReview, decision: Decision, *, reason: str | None = None, error: str = "") -> bytes:
-    """The answer to *review*; *reason* replaces the decision's own, which may say more than the asker may know.
+    """Encode the response to *review*. *reason* replaces the decision's own, which may reveal too much to the caller.
 
-    A review cannot say "not found": a hidden refusal says no more than that it is one.
+    A review cannot express "not found", so a hidden denial is an ordinary one without a reason.
     """
     shown_reason = reason if reason is not None else "" if decision.hidden and not decision.allowed else decision.reason
     status: dict[str, Any] = {"allowed": decision.allowed}
@@ -201,7 +200,7 @@ def encode_status(review: AccessReview, decision: Decision, *, reason: str | Non
 
 
 def rules_status(rules: Rules) -> dict[str, Any]:
-    """The status of a SelfSubjectRulesReview."""
+    """Return the status of a SelfSubjectRulesReview."""
     status: dict[str, Any] = {
         "resourceRules": [
             _without_empty(
@@ -225,11 +224,11 @@ def rules_status(rules: Rules) -> dict[str, Any]:
     return status
 
 
-# --- a question that we ask ---
+# Outgoing reviews.
 
 
 def encode_review(attributes: Attributes, *, api_version: str = V1) -> bytes:
-    """A SubjectAccessReview that asks another server for this decision."""
+    """Encode a SubjectAccessReview for *attributes*."""
     user = attributes.user
     spec: dict[str, Any] = _resource_attributes(attributes.request)
     groups = "groups" if api_version == V1 else "group"
@@ -239,7 +238,7 @@ def encode_review(attributes: Attributes, *, api_version: str = V1) -> bytes:
 
 
 def decode_status(data: bytes, *, api_version: str = V1, kind: str = SUBJECT) -> Decision:
-    """What the other server says; raises `ReviewError` unless it is a clear answer to a question in *api_version*."""
+    """Decode the response of another server; raises `ReviewError` unless it is an unambiguous one in *api_version*."""
     if len(data) > MAX_BYTES:
         raise ReviewError(f"the answer is larger than {MAX_BYTES} bytes")
     answer = _decode(_ANSWER, data)
@@ -249,12 +248,12 @@ def decode_status(data: bytes, *, api_version: str = V1, kind: str = SUBJECT) ->
     if status.allowed and status.denied:
         raise ReviewError("the answer says both allowed and denied")
     verdict = Verdict.ALLOW if status.allowed else Verdict.DENY if status.denied else Verdict.NO_OPINION
-    # An evaluation error goes with a valid answer: the server decided in spite of it.
+    # An evaluation error may accompany a valid decision.
     reason = "; ".join(text for text in (status.reason, status.evaluation_error) if text)
     return Decision(verdict, reason)
 
 
-# --- the parts ---
+# Helpers.
 
 
 def _decode_envelope(data: bytes) -> _Envelope:
@@ -270,7 +269,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], data: bytes | msgspec.Raw) -> An
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        # Its message names the path and the types, and never the value.
+        # Its message contains the path and the types, and never the value.
         raise ReviewError(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ReviewError("it is not JSON") from None

@@ -1,10 +1,10 @@
-"""The groups of an API server, with those of others added: ``APIGroupList``, and aggregated discovery.
+"""Discovery and OpenAPI documents: parse those of API plugins, and merge them into those of an upstream. Pure.
 
     GET /apis    kind APIGroupList                               groups and versions
-                 kind APIGroupDiscoveryList (v2 and v2beta1)     the same with all resources, and whether they are fresh
+                 kind APIGroupDiscoveryList (v2 and v2beta1)     also all resources, and whether they are current
 
-Called with what an upstream has answered. A group that the upstream has itself is never added, and added groups come
-last, so that clients take the upstream's resource where two have one name. Pure.
+A group that the upstream serves itself is never added. Added groups come last, so that clients prefer the upstream's
+resource of two with the same name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# What an API says of its resources (``APIResourceList``), read with suspicion: it comes from a less trusted server.
-#
-# Called for API plugins, whose discovery the gateway passes on under its own name. Only what Kubernetes defines is
-# kept, and only about the group that the API is registered for. Pure.
+# ``APIResourceList`` of an API plugin, which is untrusted: the gateway serves it under its own name. Only fields that
+# Kubernetes defines are copied, and only for the group that the API is registered for.
 
 MOST_RESOURCES = 500
 MOST_WORDS = 64
@@ -31,7 +29,7 @@ _HASH = re.compile(r"[A-Za-z0-9]{1,128}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ListedResource:
-    """One resource, or a subresource if it has one. `kind_group` and `kind_version` empty: those of the list."""
+    """A resource, or a subresource. Empty `kind_group` and `kind_version` mean those of the list."""
 
     name: str
     kind: str
@@ -47,7 +45,7 @@ class ListedResource:
 
 @dataclass(frozen=True, slots=True)
 class ListedVersion:
-    """One version of a group. `openapi_hash` names its OpenAPI document; None if it has none."""
+    """One version of a group. `openapi_hash` identifies its OpenAPI document; None if it has none."""
 
     version: str
     resources: tuple[ListedResource, ...] = ()
@@ -55,7 +53,7 @@ class ListedVersion:
 
 
 def decode_resources(body: bytes, group_version: str) -> tuple[ListedResource, ...]:
-    """The resources in *body*; raises `ValueError` with what is wrong, which quotes nothing of it."""
+    """Decode the resources in *body*; raises `ValueError` with a message that does not quote it."""
     fields = _object(_json(body), "the list of resources")
     if fields.get("groupVersion") != group_version:
         raise ValueError("the list of resources is of another group or version")
@@ -66,7 +64,7 @@ def decode_resources(body: bytes, group_version: str) -> tuple[ListedResource, .
 
 
 def decode_openapi_hashes(body: bytes, group: str) -> Mapping[str, str]:
-    """By version: the hash of its OpenAPI v3 document, as the index of the API says; raises `ValueError`."""
+    """Return the hash of the OpenAPI v3 document per version, from the index of the API; raises `ValueError`."""
     paths = _object(_object(_json(body), "the OpenAPI index").get("paths"), "the OpenAPI index")
     hashes: dict[str, str] = {}
     for path, entry in paths.items():
@@ -102,7 +100,7 @@ def _resource(entry: Mapping[str, Any]) -> ListedResource:
 
 
 def resource_json(resource: ListedResource) -> dict[str, object]:
-    """As an entry of an ``APIResourceList``."""
+    """Encode as an entry of an ``APIResourceList``."""
     name = f"{resource.name}/{resource.subresource}" if resource.subresource else resource.name
     optional = {
         "group": resource.kind_group,
@@ -176,7 +174,7 @@ CURRENT, STALE = "Current", "Stale"
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """A group and its versions, the preferred one first. `is_fresh`: the server that serves it says so now."""
+    """A group and its versions, the preferred one first. `is_fresh`: its server has confirmed it recently."""
 
     name: str
     versions: tuple[ListedVersion, ...]
@@ -185,14 +183,14 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class MergedGroups:
-    """`taken` are groups that were left out, because the upstream serves them itself."""
+    """The merged document. `taken` are groups that were left out, because the upstream serves them itself."""
 
     body: bytes
     taken: tuple[str, ...] = ()
 
 
 def merge_groups(body: bytes, added: Sequence[ListedGroup]) -> MergedGroups:
-    """The answer of ``/apis`` with the groups of *added*; raises `ValueError` for what is no such answer."""
+    """Add the groups of *added* to a response of ``/apis``; raises `ValueError` for anything else."""
     document = _document(body)
     aggregated = document.get("kind") == AGGREGATED
     key = "items" if aggregated else "groups"
@@ -210,13 +208,13 @@ def merge_groups(body: bytes, added: Sequence[ListedGroup]) -> MergedGroups:
 
 
 def group_json(group: ListedGroup) -> dict[str, object]:
-    """As an entry of an ``APIGroupList``."""
+    """Encode as an entry of an ``APIGroupList``."""
     versions = [{"groupVersion": f"{group.name}/{each.version}", "version": each.version} for each in group.versions]
     return {"name": group.name, "versions": versions, "preferredVersion": versions[0]}
 
 
 def _discovery_json(group: ListedGroup) -> dict[str, object]:
-    """As an entry of an ``APIGroupDiscoveryList``. kubectl reports a stale version, and goes on without it."""
+    """Encode as an entry of an ``APIGroupDiscoveryList``. kubectl reports a stale version, and continues without it."""
     freshness = CURRENT if group.is_fresh else STALE
     versions = [
         {"version": each.version, "resources": _discovery_resources(group.name, each), "freshness": freshness}
@@ -274,22 +272,22 @@ def _document(body: bytes) -> dict[str, Any]:
 
 
 def _name_of(group: object) -> str:
-    """Of an entry of either list."""
+    """Return the name of an entry of either list."""
     fields = group if isinstance(group, dict) else {}
     metadata = fields.get("metadata")
     name = fields.get("name") or (metadata.get("name") if isinstance(metadata, dict) else "")
     return name if isinstance(name, str) else ""
 
 
-# Which of the types that a client accepts for a discovery document are JSON. Pure.
+# Content negotiation.
 
 JSON = "application/json"
 
 
 def accepted_json(accept: str) -> str:
-    """What of an ``Accept`` header is JSON, as it stands there; empty if the client wants none.
+    """Return the JSON types in an ``Accept`` header, unchanged; empty if the client accepts none.
 
-    The parameters stay: by them kubectl says that it wants aggregated discovery, and in which version.
+    The parameters are retained: with them kubectl requests aggregated discovery, and its version.
     """
     entries = [entry.strip() for entry in accept.split(",") if entry.strip()]
     if not entries:
@@ -304,14 +302,12 @@ def _media_type(entry: str) -> str:
     return entry.partition(";")[0].strip().lower()
 
 
-# OpenAPI documents of an API server, with those of others added: the index of v3, and the one document of v2.
-#
-# Called with what an upstream has answered. What the upstream describes is never replaced: a plugin that describes a
-# ``Pod`` otherwise would change what kubectl tells and checks about pods. Pure.
+# OpenAPI: the index of v3, and the single document of v2. What the upstream describes is never replaced: a plugin that
+# redefines ``Pod`` would change how kubectl explains and validates pods.
 
 
 def merge_openapi_index(body: bytes, added: Sequence[ListedGroup]) -> bytes:
-    """The answer of ``/openapi/v3`` with the documents of *added*; raises `ValueError`."""
+    """Add the documents of *added* to a response of ``/openapi/v3``; raises `ValueError`."""
     document = _document(body)
     paths = document.setdefault("paths", {})
     if not isinstance(paths, dict):
@@ -326,9 +322,9 @@ def merge_openapi_index(body: bytes, added: Sequence[ListedGroup]) -> bytes:
 
 
 def merge_openapi_v2(body: bytes, added: Sequence[tuple[str, bytes]]) -> bytes:
-    """The answer of ``/openapi/v2`` with what *added* say about their own groups; raises `ValueError`.
+    """Add to a response of ``/openapi/v2`` what the documents in *added* define about their own groups.
 
-    *added* are groups with the documents of their servers. One that cannot be read is left out.
+    *added* are groups and documents. An invalid document is left out. Raises `ValueError` if *body* is invalid.
     """
     document = _document(body)
     paths, definitions = document.setdefault("paths", {}), document.setdefault("definitions", {})

@@ -1,8 +1,8 @@
 """The messages of Envoy's external authorization, ``envoy.service.auth.v3.Authorization/Check``. Pure.
 
-Called by `gateway.doors.check` for every call. Only the fields that the gateway reads and writes are known here, by
-their numbers in Envoy's published ``.proto`` files (``external_auth``, ``attribute_context``, ``core/v3/base`` and
-``address``, ``type/v3/http_status``, ``google/rpc/status``); unknown fields are skipped, as any reader does.
+Only the fields that the gateway reads and writes are defined here, by their numbers in Envoy's published ``.proto``
+files (``external_auth``, ``attribute_context``, ``core/v3/base`` and ``address``, ``type/v3/http_status``,
+``google/rpc/status``); unknown fields are skipped, as in any protobuf reader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ATTRIBUTES = 1
 _SOURCE, _REQUEST, _CONTEXT_EXTENSIONS = 1, 4, 10
 _HTTP = 2
 _HEADER_MAP = 13
-# Peer, Address, SocketAddress: each within the one before
+# Peer, Address, SocketAddress: each nested in the previous one
 _PEER_ADDRESS, _SOCKET_ADDRESS, _SOCKET_HOST = 1, 1, 2
 # An entry of a map; HeaderMap, HeaderValue
 _MAP_KEY, _MAP_VALUE = 1, 2
@@ -31,17 +31,17 @@ _KEY, _VALUE, _RAW_VALUE = 1, 2, 3
 _STATUS, _DENIED, _OK = 1, 2, 3
 _DENIED_STATUS, _ANSWER_HEADERS, _DENIED_BODY, _HEADERS_TO_REMOVE = 1, 2, 3, 5
 _HEADER, _APPEND_ACTION, _CODE = 1, 3, 1
-# Of HeaderAppendAction. It must be said: left out, a new Envoy appends to what the client has sent.
+# A HeaderAppendAction. It must be explicit: by default, a new Envoy appends to the client's header.
 OVERWRITE_IF_EXISTS_OR_ADD = 2
 PERMISSION_DENIED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What Envoy says about a request. `headers` is a message of its own, which `header_map` reads.
+    """A request as Envoy describes it. `headers` is an undecoded message, which `header_map` reads.
 
-    `address` is that of the client, as a text; empty if it has none. `context` are the extensions that the route of the
-    proxy's configuration adds; a client cannot.
+    `address` is that of the client, as text; empty if it has none. `context` are the extensions that the route in the
+    proxy's configuration adds; a client cannot set them.
     """
 
     headers: bytes
@@ -50,9 +50,9 @@ class CheckRequest:
 
 
 def check_request(data: bytes) -> CheckRequest:
-    """Read a ``CheckRequest``; raises `ProtobufError`, also for a field that stands twice.
+    """Decode a ``CheckRequest``; raises `ProtobufError`, also for a repeated field.
 
-    Readers differ in whether they merge such fields, or take the last, and Envoy writes each once.
+    Readers differ in whether they merge repeated fields or take the last, and Envoy writes each once.
     """
     source: bytes | None = None
     request: bytes | None = None
@@ -74,7 +74,7 @@ def check_request(data: bytes) -> CheckRequest:
 
 
 def header_map(data: bytes) -> Headers:
-    """The headers of a ``HeaderMap``, with their values as the client sent them; raises `ProtobufError`."""
+    """Decode the headers of a ``HeaderMap``, with the client's original values; raises `ProtobufError`."""
     headers: Headers = []
     for number, value in fields_of(data):
         if number == _HEADERS:
@@ -84,14 +84,14 @@ def header_map(data: bytes) -> Headers:
 
 
 def allowing_response(headers: Sequence[tuple[bytes, bytes]], remove: Sequence[bytes]) -> bytes:
-    """Let the request pass with these *headers* in the place of the client's, and without those to *remove*."""
+    """Encode: allow the request, with *headers* replacing the client's, and without those in *remove*."""
     response = b"".join([_header_option(name, value) for name, value in headers])
     response += b"".join([bytes_field(_HEADERS_TO_REMOVE, name) for name in remove])
     return bytes_field(_STATUS, b"") + bytes_field(_OK, response)
 
 
 def denying_response(status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """Answer the client with this HTTP *status* and *body*, which is a text."""
+    """Encode: respond to the client with this HTTP *status* and *body*, which is text."""
     response = bytes_field(_DENIED_STATUS, number_field(_CODE, status))
     response += b"".join([_header_option(name, value) for name, value in headers])
     response += bytes_field(_DENIED_BODY, body)
@@ -104,7 +104,7 @@ def _header_option(name: bytes, value: bytes) -> bytes:
 
 
 def _message(data: bytes, wanted: int) -> bytes:
-    """The field *wanted* of a message; empty if it is not there."""
+    """Return the field *wanted* of a message; empty if it is absent."""
     content: bytes | None = None
     for number, value in fields_of(data):
         if number == wanted:

@@ -1,8 +1,7 @@
-"""In which encoding a request is written and an answer is wanted, as kube-apiserver reads the headers. Pure.
+"""Content negotiation as in kube-apiserver: the encoding of a body, and the accepted encoding of a response. Pure.
 
-Called by the self reviews. A client names what it wants in ``Accept``, in order of preference; what none of it can be
-is a 406. A body in an encoding that the API server has not is a 415. Both rules are the API server's own, with their
-oddities: a subtype wildcard (``application/*``) is not accepted, and names are compared as they are written.
+An ``Accept`` header that cannot be satisfied is a 406, an unsupported encoding of a body a 415. Both rules are the API
+server's own: a subtype wildcard (``application/*``) is not accepted, and names are case-sensitive.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from urllib.parse import parse_qs
 
 JSON, YAML, PROTOBUF = "application/json", "application/yaml", "application/vnd.kubernetes.protobuf"
 MEDIA_TYPES = (JSON, YAML, PROTOBUF)
-# What an object may be turned into where a client asks for it with ``as``.
+# What an object can be converted to with the parameter ``as``.
 PARTIAL_METADATA = "PartialObjectMetadata"
 _META_GROUP, _META_VERSIONS = "meta.k8s.io", frozenset(("v1", "v1beta1"))
 _TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))
-# People read what these get.
+# Clients whose output is read by humans.
 _FOR_PEOPLE = ("curl", "Wget", "Mozilla/5.0")
 
 
 class Representation(NamedTuple):
-    """How an answer is written. `metadata_version`: only its metadata is wanted, in this version of ``meta.k8s.io``."""
+    """How to write a response. `metadata_version`: only the metadata, in this version of ``meta.k8s.io``."""
 
     media_type: str = JSON
     pretty: bool = False
@@ -37,7 +36,7 @@ class _Clause(NamedTuple):
 
 
 def wanted_representation(accept: str, *, query: str = "", user_agent: str = "") -> Representation | None:
-    """What ``Accept`` asks for; None if none of it can be had."""
+    """Return the representation that ``Accept`` requests; None if none of it is available."""
     pretty = _is_pretty(query, user_agent)
     if not accept.strip():
         return Representation(JSON, pretty)
@@ -53,7 +52,7 @@ def wanted_representation(accept: str, *, query: str = "", user_agent: str = "")
 
 
 def body_media_type(content_type: str) -> str | None:
-    """The encoding of a body; None if the API server does not read it. JSON where nothing is said."""
+    """Return the encoding of a body; None if the API server does not support it. The default is JSON."""
     if not content_type.strip():
         return JSON
     media_type = content_type.partition(";")[0].strip().lower()
@@ -69,7 +68,7 @@ def _is_pretty(query: str, user_agent: str) -> bool:
 
 
 def _is_produced(part: str) -> bool:
-    """The check that comes first: an exact name, or everything."""
+    """Whether one of the types is an exact name, or everything. kube-apiserver checks this first."""
     name = part.partition(";")[0].strip()
     return name == "*/*" or name in MEDIA_TYPES
 

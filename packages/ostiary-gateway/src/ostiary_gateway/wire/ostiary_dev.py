@@ -1,7 +1,7 @@
-"""Service accounts and their tokens, and API tokens, in the gateway's own API group: JSON to model and back. Pure.
+"""Requests to the gateway's own API group, ``ostiary.dev/v1``: decode and validate them. Pure.
 
-Called by the API (`ostiary_gateway.accounts.api`). Every decoder raises `ValueError` with a message that the
-sender may read. A field that we do not know is an error: what somebody asked for must not be left out in silence.
+Every decoder raises `ValueError` with a message that may be shown to the client. An unknown field is an error: what the
+client requested must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from ostiary.model import RequestInfo
 from ostiary_gateway.interfaces.token_store import RevocationKind
 from ostiary_gateway.wire.token_format import digest_hex
 
-# Requests to the gateway's own API group, ``ostiary.dev/v1``: JSON to model.
-#
-# Called by the API (`ostiary_gateway.api.operator_api`) and by the administration pages, which ask the same questions
-# with forms. Pure. Every function raises `ValueError` with a message that the sender may read.
+# Revocations and subject searches, of the API and of the forms of the administration pages.
 
 API_VERSION = "ostiary.dev/v1"
 PREFIX = "/apis/ostiary.dev/v1"
 NOW = "now"
-# An origin is a digest that only the gateway makes, of what an identity system calls a sign-in.
+# Without ORIGIN: an origin is a digest that only the gateway can compute.
 _OPERATORS_KINDS = tuple(kind for kind in RevocationKind if kind is not RevocationKind.ORIGIN)
 
 
 def decode_body(body: bytes) -> Any:
-    """The JSON value of a body. NaN and Infinity are not JSON."""
+    """Return the JSON value of a body. NaN and Infinity are not JSON."""
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -41,7 +38,7 @@ def _refuse_constant(constant: str) -> Any:
 
 
 def decode_subject_search(value: Any) -> RequestInfo:
-    """The request that a SubjectSearch is about: a verb, and a resource or a path."""
+    """Return the request that a SubjectSearch is about: a verb, and a resource or a path."""
     fields = _object(value)
     text = {
         key: _text(fields, key)
@@ -66,17 +63,17 @@ def decode_subject_search(value: Any) -> RequestInfo:
 
 
 def decode_revocation(value: Any) -> tuple[RevocationKind, str, datetime | None]:
-    """What a Revocation ends: its kind, the value that belongs to the kind, and a time for ``before``."""
+    """Return the kind of a revocation, its value, and a time for ``before``."""
     fields = _object(value)
     moment = _text(fields, "before")
     if fields.get("type") == RevocationKind.BEFORE.value and not moment:
         raise ValueError('before needs a time, or "now"')
-    # No time for "now": the store's sequence number marks it, because the sender's clock may differ from ours.
+    # No time for "now": the store's sequence number replaces it, because the client's clock may differ.
     return *decode_revocation_subject(fields), _time(moment) if moment and moment != NOW else None
 
 
 def decode_revocation_subject(fields: Mapping[str, Any]) -> tuple[RevocationKind, str]:
-    """The kind of a revocation and its value; a token is named by its digest."""
+    """Return the kind of a revocation and its value; a token is identified by its digest."""
     kind = next((each for each in _OPERATORS_KINDS if each.value == _text(fields, "type")), None)
     if kind is None:
         raise ValueError(f"the type must be one of {', '.join(each.value for each in _OPERATORS_KINDS)}")
@@ -114,10 +111,7 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
     return value
 
 
-# The fields of a body, checked: for the decoders of the gateway's own API. Pure.
-#
-# Each function raises `ValueError` with a message that the sender may read. A field that we do not know is an error:
-# what somebody asked for must not be left out in silence.
+# Fields of a body.
 
 
 def check_kind(fields: Mapping[str, Any], *kinds: str) -> None:
@@ -156,7 +150,7 @@ LONGEST_TOKEN_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class AccountRequest:
-    """What a body says of an account; None where it says nothing."""
+    """The fields of an account in a body; None if absent."""
 
     name: str | None = None
     namespace: str | None = None
@@ -166,7 +160,7 @@ class AccountRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """`name` makes it a named API token; `scope` makes it less than its owner."""
+    """A token request. `name` requests a named API token, `scope` a scoped token."""
 
     lifetime: timedelta | None = None
     scope: str = ""
@@ -191,7 +185,7 @@ def decode_account_request(value: Any) -> AccountRequest:
 
 
 def decode_token_request(value: Any) -> TokenRequest:
-    """A ``TokenRequest`` as Kubernetes has it, without audiences: these tokens are for this gateway."""
+    """Decode a ``TokenRequest`` as in Kubernetes, without audiences: these tokens are for this gateway."""
     fields = object_fields(value, "the body", ("kind", "apiVersion", "metadata", "spec", "status"))
     check_kind(fields, "TokenRequest", "APIToken")
     spec = object_fields(fields.get("spec", {}), "spec", ("expirationSeconds", "scope", "name"))
@@ -210,11 +204,11 @@ def _lifetime(seconds: object) -> timedelta | None:
     return timedelta(seconds=seconds)
 
 
-# --- to JSON ---
+# Encoding.
 
 
 def time_text(moment: datetime) -> str:
-    """As Kubernetes writes it."""
+    """Return a time as Kubernetes writes it."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -223,10 +217,7 @@ def list_json(kind: str, items: Sequence[Mapping[str, object]], *, after: str = 
     return {"kind": kind, "apiVersion": API_VERSION, "metadata": metadata, "items": list(items)}
 
 
-# API plugins in the gateway's own API group: JSON to model. Pure.
-#
-# Called by the API that registers them (`ostiary_gateway.api.plugin_registrations`). Raises `ValueError` with a message
-# that the sender may read. What the values mean is checked by whoever registers the plugin.
+# API plugins. The registration validates the values.
 
 API_PLUGIN_KIND = "APIPlugin"
 LONGEST_CA = 32 * 1024
@@ -236,7 +227,7 @@ _SPEC = ("upstream", "group", "versions", "server", "ca", "pins", "serverName", 
 
 @dataclass(frozen=True, slots=True)
 class PluginRequest:
-    """What a body says of a plugin. `name` is empty where it says nothing: it follows from upstream and group."""
+    """A plugin in a body. `name` is empty if absent: it is derived from upstream and group."""
 
     name: str
     upstream: str

@@ -1,7 +1,4 @@
-"""The fields of a protobuf message, without any knowledge of what they mean. Pure.
-
-Used by `wire.codec.protobuf` and `wire.envoy_check`, which know their messages by the numbers of the fields.
-"""
+"""Protobuf: the wire format, the messages of Kubernetes reviews, and responses as JSON, YAML or protobuf. Pure."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ _SIZES = {_FIXED64: 8, _FIXED32: 4}
 
 
 class ProtobufError(ValueError):
-    """Bytes are not the message that they should be. The text does not quote them."""
+    """The bytes are not the expected message. The text does not quote them."""
 
 
-# --- reading ---
+# Wire format: reading.
 
 
 def fields_of(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """The number and the value of each field: texts and messages as bytes, and numbers. Others are left out."""
+    """Yield the number and the value of each field: texts and messages as bytes, and numbers. Others are skipped."""
     position, size = 0, len(data)
     while position < size:
         # Nearly every tag and length is one byte.
@@ -69,11 +66,11 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise ProtobufError("a number is too long")
 
 
-# --- writing ---
+# Wire format: writing.
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
-    """A text or a message."""
+    """Encode a text or a message."""
     return _number(number << 3 | _BYTES) + _number(len(content)) + content
 
 
@@ -90,26 +87,25 @@ def _number(value: int) -> bytes:
     return bytes(encoded)
 
 
-# The protobuf encoding of Kubernetes, for the reviews: what clients send, as plain values, and our answers to it.
-#
-# Called by `ostiary_gateway.wire.self_reviews` and `ostiary_gateway.wire.protobuf`. Pure. kubectl 1.33 asks ``auth
-# can-i`` and ``auth whoami`` in this encoding. Only the messages that reviews are made of are known here, by the
-# numbers in the published ``generated.proto`` files; unknown fields are skipped, as any reader of protobuf does.
+# The protobuf encoding of Kubernetes, for reviews. kubectl 1.33 uses it for ``auth can-i`` and ``auth whoami``. Only
+# the
+# messages of reviews are defined here, by the numbers in the published ``generated.proto`` files; unknown fields are
+# skipped, as in any protobuf reader.
 
 _MAGIC = b"k8s\x00"
 
 
 class _Field(NamedTuple):
-    """`message` is None for text, and the types bool, int and datetime for numbers, flags and times.
+    """A field. `message` is None for text, and bool, int or datetime for flags, numbers and times.
 
-    `optional`: left out where it is not given. Kubernetes writes all others, empty or not.
+    `optional`: omitted if it is absent. Kubernetes writes all others, empty or not.
     """
 
     name: str
     message: _Message | type[Any] | None = None
     repeated: bool = False
     optional: bool = False
-    # A map of text to lists of text: the only one in these messages besides those of the metadata.
+    # A map of text to lists of text: the only map in these messages besides those of the metadata.
     lists_by_name: bool = False
 
 
@@ -204,13 +200,13 @@ _MESSAGES: dict[str, _Message] = {
 _TYPE: _Message = {1: _Field("apiVersion"), 2: _Field("kind")}
 
 
-# --- reading ---
+# Messages: reading.
 
 
 def decode(data: bytes, kind: str) -> dict[str, Any]:
-    """The object in *data*, which is a *kind* where it does not say so itself; raises `ProtobufError`.
+    """Decode the object in *data*, which is a *kind* unless it says otherwise; raises `ProtobufError`.
 
-    Of its metadata only what stands in a message here is read.
+    Only metadata fields that are defined here are read.
     """
     if not data.startswith(_MAGIC):
         raise ProtobufError("it is not the protobuf encoding of Kubernetes")
@@ -219,7 +215,7 @@ def decode(data: bytes, kind: str) -> dict[str, Any]:
         raise ProtobufError("its content is encoded once more")
     about = _decode(_TYPE, parts.get(1, b""))
     message = _MESSAGES.get(str(about.get("kind") or kind))
-    # What is of another kind is refused by whoever asked, with its name.
+    # The caller rejects another kind, with its name.
     return {**about, **(_decode(message, parts.get(2, b"")) if message is not None else {})}
 
 
@@ -248,7 +244,7 @@ def _value(known: _Field, raw: bytes | int) -> Any:
     if known.message is None:
         return _text(raw)
     if isinstance(known.message, type):
-        # A time that a client made up means nothing here.
+        # A time set by the client is ignored.
         return ""
     return _decode(known.message, raw)
 
@@ -260,11 +256,11 @@ def _text(raw: bytes) -> str:
         raise ProtobufError("a text is not UTF-8") from None
 
 
-# --- writing ---
+# Messages: writing.
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """An object of one of the kinds above, in the envelope that says what it is."""
+    """Encode an object of one of the kinds above, in the envelope that contains its type."""
     message = _MESSAGES[value["kind"]]
     about = _encode(_TYPE, value)
     content = _encode(message, value)
@@ -308,13 +304,11 @@ def _time(text: str) -> bytes:
     return number_field(1, seconds) + number_field(2, 0)
 
 
-# An object of Kubernetes as the bytes that a client asked for: JSON, YAML or protobuf, as kube-apiserver writes them.
-#
-# Called by the self reviews. Pure.
+# Responses: JSON, YAML or protobuf, as kube-apiserver writes them.
 
 
 def encode_as(value: dict[str, Any], wanted: Representation) -> tuple[str, bytes]:
-    """The content type and the bytes. JSON where there is no protobuf type for it, as a Status on the way out."""
+    """Return the content type and the bytes."""
     if wanted.media_type == YAML:
         return YAML, as_yaml(value)
     if wanted.media_type == PROTOBUF:
@@ -328,7 +322,7 @@ def as_json(value: Any, *, pretty: bool = False) -> bytes:
 
 
 class _GoYamlDumper(yaml.SafeDumper):
-    """Lists are not indented, keys are sorted, and what needs quotes gets double ones, as Go's YAML has it."""
+    """Writes YAML like Go: lists are not indented, keys are sorted, and quotes are double."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -339,11 +333,14 @@ def _string(dumper: _GoYamlDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-# Asking the dumper takes long, and a list of rules has the same few words a thousand times.
+# Calling the dumper is slow, and a list of rules repeats the same few words a thousand times.
 @lru_cache(maxsize=1024)
 def _is_plain(text: str) -> bool:
-    """Whether *text* can stand without quotes. Letters and digits in groups need not be asked about, if a letter is
-    first and YAML has no other meaning for the word."""
+    """Whether *text* needs no quotes.
+
+    Groups of letters and digits are decided without the dumper, if a letter is first and the word has no other meaning
+    in YAML.
+    """
     if _WORDS.fullmatch(text) and text.lower() not in _NOT_WORDS:
         return True
     return yaml.safe_dump(text, default_flow_style=True, width=float("inf"), allow_unicode=True).startswith(text)
@@ -357,7 +354,7 @@ _GoYamlDumper.add_representer(str, _string)
 
 
 def as_yaml(value: Any) -> bytes:
-    # Tuples and the like are lists to JSON.
+    # Converts tuples and the like to lists.
     plain = json.loads(json.dumps(value))
     text = yaml.dump(plain, Dumper=_GoYamlDumper, default_flow_style=False, width=float("inf"), allow_unicode=True)
     return text.encode("utf-8", "replace")

@@ -1,8 +1,8 @@
-"""Kubernetes quantities: ``500m``, ``1.5Gi``, ``2e3``. Read exactly, counted in thousandths, written as in Kubernetes.
+"""Kubernetes quantities: ``500m``, ``1.5Gi``, ``2e3``. Pure.
 
-Called by the admission provider that sums fields of objects. Pure. The grammar is that of
-``k8s.io/apimachinery/pkg/api/resource``. A thousandth is what Kubernetes counts processor time in; a finer part of
-anything is rounded up, so a sum is never too low.
+They are parsed exactly, counted in thousandths, and formatted as in Kubernetes. The grammar is that of
+``k8s.io/apimachinery/pkg/api/resource``. Kubernetes counts CPU time in thousandths; smaller fractions are rounded up,
+so that a sum is never too low.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-# Kubernetes caps what is larger. Here it is refused: a capped number would be counted wrong.
+# Kubernetes caps larger values. They are rejected here: a capped number would be counted wrong.
 LARGEST = 2**63 - 1
 THOUSANDTHS = 1000
 LONGEST_TEXT = 64
@@ -24,7 +24,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 def parse_quantity(value: object) -> int:
-    """*value*, as it stands in the JSON of an object, in thousandths; raises `ValueError`, which quotes nothing."""
+    """Parse a JSON value, in thousandths; raises `ValueError` with a message that does not quote it."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError("it is not a quantity")
     if isinstance(value, int):
@@ -41,12 +41,12 @@ def parse_quantity(value: object) -> int:
 
 
 def is_binary(text: str) -> bool:
-    """Whether a quantity is written with a unit of powers of two."""
+    """Whether a quantity is written with a binary unit."""
     return text.endswith("i")
 
 
 def format_quantity(thousandths: int, *, binary: bool = False) -> str:
-    """In the shortest form without a fraction, as Kubernetes writes it: ``1500m``, ``2``, ``3k``; ``1536Mi``."""
+    """Return the shortest form without a fraction, as Kubernetes writes it: ``1500m``, ``2``, ``3k``; ``1536Mi``."""
     if thousandths % THOUSANDTHS:
         return f"{thousandths}m"
     number = thousandths // THOUSANDTHS

@@ -1,7 +1,4 @@
-"""``rbac.authorization.k8s.io``: Role, ClusterRole, RoleBinding and ClusterRoleBinding, read and written. Pure.
-
-Used by the rbac provider, by whoever examines a policy, and by whoever writes one.
-"""
+"""``rbac.authorization.k8s.io``: read and write manifests of roles and bindings. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from ostiary.model import Place, Problem, Requirement
 from ostiary_gateway.interfaces.authorization import Subject
 from ostiary_gateway.wire.selectors import SelectorError, check_label_key, check_label_values
 
-# Roles, bindings and their rules, as values.
+# Values.
 
 GROUP = "rbac.authorization.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -64,7 +61,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A RoleBinding, or a ClusterRoleBinding, whose namespace is empty: who has which role."""
+    """A RoleBinding, or a ClusterRoleBinding, whose namespace is empty: grants a role to subjects."""
 
     kind: str
     name: str
@@ -76,17 +73,17 @@ class Binding:
 
     @property
     def role(self) -> str:
-        """The role it refers to, as Kubernetes writes it in its reasons."""
+        """The role it refers to, as in the reasons of Kubernetes."""
         return f'{self.role_kind} "{self.role_name}"'
 
     def __str__(self) -> str:
-        """As Kubernetes writes it in its reasons: the name, then the namespace."""
+        """The kind, the name and the namespace, as in the reasons of Kubernetes."""
         return f'{self.kind} "{_qualified_name(self.name, self.namespace)}"'
 
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What some files hold: roles and bindings, how many other objects, and all mistakes."""
+    """The content of files: roles, bindings, the number of other objects, and all errors."""
 
     roles: tuple[Role, ...] = ()
     bindings: tuple[Binding, ...] = ()
@@ -95,12 +92,12 @@ class Manifests:
 
 
 def is_dns_name(text: str) -> bool:
-    """Whether a namespace or a ServiceAccount can be called so."""
+    """Whether *text* is a valid name of a namespace or a ServiceAccount."""
     return _DNS_NAME.fullmatch(text) is not None
 
 
 def describe(subject: Subject) -> str:
-    """As Kubernetes writes a subject in its reasons."""
+    """Return *subject* as in the reasons of Kubernetes."""
     return f'{subject.kind} "{_qualified_name(subject.name, subject.namespace)}"'
 
 
@@ -121,11 +118,11 @@ def _holds(requirement: Requirement, labels: dict[str, str]) -> bool:
             return value is None
 
 
-# Writes roles and bindings as YAML manifests. Pure.
+# Writing manifests.
 
 
 def as_yaml(item: Role | Binding) -> str:
-    """The manifest of *item*, as short as can be. Every value is in quotes: YAML reads ``y`` and ``012`` otherwise."""
+    """Return the shortest manifest of *item*. Every value is quoted: YAML reads ``y`` and ``012`` otherwise."""
     lines = [f"apiVersion: {V1}", f"kind: {item.kind}", "metadata:", f"  name: {_quote(item.name)}"]
     if item.namespace:
         lines.append(f"  namespace: {_quote(item.namespace)}")
@@ -166,15 +163,13 @@ def _binding_lines(binding: Binding) -> list[str]:
 
 
 def _quote(text: str) -> str:
-    # JSON's escapes are YAML's too, but for characters outside of the basic plane, which JSON spells as two.
+    # JSON's escapes are valid in YAML, except surrogate pairs, which JSON uses outside of the basic plane.
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08X}" for char in quoted)
 
 
-# Reads RBAC objects that have nothing unusual, in a fifth of the time. Called by `reading` for each object first.
-#
-# Whatever is not as expected, be it wrong or merely rare, gives None, and the object is read field by field. So nothing
-# here has to say what is wrong with it.
+# Fast path for reading regular objects, in a fifth of the time. For anything unexpected, invalid or merely rare, it
+# returns None, and the object is read field by field. Errors are therefore reported in one place only.
 
 _Fields: TypeAlias = dict[str, Node]
 
@@ -194,7 +189,7 @@ class _Unusual(Exception):
 def read_regular_object(
     node: Node, *, file: str | None, path: str = "", kind: str = "", api_version: str = ""
 ) -> Role | Binding | None:
-    """The object at *node*; *kind* and *api_version* are for the items of a typed list. None if it is unusual."""
+    """Return the object at *node*, or None if it is irregular. A typed list gives *kind* and *api_version*."""
     try:
         fields = _mapping(node)
         kind = _text(fields, "kind") or kind
@@ -319,16 +314,14 @@ def _regular_objects_rule(node: Node, place: Place, *, namespaced: bool) -> Poli
     return rule
 
 
-# Reads RBAC manifests. Documents go in; values, and every mistake with its place, come out.
-#
-# Manifests of other kinds are counted and left alone, because people keep them in the same files. Only what the API
-# server itself would refuse is a mistake here; what a rule means is decided by the rbac provider.
+# Reading manifests. Objects of other kinds are counted and ignored, because manifests are often in the same files. Only
+# what the API server itself would reject is an error here; the rbac provider decides what a rule means.
 
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def read_manifests(documents: Iterable[Document]) -> Manifests:
-    """Whatever *documents* hold. Mistakes do not stop the reading: the caller refuses them, or tells them all."""
+    """Read all objects in *documents*. Errors do not stop the reading; the caller decides how to report them."""
     reader = _ManifestReader()
     for document in documents:
         reader.read(document)
@@ -336,7 +329,7 @@ def read_manifests(documents: Iterable[Document]) -> Manifests:
 
 
 def together(parts: Iterable[Manifests]) -> Manifests:
-    """All of *parts* as one; an object that stands in two places is a mistake, because only one of them can count."""
+    """Merge *parts*. An object that occurs twice is an error, because only one of them can take effect."""
     manifests = list(parts)
     roles = tuple(role for part in manifests for role in part.roles)
     bindings = tuple(binding for part in manifests for binding in part.bindings)
@@ -386,13 +379,13 @@ class _ManifestReader:
         reading = ConfigReader(document)
         is_ours = self._object(reading.root)
         try:
-            # Strict: a misspelt resourceNames would otherwise be a restriction that silently restricts nothing.
+            # Strict: a misspelt resourceNames would otherwise be a restriction that silently has no effect.
             reading.finish("the RBAC manifests cannot be used", strict=is_ours)
         except ConfigurationError as error:
             self.problems += error.problems
 
     def _read_regular(self, document: Document) -> bool:
-        """Read a document without anything unusual; says whether it was one."""
+        """Read a document if all of its objects are regular; return whether it was."""
         root, file = document.root, document.file
         if document.duplicates:
             return False
@@ -417,7 +410,7 @@ class _ManifestReader:
             self.bindings.append(item)
 
     def _object(self, fields: ConfigSection, *, kind: str = "", api_version: str = "") -> bool:
-        """Read one object, or a list of them; *kind* and *api_version* are for the items of a typed list."""
+        """Read one object, or a list of them. A typed list gives *kind* and *api_version* of its items."""
         kind = fields.string("kind") or kind
         api_version = fields.string("apiVersion") or api_version
         if (api_version, kind) == ("v1", "List"):
@@ -446,7 +439,7 @@ class _ManifestReader:
 
 
 def _items_of_list(root: Node) -> list[Node]:
-    """The items of what ``kubectl get -o yaml`` prints; empty if it is anything else."""
+    """Return the items of a ``v1`` List, as ``kubectl get -o yaml`` prints it; empty if it is anything else."""
     fields = root.value
     if not isinstance(fields, dict) or not fields.keys() <= {"apiVersion", "items", "kind", "metadata"}:
         return []
@@ -468,7 +461,7 @@ def _metadata(fields: ConfigSection, *, namespaced: bool) -> _ObjectMeta:
     labels = metadata.section("labels")
     result = _ObjectMeta(
         name,
-        # A ClusterRole with a namespace is a ClusterRole: the API server drops it, and so do we.
+        # The API server drops the namespace of a ClusterRole.
         intern(namespace) if namespaced else "",
         tuple(sorted((key, labels.string(key)) for key in labels)),
     )
@@ -527,7 +520,7 @@ def _aggregates(fields: ConfigSection) -> tuple[LabelSelector, ...] | None:
 
 
 def read_selector(fields: ConfigSection) -> LabelSelector:
-    """A LabelSelector of Kubernetes; its mistakes are noted in *fields*."""
+    """Read a Kubernetes LabelSelector; errors are reported to *fields*."""
     labels = fields.section("matchLabels")
     requirements = [Requirement(key, "In", (labels.string(key),)) for key in labels]
     for requirement in requirements:

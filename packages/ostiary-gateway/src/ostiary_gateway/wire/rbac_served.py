@@ -1,8 +1,8 @@
 """Roles and bindings as an API server serves them: pages of lists, and the events of a watch. Pure.
 
-Called by whatever follows the policy of a cluster. What the server has stored was validated there, so nothing is
-refused here that it would accept: unknown fields are ignored, and aggregated roles come with the rules that the
-cluster's controller has filled in. What cannot be understood all the same is told to the caller, object by object.
+The server has validated them, so nothing is rejected here that it accepts: unknown fields are ignored, and aggregated
+roles contain the rules that the cluster's controller has filled in. Objects that cannot be parsed nevertheless are
+reported individually.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _Strings = tuple[str, ...] | None
 
 
 class UnreadableAnswer(ValueError):
-    """It is not what was asked for. The message has nothing of its text."""
+    """The response is not what was requested. The message does not quote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedPage:
-    """A part of a list. `unreadable` are the names of objects that could not be understood, as far as they have one."""
+    """A page of a list. `unreadable` are the names of objects that could not be parsed, empty if they have none."""
 
     items: tuple[Role | Binding, ...]
     resource_version: str
@@ -47,7 +47,7 @@ class ServedPage:
 
 
 class ServedEvent(NamedTuple):
-    """One change. `item` is None for a bookmark, an error, and an object that could not be understood.
+    """One change. `item` is None for a bookmark, an error, a deletion, and an object that could not be parsed.
 
     `code` is the status code of an error.
     """
@@ -103,7 +103,7 @@ class _ServedBinding(_Served):
 
 
 class _AnyObject(_Served):
-    """What every object has, for one whose rest cannot be understood."""
+    """The common fields of every object, for one whose rest cannot be parsed."""
 
     metadata: _Metadata
     kind: str = ""
@@ -145,7 +145,7 @@ class _ServedStatus(_Served):
     code: int = 0
 
 
-# Built once: building a decoder while another thread does the same crashes msgspec 0.22.
+# Created once: creating a decoder while another thread does the same crashes msgspec 0.22.
 _ROLE = msgspec.json.Decoder(_ServedRole)
 _BINDING = msgspec.json.Decoder(_ServedBinding)
 _ROLES = msgspec.json.Decoder(_RoleList)
@@ -160,13 +160,13 @@ _ENTRY_CHARACTERS = 1024
 
 
 def decode_page(kind: str, data: bytes) -> ServedPage:
-    """A page of the list of *kind*; raises `UnreadableAnswer` if it is none."""
+    """Decode a page of the list of *kind*; raises `UnreadableAnswer` if it is none."""
     decoder: msgspec.json.Decoder[Any] = _ROLES if kind in (ROLE, CLUSTER_ROLE) else _BINDINGS
     try:
         page = decoder.decode(data)
         objects = iter(page.items or ())
     except _ERRORS:
-        # One object among them, or all of it: only one by one can that be told.
+        # One object or the whole page is invalid: decode the objects one by one.
         page = _decode(_ANY_LIST, data, "a list")
         objects = _readable(kind, page.items or ())
     if (page.kind, page.api_version) != (f"{kind}List", V1):
@@ -187,7 +187,7 @@ def decode_page(kind: str, data: bytes) -> ServedPage:
 
 
 def decode_event(kind: str, line: bytes) -> ServedEvent:
-    """One line of a watch of *kind*; raises `UnreadableAnswer` if it is none."""
+    """Decode one line of a watch of *kind*; raises `UnreadableAnswer` if it is none."""
     event = _decode(_EVENT, line, "an event")
     if event.type == ERROR:
         status = _decode(_STATUS, event.object, "a Status")
@@ -208,7 +208,7 @@ def decode_event(kind: str, line: bytes) -> ServedEvent:
 
 
 def decode_status_code(data: bytes) -> int:
-    """The code of a Status; 0 if it is none."""
+    """Return the code of a Status; 0 if it is none."""
     try:
         return _STATUS.decode(data).code
     except _ERRORS:
@@ -216,9 +216,9 @@ def decode_status_code(data: bytes) -> int:
 
 
 def entries_of(item: Role | Binding) -> int:
-    """How much of a policy it is: the subjects of a binding, or what the rules of a role list; at least one.
+    """Return the size in policy entries: the subjects of a binding, or the values in a role's rules; at least one.
 
-    A name of a kilobyte is as much as another entry: the server takes such that have a megabyte.
+    Every kilobyte of names counts as another entry: the server accepts objects with a megabyte of names.
     """
     if isinstance(item, Binding):
         length = len(item.role_name) + sum([len(subject.name) for subject in item.subjects])
@@ -247,7 +247,7 @@ def _read_object(kind: str, data: msgspec.Raw) -> Role | Binding | None:
 
 
 def _readable(kind: str, items: list[msgspec.Raw] | tuple[()]) -> Iterator[Any]:
-    """Each object that can be understood, and the names of the others."""
+    """Yield each object that can be parsed, and the names of the others."""
     decoder: msgspec.json.Decoder[Any] = _ROLE if kind in (ROLE, CLUSTER_ROLE) else _BINDING
     for data in items:
         try:

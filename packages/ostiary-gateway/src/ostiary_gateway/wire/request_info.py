@@ -1,9 +1,8 @@
-"""What an HTTP request asks of a Kubernetes API: verb, group, resource, namespace, name.
+"""RequestInfo of a Kubernetes API request: verb, group, resource, namespace, name. Pure.
 
-Called by the mapper ``kubernetes``. Pure, and the same as kube-apiserver's RequestInfo, whose reading decides what
-the upstream does. The path has been checked (`ostiary_gateway.proxy.target`): no segment is empty, and decoding
-adds no slash. The query is read as Go's ``net/url`` reads it: of a repeated name the first value counts, and a pair
-that cannot be decoded is none.
+Identical to kube-apiserver's RequestInfo, which determines what the upstream does. The path has been validated
+(`ostiary_gateway.proxy.target`): no segment is empty, and decoding adds no slash. The query is parsed like Go's
+``net/url``: the first value of a repeated name counts, and a pair that cannot be decoded is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ostiary_gateway.wire.selectors import SelectorError, parse_field_selector, 
 WATCH, PROXY = "Watch", "Proxy"
 
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-# Old paths name the verb: /api/v1/watch/pods.
+# Legacy paths contain the verb: /api/v1/watch/pods.
 _PREFIX_VERBS = frozenset(("proxy", "watch"))
 _NAMESPACE_SUBRESOURCES = frozenset(("status", "finalize"))
 _LONG_RUNNING_VERBS = frozenset(("watch", "proxy"))
@@ -29,7 +28,7 @@ _INT64 = 2**63
 
 
 def request_info(line: RequestLine) -> RequestInfo:
-    """What *line* asks for; raises `ValueError` where Kubernetes cannot tell either."""
+    """Return the attributes of *line*; raises `ValueError` if Kubernetes cannot determine them either."""
     path = unquote(line.path, errors="strict") if "%" in line.path else line.path
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) >= 3:
@@ -65,14 +64,14 @@ def request_info(line: RequestLine) -> RequestInfo:
 
 
 def long_running(info: RequestInfo) -> bool:
-    """Whether kube-apiserver lets the answer take as long as it likes."""
+    """Whether kube-apiserver applies no timeout to the response."""
     if info.is_resource:
         return info.verb in _LONG_RUNNING_VERBS or info.subresource in _LONG_RUNNING_SUBRESOURCES
     return info.path.startswith("/debug/pprof/")
 
 
 def _verb(method: str, rest: list[str]) -> tuple[str, list[str], bool]:
-    """The verb, what follows it in the path, and whether it stood in the path."""
+    """Return the verb, the rest of the path, and whether the verb was in the path."""
     if rest[0] not in _PREFIX_VERBS:
         return _VERBS.get(method, ""), rest, False
     if len(rest) < 2:
@@ -81,7 +80,7 @@ def _verb(method: str, rest: list[str]) -> tuple[str, list[str], bool]:
 
 
 def _namespace(rest: list[str]) -> tuple[str, list[str]]:
-    """The namespace, and the path from the resource on. A namespace lies in itself, as Kubernetes sees it."""
+    """Return the namespace, and the path from the resource on. In Kubernetes, a namespace is in itself."""
     if rest[0] != "namespaces" or len(rest) < 2:
         return "", rest
     inside = len(rest) > 2 and rest[2] not in _NAMESPACE_SUBRESOURCES
@@ -94,7 +93,7 @@ def _modifier(verb: str, subresource: str) -> str:
     return PROXY if "proxy" in (verb, subresource) else ""
 
 
-# --- what the query adds, where the path names no object ---
+# The query, if the path names no object.
 
 _Conditions = tuple[Requirement, ...] | None
 
@@ -110,7 +109,7 @@ def _collection(verb: str, query: str) -> tuple[str, str, _Conditions, _Conditio
 
 
 def first_values(query: str) -> dict[str, str]:
-    """The first value of each name. Bytes that are not UTF-8 become lone surrogates, which match nothing."""
+    """Return the first value of each name. Bytes that are not UTF-8 become lone surrogates, which match nothing."""
     values: dict[str, str] = {}
     for pair in query.split("&"):
         if pair and ";" not in pair and not _BROKEN_ESCAPE.search(pair):
@@ -120,7 +119,7 @@ def first_values(query: str) -> dict[str, str]:
 
 
 def is_true(value: str | None) -> bool:
-    """How Kubernetes reads a boolean of a query: anything is true but its absence, ``false`` and ``0``."""
+    """Parse a boolean of a query like Kubernetes: anything is true but its absence, ``false`` and ``0``."""
     return value is not None and value.lower() not in ("false", "0")
 
 
@@ -131,7 +130,7 @@ def _decode(text: str) -> str:
 
 
 def _decodable(values: dict[str, str]) -> bool:
-    """Whether Kubernetes can read the list options at all; if not, it takes no name from their selector."""
+    """Whether Kubernetes can decode the list options; if not, it takes no name from their selector."""
     for name in ("limit", "timeoutSeconds"):
         value = values.get(name)
         if value is not None and not (_INTEGER.fullmatch(value) and -_INT64 <= int(value) < _INT64):
@@ -144,7 +143,7 @@ def _decodable(values: dict[str, str]) -> bool:
 
 
 def _selected_name(fields: tuple[Requirement, ...]) -> str:
-    """The one object that the selector leaves, so that a rule about its name covers listing it alone."""
+    """Return the only object that the selector can match, so that a rule for its name covers listing it alone."""
     for requirement in fields:
         if requirement.key == "metadata.name" and requirement.operator == "In":
             name = requirement.values[0]

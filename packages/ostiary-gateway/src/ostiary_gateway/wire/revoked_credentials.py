@@ -1,9 +1,9 @@
-"""Which JWTs of our issuer a verifier must refuse though they have not expired: the list, as values and as JSON.
+"""The revocation list of our issuer: the unexpired JWTs that a verifier must reject, as values and as JSON. Pure.
 
     revocations -> (`issuer.deny_list`) -> RevokedCredentials -> JSON -> ``issuer kubernetes`` -> CEL
 
-Made by the gateway, sent to those who keep the configuration of a kube-apiserver fresh. Pure. Names of users stand in
-it where a rule is about a user, and nothing secret; whose the listed ids are, it does not say.
+The gateway sends it to the tools that maintain the configuration of a kube-apiserver. It contains usernames if a rule
+is about a user, and no secrets; it does not reveal whose the listed ids are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ API_VERSION = "ostiary.dev/v1"
 
 @dataclass(frozen=True, slots=True)
 class RevokedSubject:
-    """A JWT is refused if it fits all that is set here: of this user, with this group, begun before.
+    """A rule that rejects a JWT if all set conditions match: this user, this group, began before.
 
     `sequence`: its session began before the revocation of this number. `began_until`: at this time or earlier, in
-    seconds. `issued_until`: it was itself issued at this time or earlier. Without any of them it is every JWT.
+    seconds. `issued_until`: the JWT itself was issued at this time or earlier. Without any condition it matches every
+    JWT.
     """
 
     username: str | None = None
@@ -34,9 +35,9 @@ class RevokedSubject:
 
 @dataclass(frozen=True, slots=True)
 class RevokedCredentials:
-    """`head` is the number of the last revocation that counts. `issued_until`: JWTs up to this time are all refused.
+    """The list. `head` is the number of its last revocation. `issued_until`: all JWTs up to this time are rejected.
 
-    The last one takes the place of a list that would be too long: whoever has a living session gets a new JWT.
+    The latter replaces a list that would be too long: clients with an active session get a new JWT.
     """
 
     issuer: str
@@ -82,7 +83,7 @@ def encode_revoked_credentials(revoked: RevokedCredentials) -> bytes:
 
 
 def decode_revoked_credentials(fields: Mapping[str, Any]) -> RevokedCredentials:
-    """Raises `ValueError` for anything else: half a list would let through what the other half refuses."""
+    """Decode a list; raises `ValueError` for anything else: a partial list would accept revoked credentials."""
     mistake = "it is not a list of revoked credentials"
     if (fields.get("apiVersion"), fields.get("kind")) != (API_VERSION, KIND):
         raise ValueError(mistake)
@@ -102,7 +103,7 @@ def decode_revoked_credentials(fields: Mapping[str, Any]) -> RevokedCredentials:
 
 def _subject(fields: Mapping[str, Any]) -> RevokedSubject:
     if not fields.keys() <= {"username", "group", "sequence", "beganUntil", "issuedUntil"}:
-        # A condition that we do not know: without it we would refuse too much, or compare too little.
+        # Ignoring an unknown condition would reject too much or too little.
         raise ValueError("it has a condition that this version does not know")
     return RevokedSubject(
         username=_text(fields, "username"),

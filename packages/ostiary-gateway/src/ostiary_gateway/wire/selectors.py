@@ -1,9 +1,9 @@
-"""The label and field selectors of a query, as the conditions of a SubjectAccessReview.
+"""Label and field selectors: parse them, and match objects. Pure.
 
-Called by `ostiary_gateway.wire.request_info`. Pure. They are read as Kubernetes reads them
-(``k8s.io/apimachinery``, packages labels and fields), so that a policy about selectors speaks of what the API
-server will select. Conditions that a review cannot express (``>`` and ``<``) are left out of a decision: a request with
-fewer conditions asks for more, never for less. Whoever selects objects needs them all: `every_label_requirement`.
+They are parsed as Kubernetes does (``k8s.io/apimachinery``, packages labels and fields), so that a policy about
+selectors applies to what the API server selects. Conditions that a review cannot express (``>`` and ``<``) are left out
+of a decision: a request with fewer conditions asks for more, never for less. Code that selects objects needs them all:
+`every_label_requirement`.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _INT64 = 2**63
 
 
 class SelectorError(ValueError):
-    """A text is not a selector. The message does not quote it."""
+    """The text is not a selector. The message does not quote it."""
 
 
-# --- labels ---
+# Label selectors.
 
 
 def parse_label_selector(text: str) -> tuple[Requirement, ...]:
-    """The conditions of a label selector that a review can express, in the order written; raises `SelectorError`."""
+    """Return the conditions of a label selector that a review can express, in order; raises `SelectorError`."""
     every = every_label_requirement(text)
     return tuple(requirement for requirement in every if requirement.operator not in _NOT_IN_A_REVIEW)
 
 
 def every_label_requirement(text: str) -> tuple[Requirement, ...]:
-    """All conditions of a label selector, ``>`` (`GREATER`) and ``<`` (`LESS`) too; raises `SelectorError`."""
+    """Return all conditions of a label selector, ``>`` (`GREATER`) and ``<`` (`LESS`) too; raises `SelectorError`."""
     tokens = _SelectorTokens(text)
     requirements: list[Requirement] = []
     while tokens.next:
@@ -105,7 +105,7 @@ def _label_requirement(tokens: _SelectorTokens) -> Requirement:
 
 
 def _label_values(tokens: _SelectorTokens) -> set[str]:
-    """What stands in parentheses. An empty place between commas is the empty value, as Kubernetes reads it."""
+    """Read a list in parentheses. Nothing between two commas is the empty value, as in Kubernetes."""
     tokens.expect("(")
     values: set[str] = set()
     while True:
@@ -117,14 +117,14 @@ def _label_values(tokens: _SelectorTokens) -> set[str]:
 
 
 def check_label_key(key: str) -> None:
-    """Raises `SelectorError` if no label can be called so."""
+    """Raise `SelectorError` if it is not a valid label key."""
     prefix, slash, name = key.rpartition("/")
     if not _LABEL_NAME.fullmatch(name) or (slash and not _LABEL_PREFIX.fullmatch(prefix)):
         raise SelectorError("it has a key that is no name of a label")
 
 
 def check_label_values(values: Iterable[str]) -> None:
-    """Raises `SelectorError` if no label can have one of these values."""
+    """Raise `SelectorError` if one of these is not a valid label value."""
     if any(value and not _LABEL_NAME.fullmatch(value) for value in values):
         raise SelectorError("it has a value that no label can have")
 
@@ -135,16 +135,16 @@ def _check_integer(value: str) -> None:
 
 
 def is_int64(value: str) -> bool:
-    """Whether Go's ``strconv.ParseInt`` reads it. No such number has more than twenty characters."""
+    """Whether Go's ``strconv.ParseInt`` accepts it. No such number has more than twenty characters."""
     if not _INTEGER.fullmatch(value):
         return False
-    # Zeros at the beginning may be any number; Python refuses to read thousands of digits.
+    # Any number of leading zeros is valid; Python refuses to parse thousands of digits.
     digits = value.lstrip("+-").lstrip("0") or "0"
     number = int(digits) if len(digits) < 20 else _INT64 + 1
     return -_INT64 <= (-number if value.startswith("-") else number) < _INT64
 
 
-# --- fields ---
+# Field selectors.
 
 _TERM_END = re.compile(r"([^\\,]*+(?:\\.?[^\\,]*+)*)(,|\Z)", re.DOTALL)
 _TERM = re.compile(r"(.*?)(!=|==|=)(.*)", re.DOTALL)
@@ -153,11 +153,11 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def parse_field_selector(text: str) -> tuple[Requirement, ...]:
-    """The conditions of a field selector, sorted as Kubernetes sorts them; raises `SelectorError`."""
+    """Return the conditions of a field selector, sorted as Kubernetes sorts them; raises `SelectorError`."""
     if any("\ud800" <= char <= "\udfff" for char in text):
         raise SelectorError("it is not UTF-8")
     requirements = (_field_requirement(term) for term in sorted(_terms(text)) if term)
-    # A condition without a field and without a value is none to Kubernetes, whatever its operator: "=" is everything.
+    # Kubernetes ignores a condition without a field and without a value, whatever its operator: "=" selects everything.
     return tuple(requirement for requirement in requirements if requirement.key or requirement.values != ("",))
 
 
@@ -179,24 +179,22 @@ def _field_requirement(term: str) -> Requirement:
     return Requirement(parts[1], _COMPARISONS[parts[2]], (_ESCAPED.sub(r"\1", parts[3]),))
 
 
-# --- what a decision may use ---
+# Authorization.
 
 
 def readable(parse: Callable[[str], tuple[Requirement, ...]], text: str) -> tuple[Requirement, ...] | None:
-    """The conditions of *text*; None if there are none, or it cannot be read: then nothing narrows the request."""
+    """Return the conditions of *text*; None if there are none, or it is invalid: then nothing restricts the request."""
     try:
         return parse(text) or None
     except SelectorError:
         return None
 
 
-# Which objects the selectors of a list select, as Kubernetes evaluates them (``k8s.io/apimachinery``).
-#
-# Called by APIs that serve lists themselves: where a policy allows a list only with a selector, the answer must hold
-# only what that selector selects. Pure.
+# Matching, as Kubernetes evaluates selectors. Used by APIs that serve lists themselves: if a policy allows a list only
+# with a selector, the response must contain only what that selector selects.
 
 T = TypeVar("T")
-# The labels, or the fields, of an object.
+# Returns the labels, or the fields, of an object.
 LabelsOf = Callable[[T], Mapping[str, str]]
 
 
@@ -208,10 +206,10 @@ def select(
     labels: LabelsOf[T] | None = None,
     fields: LabelsOf[T] | None = None,
 ) -> list[T]:
-    """Those of *objects* that both selectors select; raises `SelectorError`, for which an API answers 400.
+    """Return those of *objects* that both selectors select; raises `SelectorError`, which an API reports as a 400.
 
-    *labels* and *fields* say what an object has. Without them objects are documents in Kubernetes' form, of which the
-    name and the namespace can be selected. A field that no object has is a mistake in the selector.
+    *labels* and *fields* return those of an object. Without them, objects are documents in Kubernetes' form, and can be
+    selected by name and namespace. An unknown field is an error in the selector.
     """
     label_requirements = every_label_requirement(label_selector)
     field_requirements = parse_field_selector(field_selector)
@@ -250,7 +248,7 @@ def _is_beyond(operator: str, value: int, bound: str) -> bool:
 
 
 def matches_fields(requirements: Sequence[Requirement], fields: Mapping[str, str]) -> bool:
-    """Raises `SelectorError` for a field that cannot be selected by: guessing would select too much, or too little."""
+    """Raise `SelectorError` for an unsupported field: guessing would select too much, or too little."""
     for requirement in requirements:
         if requirement.key not in fields:
             raise SelectorError("it names a field that cannot be selected by")
@@ -261,13 +259,13 @@ def matches_fields(requirements: Sequence[Requirement], fields: Mapping[str, str
 
 
 def metadata_labels(document: Any) -> Mapping[str, str]:
-    """The labels of an object in Kubernetes' form."""
+    """Return the labels of an object in Kubernetes' form."""
     labels = _metadata(document).get("labels") or {}
     return {str(key): str(value) for key, value in labels.items()}
 
 
 def metadata_fields(document: Any) -> Mapping[str, str]:
-    """The two fields that every object can be selected by."""
+    """Return the two fields by which every object can be selected."""
     metadata = _metadata(document)
     return {f"metadata.{name}": str(metadata.get(name) or "") for name in ("name", "namespace")}
 

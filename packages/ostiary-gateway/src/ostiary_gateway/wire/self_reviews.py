@@ -1,10 +1,10 @@
-"""The reviews that people make about themselves, as kube-apiserver reads and writes them.
+"""Self reviews, and a TokenReview, as kube-apiserver reads and writes them. Pure.
 
     bytes + headers + query -> read_review -> SelfReview  ...  answer -> object -> `ostiary_gateway.wire.protobuf`
 
-Called by `ostiary_gateway.api.self_reviews`. Pure. ``kind`` and ``apiVersion`` may be missing, since the path
-says them; the body may be JSON, YAML or protobuf; what is unknown in it is a warning, or an error where
-``fieldValidation`` says so; what contradicts itself is a 422. Errors never quote what could not be read.
+``kind`` and ``apiVersion`` are optional, since the path implies them. The body may be JSON, YAML or protobuf. Unknown
+fields cause warnings, or errors with ``fieldValidation=Strict``; contradictions cause a 422. Errors never quote what
+could not be parsed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _METADATA = Struct(
         "managedFields": ListOf(None),
     }
 )
-# The server sets or clears these itself, so they count as not given.
+# The server sets or clears these itself, so they count as absent.
 _OF_THE_SERVER = frozenset(
     (
         *("namespace", "selfLink", "uid", "creationTimestamp", "deletionTimestamp"),
@@ -101,13 +101,13 @@ _TYPES = {
     ),
 }
 _SELECTORS = ("fieldSelector", "labelSelector")
-# Whether an operator takes values. Another operator is ignored, together with its selector.
+# Whether an operator takes values. An unknown operator is ignored, together with its selector.
 _OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing that is wrong with a review, as in the details of a ``Status``."""
+    """One error of a review, as in the details of a ``Status``."""
 
     reason: str
     field: str
@@ -115,7 +115,7 @@ class Cause:
 
 
 class ReviewRefused(ValueError):
-    """A review cannot be read (400, 415) or is not valid (422). The message may be shown to its sender."""
+    """A review cannot be read (400, 415) or is invalid (422). The message may be shown to the client."""
 
     def __init__(
         self, code: int, message: str, *, causes: tuple[Cause, ...] = (), subject: str = "", group: str = ""
@@ -129,18 +129,18 @@ class ReviewRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SelfReview:
-    """A valid review. `spec` is the question as it came, without what is empty or unknown."""
+    """A valid review. `spec` is the original one, without empty or unknown fields."""
 
     kind: str
     spec: dict[str, Any]
     warnings: tuple[str, ...] = ()
 
 
-# --- reading ---
+# Reading.
 
 
 def read_review(kind: str, data: bytes, *, content_type: str, query: str) -> SelfReview:
-    """Raises `ReviewRefused`."""
+    """Parse and validate a review; raises `ReviewRefused`."""
     media_type = body_media_type(content_type)
     if media_type is None:
         accepted = ", ".join(MEDIA_TYPES)
@@ -173,7 +173,7 @@ def _parse(media_type: str, kind: str, data: bytes) -> Any:
 
 
 def _check_type(kind: str, value: Any) -> None:
-    """What the path says counts where the body says nothing; the two must not contradict each other."""
+    """Check kind and apiVersion, which may be missing, but must not contradict the path."""
     if value is None:
         return
     fields = {name: value.get(name) for name in _TYPE.fields} if isinstance(value, dict) else value
@@ -186,7 +186,7 @@ def _check_type(kind: str, value: Any) -> None:
 
 
 def _check_options(query: str) -> str:
-    """The options of a create, in the query; returns ``fieldValidation``."""
+    """Check the options of a create in the query; return ``fieldValidation``."""
     options = parse_qs(query, keep_blank_values=True)
     causes = []
     dry_run = options.get("dryRun", [])
@@ -278,11 +278,11 @@ def _invalid(subject: str, group: str, causes: list[Cause]) -> ReviewRefused:
 _TYPE = Struct({"kind": str, "apiVersion": str})
 
 
-# --- what is asked ---
+# Requested access.
 
 
 def access_question(review: SelfReview) -> tuple[RequestInfo, str]:
-    """What to decide on, and why a part of it is ignored (empty: nothing is)."""
+    """Return the attributes to authorize, and an error about ignored parts; empty if there are none."""
     resource = review.spec.get("resourceAttributes")
     if resource is None:
         return authorization.self_question(review.spec), ""
@@ -296,11 +296,11 @@ def _is_readable(selector: dict[str, Any]) -> bool:
     return all(each.get("operator") in _OPERATORS for each in selector.get("requirements", ()))
 
 
-# --- answers ---
+# Responses.
 
 
 def access_answer(review: SelfReview, decision: Decision, *, error: str = "", refused: str = "") -> dict[str, Any]:
-    """Why it is refused is for the operator; that it is hidden must not show either. *refused* may be shown."""
+    """Build the response. A denial has no reason but *refused*, and does not reveal whether it is hidden."""
     status: dict[str, Any] = {"allowed": decision.allowed}
     if decision.verdict is Verdict.DENY:
         status["denied"] = True
@@ -323,17 +323,17 @@ def who_answer(user: UserInfo, now: str) -> dict[str, Any]:
 
 
 def token_answer(review: SelfReview, user: UserInfo, credential_id: str) -> dict[str, Any]:
-    """It is this user. The token is not repeated, but the field stays: some clients want one."""
+    """Build the response for an authenticated token. Its field is cleared but present: some clients need it."""
     spec = {**review.spec, "token": ""}
     status: dict[str, Any] = {"authenticated": True, "user": authentication.user_fields(user, credential_id)}
     if "audiences" in spec:
-        # Our tokens are for whoever asks.
+        # Our tokens are valid for any audience.
         status["audiences"] = spec["audiences"]
     return _answer(TOKEN, spec=spec, status=status)
 
 
 def token_refusal(review: SelfReview, error: str) -> dict[str, Any]:
-    """It is nobody whom others may take for the owner of the token."""
+    """Build the response for a token that must not be treated as its owner."""
     return _answer(TOKEN, spec={**review.spec, "token": ""}, status={"authenticated": False, "error": error})
 
 
@@ -342,5 +342,5 @@ def _answer(kind: str, *, metadata: dict[str, Any] | None = None, **parts: Any) 
 
 
 def only_metadata(answer: dict[str, Any], version: str) -> dict[str, Any]:
-    """What is left of an object for a client that wants no more than its metadata."""
+    """Return the ``PartialObjectMetadata`` of an object, for a client that accepts only that."""
     return {"kind": PARTIAL_METADATA, "apiVersion": f"meta.k8s.io/{version}", "metadata": answer["metadata"]}

@@ -1,6 +1,6 @@
-"""The form of a token: a prefix, 256 random bits in base62, and the CRC-32 of all that in hex; and its digest.
+"""The format of tokens: a prefix, 256 random bits in base62, and the CRC-32 of both in hex; and their digests.
 
-Used by whoever makes a token, recognises one, or looks one up. Pure but for the random bits.
+Pure, except for the random bits.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ACCESS_PREFIX = b"ost_"
 RENEWAL_PREFIX = b"osr_"
 BROWSER_PREFIX = b"osb_"
 APPLICATION_PREFIX = b"osa_"
-# Of API tokens, which lie in files and variables for months: scanners must be able to tell them from others.
+# Of API tokens, which are stored in files and variables for months: secret scanners must be able to distinguish them.
 API_PREFIX = b"osp_"
-# What a request may present.
+# Prefixes of bearer tokens in requests.
 PRESENTED_PREFIXES = (ACCESS_PREFIX, API_PREFIX)
 
 _ALPHABET = (string.digits + string.ascii_letters).encode()
@@ -34,13 +34,16 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def new_token(prefix: bytes = ACCESS_PREFIX) -> Secret:
-    """One word to select with a double click, for scanners to recognise: ``ost_[0-9A-Za-z]{43}[0-9a-f]{8}``."""
+    """Return a new token: ``ost_[0-9A-Za-z]{43}[0-9a-f]{8}``.
+
+    A double click selects all of it, and secret scanners can detect it.
+    """
     body = prefix + _random_text(_SECRET_LENGTH).encode()
     return Secret((body + _checksum(body)).decode())
 
 
 def well_formed(token: bytes, prefix: bytes | tuple[bytes, ...] = PRESENTED_PREFIXES) -> bool:
-    """Whether this can be a token of ours at all. Anybody can work this out, so answering sooner tells nothing."""
+    """Whether *token* has a valid format. This is public knowledge, so an early response reveals nothing."""
     return (
         len(token) == LENGTH
         and token.startswith(prefix)
@@ -50,16 +53,16 @@ def well_formed(token: bytes, prefix: bytes | tuple[bytes, ...] = PRESENTED_PREF
 
 
 def digest(token: str | bytes) -> bytes:
-    """What a store keeps in place of *token*.
+    """Return what a store contains instead of *token*.
 
-    Not keyed: nobody finds 256 random bits by trying, so a key would protect nothing, and every replica and every
-    operator's command would have to share it. Looking up a digest also needs no comparison in constant time.
+    Not keyed: 256 random bits cannot be guessed, so a key would protect nothing, and every replica and every operator's
+    command would have to share it. Looking up a digest also needs no constant-time comparison.
     """
     return sha256(as_bytes(token)).digest()
 
 
 def application_digest(token: str | bytes, application: str) -> bytes:
-    """The same for a token that is good for one web application: at any other it is an unknown token."""
+    """Like `digest`, for a token of one web application: at any other it is unknown."""
     return sha256(b"ostiary application\0" + application.encode() + b"\0" + as_bytes(token)).digest()
 
 
@@ -68,9 +71,9 @@ def as_bytes(token: str | bytes) -> bytes:
 
 
 def digest_hex(text: str) -> str:
-    """The digest in hex of what an operator wrote: a token of any kind, or already its digest.
+    """Return the hex digest for an operator's input: a token of any kind, or already its digest.
 
-    Raises `ValueError`, which does not quote the text: it may be a token with a letter missing.
+    Raises `ValueError`, which does not quote the text: it may be a token with a missing character.
     """
     if is_digest_hex(text.lower()):
         return text.lower()
@@ -93,7 +96,7 @@ def _checksum(body: bytes) -> bytes:
 
 
 def _random_text(length: int) -> str:
-    """As many random characters. Bytes that would make some characters likelier than others are left out."""
+    """Return *length* random characters. Bytes that would bias the distribution are skipped."""
     text = b""
     while len(text) < length:
         text += secrets.token_bytes(2 * length).translate(_CHARACTERS, _UNEVEN)

@@ -1,10 +1,10 @@
-"""TokenIntrospection (``ostiary.dev/v1``): what a token of ours attests, for backends that check tokens themselves.
+"""TokenIntrospection (``ostiary.dev/v1``): what a token attests, for backends that check tokens themselves. Pure.
 
     backend -> question -> POST /webhooks/token-introspection -> encode_answer -> decode_answer -> backend
 
-Pure. A kind of our own, and neither TokenReview nor RFC 7662: the answer says what a narrowed token may be used for,
-and whoever does not know that field must not take such a token for its owner's. Errors never quote what could not be
-read: it may be the token.
+A kind of its own, instead of TokenReview or RFC 7662: the response contains the restrictions of a scoped token, and a
+client that ignores that field would grant it all rights of its owner. Errors never quote what could not be parsed: it
+may be the token.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ostiary.model import UserInfo
 KIND = "TokenIntrospection"
 API_VERSION = "ostiary.dev/v1"
 PATH = "/webhooks/token-introspection"
-# No token of ours is longer, by far; nor is there more in a question.
+# Far more than the longest token and the rest of a request.
 LARGEST_QUESTION = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDescription:
-    """Whose a token is, until when that may be remembered, and all that a revocation can name it by.
+    """The user of a token, until when the result may be cached, and everything by which a revocation can identify it.
 
     `credential_id` is the digest of the token, in hex; `session` is what a JWT calls its session (the claim ``sid``).
-    `sequence` and `began_at` (seconds) say when the session began. `issued_at` is set for JWTs alone. With `delegation`
-    the token may be used for less than its owner may do (`ostiary.core.scopes`).
+    `sequence` and `began_at` (seconds) say when the session began. `issued_at` is set for JWTs only. `delegation`
+    restricts a scoped token (`ostiary.core.scopes`).
     """
 
     user: UserInfo
@@ -44,19 +44,19 @@ class TokenDescription:
     delegation: str = ""
 
 
-# --- the question ---
+# Requests.
 
 
 def question(token: str, client_address: str = "") -> dict[str, Any]:
-    """The document that asks about *token*, which a client at *client_address* presents; empty if that is unknown."""
+    """Build a request about *token*, sent by a client at *client_address*; empty if that is unknown."""
     spec = {"token": token} | ({"clientAddress": client_address} if client_address else {})
     return {"apiVersion": API_VERSION, "kind": KIND, "spec": spec}
 
 
 def decode_question(data: bytes) -> tuple[str, str]:
-    """The token that is asked about, and the address of the client that presents it; empty if that is not known.
+    """Return the token in a request, and the address of the client that sent it; empty if that is unknown.
 
-    Raises `ValueError`, whose message may be shown to whoever sent it.
+    Raises `ValueError`, whose message may be shown to the client.
     """
     document = _object(data) if len(data) <= LARGEST_QUESTION else None
     if document is None:
@@ -69,7 +69,7 @@ def decode_question(data: bytes) -> tuple[str, str]:
 
 
 def _address(text: object) -> str:
-    """An IP address; empty for anything else, as of a client at a Unix socket."""
+    """Return an IP address; empty for anything else, as for a client at a Unix socket."""
     if not isinstance(text, str):
         return ""
     try:
@@ -78,11 +78,11 @@ def _address(text: object) -> str:
         return ""
 
 
-# --- the answer ---
+# Responses.
 
 
 def encode_answer(token: TokenDescription | None) -> bytes:
-    """The answer about *token*; None says that nobody is authenticated by it, for whatever reason."""
+    """Encode the response about *token*; None if it authenticates no user, for whatever reason."""
     status: dict[str, Any] = {"authenticated": token is not None}
     if token is not None:
         user = token.user
@@ -104,7 +104,7 @@ def encode_answer(token: TokenDescription | None) -> bytes:
 
 
 def decode_answer(fields: Mapping[str, Any]) -> TokenDescription | None:
-    """What `encode_answer` wrote; raises `ValueError` for anything else: half an answer must not be a yes."""
+    """Decode a response; raises `ValueError` for anything else: a partial response must not authenticate."""
     _check_kind(fields)
     status = fields.get("status")
     if not isinstance(status, dict) or not isinstance(status.get("authenticated"), bool):
@@ -118,7 +118,7 @@ def decode_answer(fields: Mapping[str, Any]) -> TokenDescription | None:
         session=_text(status, "session", least=1),
         sequence=_number(status, "sequence"),
         began_at=_number(status, "beganAt"),
-        # Required: an answer without it says nothing about what the token may be used for.
+        # Required: without it the restrictions of the token would be unknown.
         delegation=_text(status, "delegation"),
     )
 

@@ -1,8 +1,8 @@
-"""Reads an object of a known type as Kubernetes' decoder does: names in their exact case, ``null`` for "not given".
+"""Decode objects of a known type like Kubernetes: names are case-sensitive, and ``null`` means absent. Pure.
 
-Called by the self reviews. What has another type than it should is an error; what is unknown or stands there twice is
-told to the caller, who decides (``fieldValidation``) whether that is a warning. Empty fields are dropped, and the rest
-comes in the order of the type, so that an answer repeats it as Go would write it. Pure.
+A value of the wrong type is an error. Unknown and duplicate fields are reported to the caller, who treats them as
+warnings or errors (``fieldValidation``). Empty fields are dropped, and the rest is in the order of the type, so that a
+response repeats it as Go would write it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """`always` names the fields that are kept when they are empty."""
+    """An object. `always` names the fields that are retained when they are empty."""
 
     fields: Mapping[str, Type]
     always: frozenset[str] = frozenset()
@@ -40,12 +40,12 @@ Type: TypeAlias = "type[str] | type[bool] | type[int] | Struct | ListOf | MapOf 
 
 
 class NotOfThisType(ValueError):
-    """The message names the place and the type, and never the value."""
+    """The value has another type. The message contains the path and the type, and never the value."""
 
 
 @dataclass(slots=True)
 class Problems:
-    """What a strict reader would refuse, in the order in which it stands there."""
+    """Errors of strict decoding, in order of occurrence."""
 
     texts: list[str] = field(default_factory=list)
 
@@ -55,20 +55,20 @@ class Problems:
 
 
 class _Pairs(dict[str, Any]):
-    """An object that remembers which of its names stood there twice."""
+    """An object that records duplicate names."""
 
     twice: tuple[str, ...] = ()
 
 
 def parse_json(data: bytes) -> Any:
-    """Raises `NotOfThisType` if it is not one JSON value."""
+    """Parse one JSON value; raises `NotOfThisType`."""
     try:
         return json.loads(data.decode("utf-8", "replace"), object_pairs_hook=_object, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise NotOfThisType("it is not JSON") from None
 
 
-# Building an object takes the loader some 20 microseconds for each value, and more the deeper it lies.
+# The loader takes some 20 microseconds to build each value, and more for deeply nested ones.
 MOST_YAML_CHARACTERS = 64 * 1024
 MOST_YAML_EVENTS = 2000
 MOST_YAML_DEPTH = 64
@@ -76,7 +76,7 @@ _EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text, and a name that stands there twice is remembered."""
+    """A loader that retains dates as text, and records duplicate names."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         self.flatten_mapping(node)
@@ -85,12 +85,12 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_mapping)
-# A date is the text that was written, as in JSON.
+# A date is the original text, as in JSON.
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: str(node.value))
 
 
 def parse_yaml(data: bytes) -> Any:
-    """Raises `NotOfThisType` if it is not one YAML document, or takes more work than an object of this size may."""
+    """Parse one YAML document; raises `NotOfThisType` if it is invalid, or too expensive to load."""
     try:
         text = data.decode("utf-8", "strict")
         _check_work(text)
@@ -100,11 +100,11 @@ def parse_yaml(data: bytes) -> Any:
 
 
 def _check_work(text: str) -> None:
-    """Raise `ValueError` for what the loader would be busy with for long, while everybody else waits."""
+    """Raise `ValueError` for input that would occupy the loader for long and block other requests."""
     if len(text) > MOST_YAML_CHARACTERS:
         raise ValueError("too long")
     depth = 0
-    # Parsed without being built, by libyaml where it is there, and only as far as it is allowed.
+    # Parsed without being built, by libyaml if available, and only up to the limits.
     for number, event in enumerate(yaml.parse(text, Loader=_EVENTS)):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_YAML_DEPTH or number > MOST_YAML_EVENTS:
@@ -132,7 +132,7 @@ def _refuse(constant: str) -> Any:
 
 
 def read_typed(value: Any, wanted: Type, problems: Problems, path: str = "") -> Any:
-    """*value* as *wanted*, without what is empty; raises `NotOfThisType`."""
+    """Decode *value* as *wanted*, without empty fields; raises `NotOfThisType`."""
     if wanted is None or value is None:
         return value if wanted is None else None
     if isinstance(wanted, Struct):
@@ -145,7 +145,7 @@ def read_typed(value: Any, wanted: Type, problems: Problems, path: str = "") -> 
         typed_items = {
             name: read_typed(item, wanted.item, problems, f"{path}.{name}") or "" for name, item in pairs.items()
         }
-        # An empty map is none.
+        # An empty map counts as absent.
         return typed_items or None
     if wanted is int and isinstance(value, bool):
         raise NotOfThisType(f"{path or 'it'} is not a number")
@@ -165,7 +165,7 @@ def _struct(value: Any, wanted: Struct, problems: Problems, path: str) -> dict[s
 
 
 def _is_empty(item: Any) -> bool:
-    # An object that is given is there, even if it is empty.
+    # An empty object counts as present.
     return item is None or item in ("", False, 0, [])
 
 

@@ -1,13 +1,13 @@
-"""The program ``ostiary``: finds the module of the command and passes it the rest of the command line.
+"""The command ``ostiary``: finds the module of a subcommand and passes it the rest of the command line.
 
-A command is a module and a line in `COMMANDS`; only the module of the command that runs is imported. ``get-token`` and
-``connect token`` run before every kubectl command, so this module imports nothing but `sys`, not even for types.
+A subcommand is a module and a line in `COMMANDS`; only the module of the one that runs is imported. ``get-token`` and
+``connect token`` run before every kubectl command, so this module imports only `sys`, not even types.
 """
 
 import sys
 
-# name: (module, what it does). See `ostiary.cli.dispatch`. Without a module, the command belongs to another
-# distribution, which declares it as an entry point of the group ``ostiary.command``.
+# name: (module, description). See `ostiary.cli.dispatch`. A command without a module belongs to another distribution,
+# which declares it as an entry point of the group ``ostiary.command``.
 COMMANDS = {
     "login": ("ostiary.cli.login.login", "sign in at a gateway, for kubectl and other clients"),
     "logout": ("ostiary.cli.login.logout", "end the session, here and at the gateway"),
@@ -23,7 +23,7 @@ COMMANDS = {
     ),
     "completion": ("ostiary.cli.completion", "tab completion for bash, zsh, fish or PowerShell"),
 }
-# The commands of the program ``ostiary-gateway``, for the hint to someone who types one of them here.
+# The commands of ``ostiary-gateway``, for a hint to users who type one of them here.
 GATEWAY_COMMANDS = (
     "serve",
     "status",
@@ -64,12 +64,12 @@ Exit codes: 0 success, 1 denied or failed, 2 invalid command line.
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line and return its exit code. Without *argv* it is the program's own."""
+    """Run one command line, by default that of the process, and return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if _print_quickly(words):
             if argv is None:
-                # All is written. Taking the interpreter apart would take longer than all that was done.
+                # All output is written. Finalizing the interpreter would take longer than the command.
                 _leave_at_once()
             return 0
     except KeyboardInterrupt:
@@ -89,12 +89,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def program() -> str:
-    """What the person typed: kubectl finds ``kubectl-ostiary`` and calls it ``kubectl ostiary``."""
+    """Return the name that the user typed: kubectl runs ``kubectl-ostiary`` as ``kubectl ostiary``."""
     return "kubectl ostiary" if sys.argv[0].removesuffix(".exe").endswith("kubectl-ostiary") else "ostiary"
 
 
 def _print_quickly(words: list[str]) -> bool:
-    """Print the credential that an exec plugin of ours has ready; False if there is none, or it is another command."""
+    """Print the cached credential of a built-in exec plugin. False if there is none, or for any other command."""
     if words[:1] == ["get-token"]:
         return _print_cached(words[1:])
     if words[:2] == ["connect", "token"]:
@@ -105,7 +105,7 @@ def _print_quickly(words: list[str]) -> bool:
 
 
 def _print_cached(argv: list[str]) -> bool:
-    """Print the credential that ``get-token`` has ready; False if there is none that is usable."""
+    """Print the cached credential of ``get-token``. False if there is no usable one."""
     from ostiary.cli import cached_token
 
     if cached_token.print_cached(argv):

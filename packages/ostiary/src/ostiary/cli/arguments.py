@@ -1,7 +1,6 @@
-"""Command lines for the commands that use argparse: parse, run, and report what went wrong.
+"""Command lines of the subcommands that use argparse: parse, run, and report errors.
 
-Called by the dispatcher (`ostiary.cli`) for every command whose module has `configure`; it passes in all that depends
-on the command, so that nothing here knows the table of commands.
+The dispatcher (`ostiary.cli`) calls `run_command` for every module that has `configure`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ LONGEST_NAME = 60
 
 
 class UsageError(OstiaryError):
-    """The command line was wrong: nothing was done."""
+    """The command line is invalid; nothing was done."""
 
     default_code = "usage"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser whose mistakes are told in our form, and whose options are never guessed."""
+    """An argparse parser that raises `UsageError` and never guesses abbreviated options."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -37,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def error(self, message: str) -> NoReturn:
-        # argparse quotes what it does not understand, and that may be a token that stands in the wrong place.
+        # argparse quotes invalid words, and one may be a misplaced token.
         from ostiary.core.redaction import redact
 
         raise UsageError(redact(message), hint=f"{self.prog} --help")
@@ -45,14 +44,14 @@ class Parser(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> argparse.Namespace:
-        """As argparse's, with the option that was likely meant in place of one that does not exist."""
+        """Like argparse's, but suggests the closest option for an unknown one."""
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self._refuse_unknown(unknown)
         return parsed
 
     def _refuse_unknown(self, words: Sequence[str]) -> NoReturn:
-        # Only what looks like an option is named: any other word may be a token that stands in the wrong place.
+        # Name only what looks like an option: any other word may be a misplaced token.
         options = [word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1]
         if not options:
             raise UsageError("too many arguments", hint=f"{self.prog} --help")
@@ -72,13 +71,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str | None:
-    """The hint for a word that looks like one of *names*; None if it looks like none of them."""
+    """Return a hint for a word that resembles one of *names*, or None."""
     close = get_close_matches(word, list(names), n=1)
     return f"did you mean {close[0]}?" if close else None
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    """Every option of a parser and of the commands below it."""
+    """Return every option of a parser and its subparsers."""
     options: list[str] = []
     for action in parser._actions:
         if action.help is not argparse.SUPPRESS:
@@ -89,25 +88,25 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def add_output(parser: argparse.ArgumentParser, *more: str) -> None:
-    """Add ``--output``: errors follow it, too."""
+    """Add ``--output``, which also selects the format of errors."""
     parser.add_argument(
         "-o", "--output", choices=(TEXT, JSON, *more), default=TEXT, help="how to print (default: %(default)s)"
     )
 
 
 def seconds(text: str) -> float:
-    """A time limit, as the type of an option."""
+    """Parse a time limit. The `type` of an option."""
     number = float(text)
     if not 0 < number < float("inf"):
         raise ValueError
     return number
 
 
-seconds.__name__ = "number of seconds"  # What argparse calls it in an error.
+seconds.__name__ = "number of seconds"  # The name that argparse uses in errors.
 
 
 def expiration_seconds(arguments: argparse.Namespace) -> int | None:
-    """The seconds of ``--for``; days are understood too, since such tokens live for months."""
+    """Return the value of ``--for`` in seconds. Also accepts days, because such tokens live for months."""
     from ostiary.core.duration import DurationError, parse_duration
 
     text = arguments.lifetime
@@ -124,12 +123,12 @@ def expiration_seconds(arguments: argparse.Namespace) -> int | None:
 
 
 def environment(pairs: Sequence[str]) -> dict[str, str]:
-    """What the values of ``--env`` set."""
+    """Return the variables set by ``--env``."""
     variables = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            # Not quoted: it may be a value whose name was forgotten.
+            # Not quoted: it may be a value without its name.
             raise UsageError("--env takes NAME=VALUE", hint="--env REGION=north")
         variables[name] = value
     return variables
@@ -138,7 +137,7 @@ def environment(pairs: Sequence[str]) -> dict[str, str]:
 def run_command(
     prog: str, description: str, configure: Callable[[argparse.ArgumentParser], None], argv: Sequence[str]
 ) -> int:
-    """Run the command that *configure* describes; print what it raises, and return the exit code."""
+    """Run the command that *configure* describes, print its errors, and return the exit code."""
     parser = Parser(prog=prog, description=description)
     configure(parser)
     try:
@@ -159,14 +158,14 @@ def run_command(
 
 
 def plugged_module(name: str) -> str | None:
-    """The module of a command that another distribution declares in the group ``ostiary.command``."""
+    """Return the module of a command that another distribution declares in the group ``ostiary.command``."""
     from ostiary.core.entry_points import installed_entry_points
 
     return next((point.module for point in installed_entry_points("command").select(name=name)), None)
 
 
 def run_plugged(program: str, name: str, does: str, argv: Sequence[str]) -> int:
-    """Run a command that another distribution declares, or name the extra that installs it."""
+    """Run a command of another distribution, or print the extra that installs it."""
     module_name = plugged_module(name)
     if module_name is None:
         from ostiary.core.extras import missing
@@ -180,7 +179,7 @@ def run_plugged(program: str, name: str, does: str, argv: Sequence[str]) -> int:
 def refuse_command(
     name: str, argv: Sequence[str], *, program: str, commands: Sequence[str], elsewhere: Mapping[str, str]
 ) -> int:
-    """Reject an unknown command. *elsewhere* has the commands of the other program."""
+    """Reject an unknown command. *elsewhere* maps the commands of the other program to its name."""
     close = get_close_matches(name, commands, n=1)
     other = get_close_matches(name, elsewhere, n=1)
     if name in elsewhere:
@@ -200,7 +199,7 @@ def _usage(error: UsageError, argv: Sequence[str]) -> int:
 
 
 def _asks_for_json(argv: Sequence[str]) -> bool:
-    """Whether a line that cannot be parsed asks for JSON; a program that reads us must get it even so."""
+    """Whether an invalid command line requests JSON, so that the error is printed as JSON as well."""
     if "--output=json" in argv or "-ojson" in argv:
         return True
     return any(option in ("-o", "--output") and value == JSON for option, value in pairwise(argv))

@@ -1,6 +1,6 @@
-"""Authorities that a server's certificate is trusted by, from a file: read, and looked at before anybody is asked.
+"""Read CA certificates from a file and validate them before anything is sent.
 
-Whoever named the wrong file is told which one it is; later, when a connection is made, nobody knows its name.
+An error here names the file; an error of the TLS handshake later could not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ostiary.model import Place
 
 
 def authorities(path: str | None) -> str | None:
-    """The content of ``--ca``, in PEM; raises `ConfigurationError` with the name of the file."""
+    """Return the content of ``--ca``, in PEM. Raises `ConfigurationError` with the name of the file."""
     if path is None:
         return None
     try:
@@ -24,11 +24,11 @@ def authorities(path: str | None) -> str | None:
 
 
 def checked_authorities(content: bytes, *, where: str | Place) -> str:
-    """*content* as text, if a server can be trusted by it."""
-    # Imported here: for --help it would be the slowest part.
+    """Return *content* as text if it contains a usable certificate."""
+    # Lazy import: it would dominate the time of --help.
     from ostiary.core.tls import TlsSettings, build_context
 
-    # The comments of a bundle may be in any language; a certificate is ASCII, and OpenSSL takes nothing else.
+    # Comments in a bundle may be in any language. Certificates are ASCII, and OpenSSL accepts nothing else.
     pem = content.decode("ascii", "replace").replace("\ufffd", "?")
     try:
         build_context(TlsSettings(pem))

@@ -1,25 +1,22 @@
-"""The cached credential of ``ostiary get-token``: prints it, if it is still good, and defines the files that hold it.
+"""The cached credential of ``ostiary get-token``: prints it while it is valid, and defines the cache files.
 
-    kubectl -> get-token -> the token file holds a credential that is still good -> its bytes, unchanged
-                  |
-                  +-> otherwise: `ostiary.cli.login.get_token`, which refreshes it, signs in, or says why it cannot
+    kubectl -> get-token -> the token file has a valid credential -> its bytes, unchanged
+                   |
+                   +-> otherwise: `ostiary.cli.login.get_token`, which refreshes it, signs in, or reports an error
 
-Called by the dispatcher before anything else is imported. `ostiary.cli.login` reads and writes the same files, and
-uses these functions for it.
+Runs before every kubectl command, so only modules of the interpreter are imported: `time`, `sys` and `posix`, but no
+argparse, json, or even `os`. Without `posix`, `ostiary.core.platform.parent_process` provides the same names.
 
-The file cannot show that the gateway has revoked the credential. No client tells its exec plugin of a 401, but it runs
-the plugin again although the credential has not expired. So a second file remembers who asked (`asks_again`).
+A cached credential may have been revoked by the gateway. Clients do not report a 401 to their exec
+plugin; they only run it again although the credential has not expired. A second file therefore records the process that
+requested it (`asks_again`).
 
-A person waits for this before every kubectl command, and for every module that is imported here. So there are only
-`time`, `sys` and `posix`, which are part of the interpreter: no argparse, no json, not even `os`. Where there is no
-`posix`, `ostiary.core.platform.parent_process` has what is needed of it under the same names.
-
-A token file holds one line, and then the finished ExecCredential in each version that a client may ask for:
+A token file has one line, and then the ExecCredential in each version that a client may request:
 
     ostiary 1 <obtained> <renew at> <length of v1> <length of v1beta1> [step-up]
 
-With ``step-up`` the gateway has step-up rules: a request may wait there until the person proves more, and a process
-beside the program that asked (`ostiary.cli.companion`) opens the browser for that.
+With ``step-up`` the gateway has step-up rules: a request may wait there until the user completes a step-up, and
+`ostiary.cli.companion` opens the browser for that.
 """
 
 import sys
@@ -39,12 +36,12 @@ FLAGS = ("--device", "--no-browser")
 DEFAULT_ACCOUNT = "default"
 LARGEST = 64 * 1024
 LONGEST_NAME = 200
-# What file systems allow, less the end of the name and of a new file beside it.
+# The limit of file systems, less the suffix and the name of a temporary file.
 LONGEST_FILE_NAME = 225
-# Some clients run us for every request: we ask the gateway at most this often for one of them.
+# Some clients run us for every request: query the gateway at most this often per client process.
 BELIEVED_SECONDS = 30
 LARGEST_LIST = 1024
-# A credential from the future is one from before the clock was set back; small corrections are harmless.
+# A credential from the future means that the clock was set back. Small corrections are harmless.
 CLOCK_SLACK = 60
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
@@ -54,7 +51,7 @@ _STEP_UP = b"step-up"
 
 
 def print_cached(argv: list[str]) -> bool:
-    """Print the cached credential that the command line *argv* asks for; False if there is none that is usable."""
+    """Print the cached credential for the command line *argv*. False if there is no usable one."""
     options = _options(argv)
     cached = None if options is None else _cached_answer(options)
     if options is None or cached is None or not print_answer(cached[0]):
@@ -73,7 +70,7 @@ def print_answer(answer: bytes) -> bool:
 
 
 def _cached_answer(options: dict[str, str]) -> tuple[bytes, bool] | None:
-    """The ExecCredential to print, and whether the gateway has step-up rules.
+    """Return the ExecCredential to print, and whether the gateway has step-up rules.
 
     None if anything about the command line, the client or the file is unusual.
     """
@@ -106,13 +103,13 @@ def _options(argv: list[str]) -> dict[str, str] | None:
 
 
 def asked_version() -> bytes | None:
-    """The version that the client asks for, without parsing the JSON: the quoted name must occur exactly once.
+    """Return the version that the client requests. Does not parse the JSON: the quoted name must occur exactly once.
 
-    Inside a JSON string its quotes would have backslashes.
+    Inside a JSON string its quotes would be escaped with backslashes.
     """
     info = system.environ.get(b"KUBERNETES_EXEC_INFO")
     if info is None:
-        # Several clients pass their plugins no information, and accept v1.
+        # Several clients pass no information to plugins, and accept v1.
         return b"v1"
     _, name, rest = info.partition(b'"apiVersion"')
     start = rest.lstrip(b" :")
@@ -121,14 +118,14 @@ def asked_version() -> bytes | None:
     return start[len(_VERSION) :].partition(b'"')[0]
 
 
-# --- the file ---
+# --- token file ---
 
 
 def state_folder(environ: dict[bytes, bytes] = system.environ, platform: str = sys.platform) -> str | None:
-    """The folder that holds the credentials of this account of this machine; None without a home.
+    """Return the folder for credentials of this OS user, or None without a home directory.
 
-    The user id is part of the name: with ``sudo`` and the same home, a second user would otherwise leave files that
-    the first one cannot read. On Windows a profile is one user's.
+    The user id is part of the name: with ``sudo`` and the same home, a second user would otherwise leave files that the
+    first one cannot read. On Windows, profiles are per user.
     """
     try:
         if platform == "win32":
@@ -138,7 +135,7 @@ def state_folder(environ: dict[bytes, bytes] = system.environ, platform: str = s
         home = environ.get(b"HOME", b"").decode()
     except UnicodeDecodeError:
         return None
-    # As the specification of these directories says, a relative path counts as none.
+    # The XDG specification says to ignore a relative path.
     if not state.startswith("/"):
         if not home.startswith("/"):
             return None
@@ -147,18 +144,18 @@ def state_folder(environ: dict[bytes, bytes] = system.environ, platform: str = s
 
 
 def _is_windows_path(path: str) -> bool:
-    """Whether it says from where it starts: a drive, or another machine."""
+    """Whether the path is absolute: with a drive, or on another machine."""
     return path[1:3] in (":\\", ":/") or path.startswith("\\\\")
 
 
 def file_name(server: str, account: str) -> str | None:
-    """A name for one account of one gateway that is unique even where case is ignored; None if it is too long."""
+    """Return a file name for one account of one gateway, unique even if case is ignored. None if it is too long."""
     name = f"{_escape(server.rstrip('/'))}+{_escape(account)}"
     return name if len(name) <= LONGEST_NAME else None
 
 
 def jwt_file_name(name: str, audience: str) -> str | None:
-    """The same for a JWT of the account *name* for *audience*."""
+    """Like `file_name`, for a JWT of the account *name* for *audience*."""
     name = f"{name}+{_escape(audience)}"
     return name if len(name) <= LONGEST_FILE_NAME else None
 
@@ -168,7 +165,7 @@ def _escape(text: str) -> str:
 
 
 def private_content(path: str) -> bytes | None:
-    """The content of a file that only we can read; None otherwise. `signin.files` finds out why not."""
+    """Return the content of a file that only we can read, else None. `login.sessions` reports the reason."""
     try:
         descriptor = system.open(path, system.O_RDONLY | system.O_NOFOLLOW | system.O_CLOEXEC | system.O_NONBLOCK)
     except (OSError, ValueError):
@@ -182,12 +179,12 @@ def private_content(path: str) -> bytes | None:
 
 
 def is_private(status: system.stat_result) -> bool:
-    """Whether it is a regular file that we own and nobody else may read or write."""
+    """Whether it is a regular file that we own and no other user may read or write."""
     return status.st_mode & _KIND == _REGULAR and status.st_uid == system.geteuid() and not status.st_mode & _OTHERS
 
 
 def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
-    """The ExecCredential in *version*, if the file is complete and the credential need not be refreshed yet."""
+    """Return the ExecCredential in *version* if the file is complete and no refresh is due yet."""
     head, _, rest = data.partition(b"\n")
     words = head.split(b" ")
     if len(words) not in (6, 7) or words[0] != b"ostiary" or words[1] != b"1":
@@ -205,42 +202,45 @@ def usable_answer(data: bytes, version: bytes, now: float) -> bytes | None:
 
 
 def tells_of_step_up(data: bytes) -> bool:
-    """Whether the content of a token file says that the gateway has step-up rules."""
+    """Whether a token file says that the gateway has step-up rules."""
     return data.partition(b"\n")[0].endswith(b" " + _STEP_UP)
 
 
 def file_content(*, obtained: int, renew_at: int, v1: bytes, v1beta1: bytes, step_up: bool = False) -> bytes:
-    """The content of a token file, as `usable_answer` and `tells_of_step_up` read it."""
+    """Return the content of a token file, in the format of `usable_answer` and `tells_of_step_up`."""
     mark = b" " + _STEP_UP if step_up else b""
     return b"ostiary 1 %d %d %d %d%b\n%b%b" % (obtained, renew_at, len(v1), len(v1beta1), mark, v1, v1beta1)
 
 
-# --- who asked ---
+# --- requesting processes ---
 
 
 def asks_again(path: str, now: float) -> bool:
-    """Whether the program that runs us got this credential before, so that the server may have rejected it.
+    """Whether our parent process already got this credential, so the server may have rejected it.
 
-    Remembers the program if not. After `believe` the answer is False for a while, and always for a client that passes
-    us no information: it may run us for every request, or be a person.
+    Records the process if not. After `believe` the result is False for a while. It is always False for a client that
+    passes no information: it may run us for every request, or be a user's shell.
     """
     if b"KUBERNETES_EXEC_INFO" not in system.environ:
         return False
     asker, askers = system.getppid(), _askers(path)
     if asker in askers:
-        # The clock may have been set back meanwhile.
+        # The clock may have been set back in the meantime.
         return not 0 <= now - askers[asker] < BELIEVED_SECONDS
     _remember(path, asker, 0)
     return False
 
 
 def believe(path: str, now: float) -> None:
-    """Record that the gateway has just confirmed the credential for the program that runs us."""
+    """Record that the gateway has just confirmed the credential for our parent process."""
     _remember(path, system.getppid(), int(now))
 
 
 def _askers(path: str) -> dict[int, int]:
-    """Process ids, and when the gateway was last asked for each; 0 for never. The last entry of a process counts."""
+    """Return process ids and when the gateway was last queried for each, 0 for never.
+
+    The last entry of a process counts.
+    """
     words = (private_content(path) or b"").split()
     try:
         return {int(process): int(at) for process, _, at in (word.partition(b":") for word in words)}
@@ -249,18 +249,18 @@ def _askers(path: str) -> dict[int, int]:
 
 
 def _remember(path: str, asker: int, at: int) -> None:
-    # Appended with one write: entries of processes that ask at the same moment must not be lost.
+    # Appended with a single write, so that entries of concurrent processes are not lost.
     flags = (
         system.O_WRONLY | system.O_CREAT | system.O_APPEND | system.O_NOFOLLOW | system.O_CLOEXEC | system.O_NONBLOCK
     )
     try:
         descriptor = system.open(path, flags, 0o600)
     except OSError:
-        # Without a writable home we still return the credential.
+        # Without a writable home the credential is still returned.
         return
     try:
         status = system.fstat(descriptor)
-        # A second hard link may be another program's file, which we must not change.
+        # A second hard link may be another application's file, which must not be changed.
         if is_private(status) and status.st_nlink == 1:
             if status.st_size > LARGEST_LIST:
                 system.ftruncate(descriptor, 0)

@@ -1,15 +1,14 @@
-"""The cached credential of ``ostiary get-token --from``: which platform this is, and the file sealed with its secret.
+"""The cached credential of ``ostiary get-token --from``, in a file sealed with a secret of the platform.
 
     kubectl -> get-token --from github -> which platform? -> the secret that only this job has
-                 -> names the file and opens it -> a credential that is still good -> its bytes
+        -> names the file and opens it -> a valid credential -> its bytes
 
-Called by the dispatcher, as `cached_token` is, and under the same rule: only what is part of the interpreter is
-imported, and `_blake2`. `ostiary.cli.login.platforms` looks for platforms and writes the file with these functions.
+Like `cached_token`, it imports only modules of the interpreter, and `_blake2`.
 
-Jobs of several projects may run one after the other, or side by side, as the same user of the same machine. So the
-name of the file depends on a secret of this very job or pod (GitHub's request token, the ID token, the projected token
-file), and the content is encrypted and authenticated with it: a job finds nothing of another one, and cannot read it
-either. A platform without such a secret has no cache.
+Jobs of several projects may run as the same user of the same machine. The name of the file therefore depends on a
+secret of this job or pod (GitHub's request token, the ID token, the projected token file), and the content is encrypted
+and authenticated with it: a job can neither find nor read the file of another. A platform without such a secret has no
+cache.
 
     ostiary-sealed 1 <renew at>\\n <16 bytes nonce> <32 bytes tag> <the token file of `cached_token`, encrypted>
 """
@@ -18,7 +17,7 @@ import time
 
 try:
     from _blake2 import blake2b
-except ImportError:  # An interpreter that was built without it has it from OpenSSL.
+except ImportError:  # Interpreters built without _blake2 use OpenSSL's.
     from hashlib import blake2b
 
 from ostiary.cli.cached_token import (
@@ -35,14 +34,14 @@ from ostiary.cli.cached_token import (
 AUTO = "auto"
 KUBERNETES, GITHUB, GITLAB, SPIFFE, FILE = "kubernetes", "github", "gitlab", "spiffe", "file"
 PLATFORMS = (KUBERNETES, GITHUB, GITLAB, SPIFFE, FILE)
-# Options of get-token that may stand beside --from without making the command line unusual.
+# Options of get-token that are supported together with --from.
 WITH_VALUE = ("--from", "--server", "--audience", "--token-file", "--token-variable", "--scope", "--ca")
 
 FILE_VARIABLE = b"OSTIARY_IDENTITY_TOKEN_FILE"
 GITLAB_VARIABLE = "OSTIARY_ID_TOKEN"
 GITHUB_SECRET = b"ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 SPIFFE_SOCKET = b"SPIFFE_ENDPOINT_SOCKET"
-# Where the manifests of the how-to page mount a projected token, and where the kubelet mounts the pod's own.
+# The mount paths of the projected token in the how-to page's manifests, and of the pod's own token.
 PROJECTED_TOKEN = "/var/run/secrets/ostiary/token"  # noqa: S105
 POD_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105
 
@@ -54,7 +53,7 @@ Environ = dict[bytes, bytes]
 
 
 def print_cached(argv: list[str]) -> bool:
-    """Print the cached credential that the command line *argv* asks for; False if there is none that is usable."""
+    """Print the cached credential for the command line *argv*. False if there is no usable one."""
     answer = _cached_answer(argv)
     return answer is not None and print_answer(answer)
 
@@ -89,14 +88,14 @@ def _options(argv: list[str]) -> Options | None:
     return options if all(options.values()) and "--server" in options and "--from" in options else None
 
 
-# --- which platform, and what only this job has ---
+# --- platform and secret ---
 
 
 def platform_of(options: Options, environ: Environ) -> str | None:
-    """The platform that ``--from`` means; for ``auto`` the first that shows itself, None if none does.
+    """Return the platform of ``--from``. For ``auto`` the first one detected, or None.
 
-    A job of a CI system is that job, even if it runs in a pod whose service account could speak as well: a job that
-    may have no ID token must not turn into its runner.
+    CI systems take precedence over the pod that the job runs in: a job that may not have an ID token must not act as
+    its runner's service account.
     """
     platform = options.get("--from", AUTO)
     if platform != AUTO:
@@ -115,12 +114,12 @@ def platform_of(options: Options, environ: Environ) -> str | None:
 
 
 def named_token_file(options: Options, environ: Environ) -> str | None:
-    """The token file that the command line or the environment names."""
+    """Return the token file named on the command line or in the environment."""
     return options.get("--token-file") or environ.get(FILE_VARIABLE, b"").decode("utf-8", "surrogateescape") or None
 
 
 def platform_secret(platform: str, options: Options, environ: Environ) -> bytes | None:
-    """What this job or pod has and no other one; None if there is no such thing."""
+    """Return a secret that only this job or pod has, or None."""
     if platform == GITHUB:
         return environ.get(GITHUB_SECRET) or None
     if platform == GITLAB:
@@ -132,7 +131,7 @@ def platform_secret(platform: str, options: Options, environ: Environ) -> bytes 
 
 
 def cache_entry(options: Options, environ: Environ) -> tuple[str, bytes] | None:
-    """The name of the file for what *options* ask for, and the secret it is sealed with; None if nothing is kept."""
+    """Return the file name for *options* and the secret that seals it. None if nothing is cached."""
     platform = platform_of(options, environ)
     secret = None if platform is None else platform_secret(platform, options, environ)
     if platform is None or secret is None:
@@ -153,7 +152,7 @@ def _exists(path: str) -> bool:
 
 
 def _token_in(path: str) -> bytes | None:
-    """The token in a file that the platform wrote: it may belong to another user, and be reached by a link."""
+    """Read a token that the platform wrote. The file may belong to another user and be a symbolic link."""
     try:
         descriptor = system.open(path, system.O_RDONLY | system.O_CLOEXEC | system.O_NONBLOCK)
     except (OSError, ValueError):
@@ -170,24 +169,24 @@ def _token_in(path: str) -> bytes | None:
 
 
 def seal(content: bytes, secret: bytes, *, renew_at: int, nonce: bytes) -> bytes:
-    """*content*, readable with *secret* alone. A *nonce* of 16 random bytes must never be used twice."""
+    """Encrypt and authenticate *content* with *secret*. A *nonce* of 16 random bytes must never be reused."""
     head = b"%b%d\n" % (_HEAD, renew_at)
     body = _stream(content, _key(secret, b"seal"), nonce)
     return head + nonce + _tag(secret, head + nonce + body) + body
 
 
 def unseal(sealed: bytes, secret: bytes) -> bytes | None:
-    """What was sealed with *secret*; None if it was sealed with another one, or changed by a bit."""
+    """Decrypt *sealed*. None if it was sealed with another secret or modified."""
     head, newline, rest = sealed.partition(b"\n")
     nonce, tag, body = rest[:_NONCE], rest[_NONCE : _NONCE + _TAG], rest[_NONCE + _TAG :]
-    # Compared in plain: whoever can try tags here can also read our memory.
+    # Not in constant time: an attacker who can try tags here can also read our memory.
     if not head.startswith(_HEAD) or len(tag) != _TAG or _tag(secret, head + newline + nonce + body) != tag:
         return None
     return _stream(body, _key(secret, b"seal"), nonce)
 
 
 def renewal_time(sealed: bytes) -> int | None:
-    """Until when a file is of use, which stands in the clear so that anybody can clear it away."""
+    """Return the time after which a file is useless. Stored unencrypted so that any job can clean up."""
     head, newline, _ = sealed.partition(b"\n")
     digits = head[len(_HEAD) :]
     return int(digits) if newline and head.startswith(_HEAD) and digits.isdigit() and len(digits) < 20 else None

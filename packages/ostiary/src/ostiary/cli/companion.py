@@ -1,13 +1,13 @@
-"""A process beside the program that asked for a credential, as long as that runs: it asks the person to prove more.
+"""A background process that opens the browser for a step-up while the requesting client still runs.
 
     kubectl -> get-token -> credential                          kubectl sends its request, which the gateway may hold
-                 |
-                 +-> after a second, if kubectl still runs      `ostiary.cli.login.step_up`: asks the gateway what a
-                                                                request waits for, and opens the browser for that
+                   |
+                   +-> after a second, if kubectl still runs    `ostiary.cli.login.step_up`: queries the gateway
+                                                                for pending step-ups, and opens the browser
 
-Begun by get-token, and only where the gateway has step-up rules and a person is there. Nearly every command is over
-within that second, and then nothing was imported and nobody asked. As `cached_token`, which calls it, it imports
-nothing that is not part of the interpreter: somebody waits for the credential.
+get-token starts it only if the gateway has step-up rules and a user is present. Nearly every command ends within that
+second, before anything is imported or sent. Like `cached_token`, it imports only modules of the interpreter, because
+the user waits for the credential.
 """
 
 import sys
@@ -23,11 +23,11 @@ except ImportError:
 
     system = windows_interpreter()  # type: ignore[assignment]
 
-# Most commands are over by then.
+# Most commands have ended by then.
 SECONDS = 1.0
 LOOK_AGAIN_SECONDS = 0.25
 _ACCOMPANY = "from ostiary.cli.login.step_up import main; main()"
-# The same where there is no fork: the new interpreter does the waiting, too.
+# For systems without fork: the new interpreter waits as well.
 _WAIT_AND_ACCOMPANY = f"""
 import sys
 from ostiary.cli.companion import is_still_there
@@ -37,7 +37,7 @@ if is_still_there(int(sys.argv[3])):
 
 
 def begin(server: str, account: str) -> None:
-    """Begin one for the program that runs us, if a person is there. The credential has been printed."""
+    """Start one for our parent process if a user is present. The credential has already been printed."""
     if not has_person():
         return
     program = system.getppid()
@@ -48,13 +48,13 @@ def begin(server: str, account: str) -> None:
         if system.fork():
             return
     except OSError:
-        # Without it requests that need a step-up get their 401.
+        # Without a companion, requests that need a step-up get their 401.
         return
     try:
         _leave_descriptors()
         if is_still_there(program):
-            # Another interpreter: there may have been threads here, which a fork does not take along. -P: what lies in
-            # the folder that somebody works in is not ours.
+            # Exec a new interpreter, because a fork does not copy threads. -P: do not import modules from the user's
+            # current folder.
             words = [sys.executable, "-P", "-c", _ACCOMPANY, server, account, str(program)]
             system.execv(sys.executable, words)
     finally:
@@ -71,13 +71,13 @@ def _begin_detached(server: str, account: str, program: int) -> None:
 
 
 def has_person() -> bool:
-    """Whether somebody can be asked: the client says so, or its messages go to a terminal."""
+    """Whether a user can be prompted: the client says so, or stderr is a terminal."""
     info = system.environ.get(b"KUBERNETES_EXEC_INFO")
     return info is not None and (b'"interactive":true' in info.replace(b" ", b"") or system.isatty(2))
 
 
 def runs(program: int) -> bool:
-    """Whether the process *program* runs, as ours."""
+    """Whether the process *program* runs and is ours."""
     if not hasattr(system, "kill"):
         from ostiary.core.platform.win32 import windows
 
@@ -86,12 +86,12 @@ def runs(program: int) -> bool:
         system.kill(program, 0)
     except OSError:
         return False
-    # Process 1 adopts whatever has lost its parent.
+    # Process 1 adopts orphaned processes.
     return program > 1
 
 
 def is_still_there(program: int) -> bool:
-    """Wait a moment; False if *program* has ended by then."""
+    """Wait briefly and return False if *program* has ended by then."""
     for _ in range(int(SECONDS / LOOK_AGAIN_SECONDS)):
         time.sleep(LOOK_AGAIN_SECONDS)
         if not runs(program):
@@ -100,7 +100,10 @@ def is_still_there(program: int) -> bool:
 
 
 def _leave_descriptors() -> None:
-    """The client reads our stdout to its end, and perhaps our stderr; only a terminal is nobody's pipe."""
+    """Redirect stdin and stdout to /dev/null, because the client reads our stdout to its end.
+
+    Keep stderr if it is a terminal.
+    """
     nowhere = system.open("/dev/null", system.O_RDWR)
     for descriptor in (0, 1) if system.isatty(2) else (0, 1, 2):
         system.dup2(nowhere, descriptor)

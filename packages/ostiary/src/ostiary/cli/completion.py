@@ -1,6 +1,6 @@
-"""``ostiary completion``: tab completion for a shell, made from the parsers of all commands.
+"""``ostiary completion``: shell completion, generated from the parsers of all commands.
 
-A script holds everything it needs to know, so pressing tab starts no Python.
+A script is self-contained, so pressing tab does not start Python.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ostiary.cli import COMMANDS
 from ostiary.cli.arguments import Parser, plugged_module
 from ostiary.cli.dispatch import command_module
 
-# The parsers of all commands as levels: what may be typed after which words. Read by the scripts of each shell.
+# The parsers of all commands as levels: which words are valid after which.
 
 FILES, PROGRAMS = "files", "programs"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`values` are what may follow it: None if nothing may, `FILES`, or words, of which there may be none."""
+    """An option. `values` is None for a flag, `FILES`, or a possibly empty tuple of words."""
 
     names: tuple[str, ...]
     help: str
@@ -31,7 +31,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class CommandLevel:
-    """What may be typed after the words of `path`. `rest` tells what a free argument would be."""
+    """The words that are valid after those of `path`. `rest` is the kind of a positional argument."""
 
     path: tuple[str, ...]
     words: tuple[tuple[str, str], ...]
@@ -42,7 +42,7 @@ class CommandLevel:
 def whole_parser(
     program: str = "ostiary", commands: Mapping[str, tuple[str, str]] = COMMANDS
 ) -> argparse.ArgumentParser:
-    """Every command with all of its options, as one parser."""
+    """Return one parser with every command and all of its options."""
     parser = Parser(prog=program)
     parser.add_argument("--version", action="store_true")
     below = parser.add_subparsers()
@@ -54,7 +54,7 @@ def whole_parser(
 
 
 def levels(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[CommandLevel]:
-    """*parser* and all parsers below it."""
+    """Yield *parser* and all parsers below it."""
     below: dict[str, argparse.ArgumentParser] = {}
     words: list[tuple[str, str]] = []
     options: list[Option] = []
@@ -64,7 +64,7 @@ def levels(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
             below = dict(action.choices)
             words += [(choice.dest, choice.help or "") for choice in action._choices_actions]
         elif action.help == argparse.SUPPRESS:
-            # Not for people: one part of the program calls another with it.
+            # Internal commands, which one part of the program uses to call another.
             continue
         elif action.option_strings:
             options.append(Option(tuple(action.option_strings), _help(action), _values(action)))
@@ -90,10 +90,8 @@ def _values(action: argparse.Action) -> str | tuple[str, ...] | None:
     return FILES if action.metavar == "FILE" else ()
 
 
-# What the scripts of all shells share: the walk over the words before the cursor.
-#
-# Each script walks over these words to learn the level, skipping the values of options, and then offers what that level
-# has. The walk of bash and zsh is the same text.
+# Each script walks over the words before the cursor to find the level, skipping option values, and then offers the
+# words of that level. bash and zsh share the text of the walk.
 
 WALK = """\
         case "$level $word" in
@@ -109,12 +107,12 @@ def level_name(path: tuple[str, ...]) -> str:
 
 
 def option_keys(level: CommandLevel, option: Option) -> list[str]:
-    """How the walk sees *option* when it stands at *level*."""
+    """Return the keys of *option* at *level*, as used in the walk."""
     return [f"{level_name(level.path)} {name}" for name in option.names]
 
 
 def descents(levels: tuple[CommandLevel, ...]) -> Iterator[tuple[str, str]]:
-    """(what the walk sees, the level that it comes to)"""
+    """Yield (key in the walk, the level that it leads to)."""
     for level in levels:
         if level.path:
             yield f"{level_name(level.path[:-1])} {level.path[-1]}", level_name(level.path)
@@ -143,7 +141,7 @@ def walk(levels: tuple[CommandLevel, ...]) -> str:
 
 
 def named(template: str, program: str) -> str:
-    """Replace the name of the program in *template*, also where it is part of the name of a function."""
+    """Replace the name of the program in *template*, including in function names."""
     return re.sub(r"(_?)ostiary", lambda found: "_" + program.replace("-", "_") if found[1] else program, template)
 
 
@@ -155,7 +153,10 @@ def fill_script(
     values: Callable[[Option], str],
     offer: Callable[[CommandLevel], str],
 ) -> str:
-    """The script of a shell with ``case``: *values* completes the value of an option, *offer* the words of a level."""
+    """Return the script for a shell with ``case``.
+
+    *values* completes the value of an option, *offer* the words of a level.
+    """
     return named(template, program).format(
         walk=walk(levels),
         values="\n".join(
@@ -168,7 +169,7 @@ def fill_script(
     )
 
 
-# The completion script for bash.
+# bash
 
 BASH = """\
 # bash completion for ostiary
@@ -221,7 +222,7 @@ def _offer(level: CommandLevel) -> str:
     return f'        "{level_name(level.path)}") {offer} ;;'
 
 
-# The completion script for zsh.
+# zsh
 
 ZSH = """\
 #compdef ostiary
@@ -276,7 +277,7 @@ def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-# The completion script for fish.
+# fish
 
 FISH = """\
 # fish completion for ostiary
@@ -339,9 +340,9 @@ def _fish_quote(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-# The completion script for PowerShell, on Windows and elsewhere.
+# PowerShell, on Windows and elsewhere.
 
-# Where nothing is offered, PowerShell offers files. `switch` and not a hash table, whose keys ignore case.
+# If there are no offers, PowerShell completes files. `switch` instead of a hash table, whose keys ignore case.
 POWERSHELL = """\
 # PowerShell completion for ostiary
 Register-ArgumentCompleter -Native -CommandName 'ostiary', 'ostiary.exe' -ScriptBlock {{
@@ -423,7 +424,7 @@ def _powershell_offers(level: CommandLevel) -> Iterator[tuple[str, str]]:
 
 
 def _list(pairs: Iterator[tuple[str, str]]) -> str:
-    # The comma before each pair keeps it a pair: a list of one would be taken apart.
+    # The leading comma keeps each pair an array: PowerShell would unroll a list of one.
     return (
         "@("
         + "; ".join(f",@({_powershell_quote(word)}, {_powershell_quote(text or word)})" for word, text in pairs)
@@ -435,7 +436,7 @@ def _powershell_quote(text: str) -> str:
     return "'" + " ".join(text.split("\n")).replace("'", "''") + "'"
 
 
-# ``ostiary completion``: print the script for a shell.
+# The command ``ostiary completion``.
 
 HELP = """\
 Print a script that completes commands, options and values.

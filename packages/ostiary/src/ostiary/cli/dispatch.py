@@ -1,15 +1,15 @@
-"""Run one command line of a program: find the module of the command and pass it the rest.
+"""Run one command line: find the module of the command and pass it the rest.
 
-Shared by the programs ``ostiary`` and ``ostiary-gateway``. The module of a command has `configure(parser)`, whose
-parser sets `run` as a default. One that must parse its command line itself has `main(argv)` as well. Like
-`ostiary.cli`, this module imports nothing but `sys`: the help is printed without further imports.
+Shared by ``ostiary`` and ``ostiary-gateway``. The module of a command has `configure(parser)`, which sets `run` as a
+default of the parser. A command that parses its own command line also has `main(argv)`. Like `ostiary.cli`, this module
+imports only `sys`, so that the help is printed without further imports.
 """
 
 import sys
 
 
 class Program:
-    """A program and its commands: name -> (module, what it does). *elsewhere* maps commands to other programs."""
+    """A program and its commands: name -> (module, description). *elsewhere* maps commands to other programs."""
 
     __slots__ = ("commands", "elsewhere", "help", "name", "typed")
 
@@ -28,7 +28,7 @@ def run(program: Program, words: list[str]) -> int:
     try:
         code = _run(program, words)
         if sys.stdout is not None:
-            # Here, where a reader that went away can still be dealt with.
+            # Flush here, where a closed pipe can still be handled.
             sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -92,7 +92,10 @@ def help_text(program: Program) -> str:
 
 
 def forget_stdout() -> None:
-    """Nobody reads it any more; without this the interpreter would complain when it flushes it at the end."""
+    """Redirect stdout to /dev/null.
+
+    Otherwise the interpreter reports an error when it flushes the closed pipe at exit.
+    """
     import os
 
     nowhere = os.open(os.devnull, os.O_WRONLY)

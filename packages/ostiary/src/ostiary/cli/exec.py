@@ -1,4 +1,4 @@
-"""``ostiary exec``: run a kubeconfig's exec plugin, say what would run, or judge any plugin."""
+"""``ostiary exec``: run a kubeconfig's exec plugin, explain what would run, or check any plugin for conformance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ostiary.wire.client_authentication import (
     encode_answer,
 )
 
-# The exec plugin that a command line chooses: kubeconfig, context, user, cluster and plugin policy.
+# The exec plugin that a command line selects: kubeconfig, context, user, cluster and plugin policy.
 
 SHIPPED, PROPOSAL = "shipped", "proposal"
 DIALECTS = (SHIPPED, PROPOSAL)
@@ -50,17 +50,17 @@ class ExecChoice:
     settings: ExecSettings
 
     def plugin(self) -> ExecPlugin:
-        """The plugin, exactly as a client of this selection would run it."""
+        """Return the plugin, configured exactly as a client of this selection would run it."""
         selection, exec_config = self.selection, self._exec_config()
         connection = Connection(selection, settings=self.settings)
         if isinstance(connection.source, Authenticator) and isinstance(connection.source.plugin, ExecPlugin):
             return connection.source.plugin
-        # Something else signs for this user. What the plugin would be told is wanted all the same.
+        # Another credential takes precedence for this user. Build the plugin nevertheless, to show its input.
         cluster = cluster_info(selection.cluster) if exec_config.provide_cluster_info else None
         return ExecPlugin(exec_config, user=selection.user.name, cluster=cluster, settings=self.settings)
 
     def without_a_person(self) -> ExecChoice:
-        """The same plugin with ``interactiveMode: Never``."""
+        """Return the same choice with ``interactiveMode: Never``."""
         user = replace(self.selection.user, exec=replace(self._exec_config(), interactive_mode="Never"))
         return replace(self, selection=replace(self.selection, user=user))
 
@@ -86,7 +86,7 @@ def wrong_dialect(cause: str) -> ConfigurationError:
 
 
 def choice(arguments: argparse.Namespace) -> ExecChoice:
-    """What ``--kubeconfig``, ``--context``, ``--user``, ``--cluster`` and the switches for plugins choose."""
+    """Return the selection by ``--kubeconfig``, ``--context``, ``--user``, ``--cluster`` and the plugin options."""
     as_proposed = arguments.dialect == PROPOSAL
     config = kubeconfigs.load(arguments.kubeconfig)
     selection = kubeconfigs.select(config, context=arguments.context, cluster=arguments.cluster, user=arguments.user)
@@ -104,10 +104,8 @@ def choice(arguments: argparse.Namespace) -> ExecChoice:
     return ExecChoice(config, selection, settings)
 
 
-# What ``ostiary exec explain`` tells: every fact that decides whether and how a plugin runs.
-#
-# Made from a selection and its plugin without starting anything. Arguments are shown as they stand in the
-# user's own file; values of environment variables, passwords and what looks like a secret are not.
+# ``ostiary exec explain``: all facts that decide whether and how a plugin runs, without starting it. Arguments are
+# shown as written in the user's file; values of environment variables, passwords and apparent secrets are not.
 
 HIDDEN = "***"
 
@@ -171,10 +169,10 @@ class ExecExplanation:
 
 
 def explanation(choice: ExecChoice) -> ExecExplanation:
-    """Everything about a run of the chosen plugin, now; and nothing is run."""
+    """Return everything about a run of the chosen plugin, without running it."""
     selection, policy, plugin = choice.selection, choice.settings.policy, choice.plugin()
     interactive, why = _interactive(plugin, choice.settings)
-    # Where it would not come to a run, show the plan that a plugin without a person would have.
+    # If it could not run, show the plan of a non-interactive plugin.
     plan = plugin.plan() if interactive is not None else choice.without_a_person().plugin().plan()
     allowed, policy_why = _verdict(policy, plan)
     return ExecExplanation(
@@ -203,7 +201,7 @@ def _environment(plan: Plan, settings: ExecSettings) -> tuple[str, ...]:
 
 
 def static_credential(user: User) -> str | None:
-    """What beats this user's plugin, in words; None if nothing does."""
+    """Describe the credential that takes precedence over this user's plugin. None if there is none."""
     if user.uses_exec:
         return None
     for there, name in (
@@ -260,7 +258,7 @@ def _notes(selection: Selection, config: ExecConfig, plan: Plan) -> Iterator[str
         yield f"exec.env sets {INFO_VARIABLE}, which is overridden"
 
 
-# --- the info, fit to be shown ---
+# --- exec info without secrets ---
 
 
 def _shown_info(info: dict[str, object]) -> dict[str, object]:

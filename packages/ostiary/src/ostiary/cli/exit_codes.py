@@ -1,3 +1,3 @@
-"""The exit codes of every command, as ``ostiary --help`` promises them. Used by the dispatcher and the commands."""
+"""The exit codes of all commands, as documented in ``ostiary --help``."""
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

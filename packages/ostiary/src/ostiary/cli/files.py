@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all. Used for tokens that other programs read at any moment."""
+"""Token files: replace one atomically, because other processes may read it at any time; and read one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ostiary.errors import ConfigurationError
 
 
 def replace_file(path: str, text: str, mode: int) -> None:
-    """Put *text* in the place of the file; the mode is exactly this one, whatever the umask says."""
+    """Replace the file at *path* with *text*. Sets exactly *mode*, regardless of the umask."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}.new")
     try:
         if os.path.lexists(temporary):
-            # Of one that was ended in the middle of this.
+            # Left over by a process that was killed here.
             os.unlink(temporary)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | CLOSE_ON_EXEC, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
@@ -32,11 +32,11 @@ def unwritable(path: str, error: OSError) -> ConfigurationError:
     )
 
 
-# A file that a person names and that should hold a token. Read by the commands that take ``--token-file``.
+# Token files named by the user with ``--token-file``.
 
 
 def token_text(path: str) -> str:
-    """The text of a file that should hold a token; raises `ConfigurationError`, which does not quote it."""
+    """Return the text of a token file. Raises `ConfigurationError`, which does not quote it."""
     try:
         with open(path, encoding="utf-8") as opened:
             return opened.read(1 << 20)

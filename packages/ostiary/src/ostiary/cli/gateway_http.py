@@ -1,9 +1,8 @@
-"""One question to a gateway over HTTP, and its answer. Keeps nothing, and knows none of the endpoints.
+"""HTTP requests to a gateway. Stateless, and independent of the endpoints.
 
-Called by `remote` (the API below ``/apis/ostiary.dev``) and `signin.gateway` (``/auth``). The server's certificate is
-verified by the given authorities or the system's; redirects are not followed, since a token must not be sent on;
-answers are bounded in size and time. The proxy of the environment is used as kubectl does: it carries the encrypted
-connection and sees nothing of it, and what stays on this machine does not go through it.
+The server's certificate is verified by the given authorities or the system's. Redirects are not followed, because a
+token must not be sent elsewhere. Responses are limited in size and time. The environment's proxy is used like kubectl
+does: it only sees the encrypted connection, and loopback addresses bypass it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ostiary.errors import ProviderError
 
 SECONDS = 15.0
 LARGEST = 1 << 20
-# By OpenSSL's number of what is wrong with a certificate, where naming an authority would not help.
+# Keyed by OpenSSL's verification error, for errors that another authority would not fix.
 _CERTIFICATE_HINTS = {
     9: "check the clock of this machine",
     10: "check the clock of this machine; if it is right, the gateway needs a new certificate",
@@ -37,9 +36,9 @@ _CERTIFICATE_HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`fields` is empty where the answer is no JSON object, or too large. `time` is what the gateway's clock said.
+    """A response. `fields` is empty if it is not a JSON object or too large. `time` is its Date header.
 
-    `certificate` (DER) is what the gateway showed; None without TLS.
+    `certificate` (DER) is the gateway's certificate, or None without TLS.
     """
 
     status: int
@@ -51,7 +50,7 @@ class Reply:
 
 
 class GatewayHttp:
-    """Talks to one gateway. *authorities_pem* None means the system's own authorities."""
+    """A client for one gateway. With *authorities_pem* None, the system's authorities apply."""
 
     def __init__(
         self, server: str, *, authorities_pem: str | None = None, seconds: float = SECONDS, largest: int = LARGEST
@@ -65,7 +64,7 @@ class GatewayHttp:
         )
 
     def ask(self, method: str, path: str, body: bytes | None = None, *, headers: Mapping[str, str]) -> Reply:
-        """Raises `ProviderError` if there is no answer, and only then."""
+        """Send one request. Raises `ProviderError` only if there is no response."""
         all_headers = {"Accept": "application/json", "User-Agent": f"ostiary/{__version__}", **headers}
         try:
             reply = self._http.send(method, self.server + path, body, headers=all_headers)
@@ -121,9 +120,9 @@ def _hint(reason: object, server: str) -> str:
 
 
 def checked_address(server: str) -> str:
-    """*server* as all of us write it: scheme and host in small letters, no slash at the end.
+    """Return *server* in normal form: scheme and host in lower case, no trailing slash.
 
-    Raises `UsageError` if it is none, or if tokens would travel in the clear.
+    Raises `UsageError` if it is not a valid URL, or if tokens would be sent unencrypted.
     """
     parts = _parts(server)
     host, port = parts.hostname or "", _port(parts)
@@ -157,7 +156,7 @@ def _port(parts: SplitResult) -> int | None:
 
 
 def _no_address(cause: str) -> UsageError:
-    # Not quoted: somebody may have put a password into it.
+    # Not quoted, because it may contain a password.
     return UsageError("this is not the URL of a gateway", cause=cause, hint="--server https://gateway.example")
 
 

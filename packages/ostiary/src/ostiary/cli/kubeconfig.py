@@ -1,4 +1,4 @@
-"""``ostiary kubeconfig``: make a kubectl context whose user signs in at a gateway."""
+"""``ostiary kubeconfig``: create a kubectl context whose user signs in at a gateway."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ostiary.core.yaml.edit import dump
 from ostiary.errors import ConfigurationError, ProviderError
 from ostiary.wire.kubeconfig import OfferedCluster, clusters_kubeconfig, context_name, gateway_kubeconfig
 
-# Asks a gateway which clusters the person may use, or the job: for ``ostiary kubeconfig --all``.
+# ``--all``: the clusters that the user or the job may use, as listed by the gateway.
 
 MOST_CLUSTERS = 1000
-# As the gateway's configuration has them. They become names in a kubeconfig, and are printed.
+# As in the gateway's configuration. The names are used in a kubeconfig and printed.
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,252}")
 
 
 def offered_clusters(
     account: GatewayAccount, choice: PlatformChoice | None, authorities_pem: str | None
 ) -> tuple[list[OfferedCluster], bool]:
-    """The clusters, and whether these are all. Nobody is asked to sign in.
+    """Return the clusters, and whether the list is complete. Never prompts for a sign-in.
 
-    Raises an `OstiaryError` that says why there is no answer: without a session, how to get one.
+    Raises an `OstiaryError` if there is no response; without a session, it says how to get one.
     """
     if choice is None:
         token, authorities_pem = session_token(account, authorities_pem)
@@ -50,7 +50,7 @@ def offered_clusters(
 
 
 def _checked(account: GatewayAccount, cluster: OfferedCluster) -> OfferedCluster:
-    """A token is going to be sent there, so it must be a URL that we would send one to."""
+    """Validate the URL, because a token will be sent there."""
     if not _NAME.fullmatch(cluster.name):
         raise _unusable(account, "the name of a cluster has characters that no name has")
     try:
@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         kubeconfig = _kubeconfig_of_one(arguments, account, choice)
     if arguments.merge:
-        # Of a cluster that could not be checked nobody knows whether it is gone.
+        # A cluster that could not be checked may still exist, so do not remove any.
         _merge(kubeconfig, force=arguments.force, prune=arguments.prune, look_for_gone=arguments.all and complete)
     elif arguments.write:
         write_new(arguments.write, dump(kubeconfig).encode())

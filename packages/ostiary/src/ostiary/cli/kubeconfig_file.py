@@ -1,7 +1,4 @@
-"""The kubeconfig that a person has: which file it is, locked as kubectl does, backed up, and replaced in one step.
-
-Called by `command`. Everybody who reads the file sees the old text or the new one.
-"""
+"""Merge contexts into the user's kubeconfig: under kubectl's lock, with a backup, and replaced atomically."""
 
 from __future__ import annotations
 
@@ -24,17 +21,17 @@ from ostiary.wire.kubeconfig import COMMAND, CONNECT, GATEWAY, TOKEN, is_our_pro
 
 
 def kubeconfig_files() -> list[str]:
-    """The files that kubectl reads; the first one is written to."""
+    """Return the files that kubectl reads. The first one is written to."""
     listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     return [os.path.abspath(path) for path in listed or [os.path.expanduser("~/.kube/config")]]
 
 
 def check_regular(path: str) -> None:
-    """The file is replaced by a new one, which would be the end of a device such as /dev/null."""
+    """Raise `ConfigurationError` for a device such as /dev/null, which replacing would destroy."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return  # It is made, or whoever reads it tells what is wrong.
+        return  # It will be created, or reading it reports the error.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ConfigurationError(
             "the kubeconfig cannot be changed in place",
@@ -82,7 +79,7 @@ def write_new(path: str, content: bytes) -> None:
 
 
 def back_up(path: str, content: bytes) -> str:
-    """A copy of the file as it is, as private as the file itself. An older copy is never overwritten."""
+    """Copy the file with the same permissions. Never overwrites an older copy."""
     real = os.path.realpath(path)
     number = 1
     while os.path.lexists(f"{real}.backup-{number}"):
@@ -95,7 +92,7 @@ def back_up(path: str, content: bytes) -> str:
 
 
 def replace(path: str, content: bytes) -> None:
-    """A kubectl that reads at this moment sees the old file or the new one; its permissions stay as they are."""
+    """Replace the file atomically for concurrent readers, and keep its permissions."""
     real = os.path.realpath(path)
     new = f"{real}.{secrets.token_hex(4)}"
     try:
@@ -113,7 +110,7 @@ def _mode(path: str) -> int:
 
 @contextmanager
 def hold_lock(path: str) -> Iterator[None]:
-    """The lock that ``kubectl config`` uses: beside the file as it is named, and beside what a link leads to."""
+    """Hold the lock of ``kubectl config``: for the path as given, and for the target of a symbolic link."""
     with ExitStack() as locks:
         for name in dict.fromkeys((path, os.path.realpath(path))):
             locks.enter_context(_lock(name, path))
@@ -140,23 +137,22 @@ def _unwritable(path: str, error: OSError, hint: str | None = None) -> Configura
     )
 
 
-# Puts the context of a gateway into a kubeconfig that somebody has, and changes nothing else in it.
+# Merging the context of a gateway into an existing kubeconfig, without changing anything else in it.
 #
-#     existing text, made  ->  conflicts (what belongs to somebody else)  ->  merge  ->  the new text
+#     existing text, made  ->  conflicts (entries of other owners)  ->  merge  ->  the new text
 #
-# Called by ``ostiary kubeconfig --merge``, with one context or with one for each cluster. An entry of the same name is
-# ours if it is for the same server, and its user runs our ``get-token`` for the same account; fields that people added
-# to it stay. Any other entry is a conflict, and is replaced only by force. Contexts that were written for clusters
-# which are gone can be found, and taken out. Pure.
+# An entry of the same name is ours if it is for the same server, and its user runs our ``get-token`` for the same
+# account; additional fields in it are preserved. Any other entry is a conflict, and is replaced only by force. Contexts
+# that were written for removed clusters can be found and removed. Pure functions.
 
-# The section of a kubeconfig, and the field of its entries that has the content.
+# The sections of a kubeconfig, and the field of an entry that has the content.
 SECTIONS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An entry that has the name of ours and belongs to something else."""
+    """An existing entry with the same name that belongs to another server or user."""
 
     section: str
     name: str
@@ -167,7 +163,7 @@ class Conflict:
 
 
 def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Conflict]:
-    """Which entries in *text* a merge of *made* would take from somebody. Raises `ConfigurationError`."""
+    """Return the entries of *text* that merging *made* would overwrite. Raises `ConfigurationError`."""
     config = _config(text, file)
     result = []
     for section, judge in (("clusters", _other_cluster), ("users", _other_user), ("contexts", _other_context)):
@@ -182,7 +178,7 @@ def conflicts(text: str, made: Entry, *, file: str | None = None) -> list[Confli
 
 
 def merge(text: str, made: Entry, *, file: str | None = None, force: bool = False) -> str:
-    """*text* with the entries of *made*. Its current context stays, if it has one. Raises `ConfigurationError`."""
+    """Return *text* with the entries of *made*. A current context is preserved. Raises `ConfigurationError`."""
     config = _config(text, file)
     try:
         if not config:
@@ -212,7 +208,7 @@ def _cannot_edit(refusal: str, file: str | None) -> ConfigurationError:
 
 
 def gone_contexts(text: str, made: Entry, *, file: str | None = None) -> list[str]:
-    """The contexts in *text* that were written for the same user of the same gateway as *made*, and are not in it."""
+    """Return the contexts in *text* for the same user of the same gateway as *made* that are not in *made*."""
     config, (user,) = _config(text, file), made["users"]
     gateway, names = _account(user["user"]["exec"]["args"])[0], {context["name"] for context in made["contexts"]}
     return [
@@ -225,7 +221,7 @@ def gone_contexts(text: str, made: Entry, *, file: str | None = None) -> list[st
 
 
 def without_contexts(text: str, names: Sequence[str], *, file: str | None = None) -> str:
-    """*text* without the contexts of these *names*, and without their clusters unless another context uses them."""
+    """Return *text* without the contexts *names*, and without their clusters unless another context uses them."""
     try:
         for name in names:
             text = _without_entry(text, "contexts", name, file)
@@ -254,7 +250,7 @@ def _merge_entry(text: str, section: str, new: Entry, *, whole: bool, file: str 
     if whole or not isinstance(old, dict):
         return text if old == new[kind] else set_value(text, (section, position, kind), new[kind])
     if section == "users":
-        # The command may be pinned to a path, and the arguments may have options of this machine: they stay.
+        # Keep command and arguments: the command may be pinned to a path, and there may be local options.
         ours = {key: value for key, value in new[kind]["exec"].items() if key not in ("command", "args")}
         return _set_fields(text, (section, position, kind, "exec"), old["exec"], ours)
     return _set_fields(text, (section, position, kind), old, new[kind])
@@ -269,7 +265,7 @@ def _set_fields(text: str, path: tuple[str | int, ...], old: Entry, new: Entry) 
 
 
 def _merged_extensions(old: object, new: list[Entry]) -> list[Any]:
-    """Those of *old* that other programs wrote, and *new*."""
+    """Return the extensions in *old* of other applications, and *new*."""
     ours = {extension["name"] for extension in new}
     others = [
         each
@@ -279,7 +275,7 @@ def _merged_extensions(old: object, new: list[Entry]) -> list[Any]:
     return [*others, *new]
 
 
-# --- whose is it ---
+# --- ownership of entries ---
 
 _IDENTITY_OPTIONS = ("--account", "--from", "--audience", "--token-file", "--token-variable", "--scope")
 
@@ -295,7 +291,7 @@ def _other_cluster(old: Entry, new: Entry) -> str:
 def _other_user(old: Entry, new: Entry) -> str:
     others = sorted(key for key in old if key not in ("exec", "extensions"))
     if others:
-        # The name of a field, and never its value.
+        # Only the name of a field, never its value.
         return f"uses another way to sign in ({', '.join(others)})"
     command = old.get("exec")
     if not isinstance(command, dict) or not _is_ours(command):
@@ -321,10 +317,10 @@ def _is_ours(command: Entry) -> bool:
 
 
 def _account(args: object) -> tuple[str | None, ...]:
-    """Where and as whom the plugin signs in: two entries with the same are the same user."""
+    """Return what identifies the plugin's gateway and account. Entries with equal results are the same user."""
     words = [str(word) for word in args] if isinstance(args, list) else []
     if words[:1] == [CONNECT]:
-        # It has no account. The name of its context tells it from others.
+        # It has no account and is identified by the name of its context.
         return tuple(words)
     options = dict(pairwise(words)) | dict(
         word.split("=", 1) for word in words if word.startswith("--") and "=" in word
@@ -333,7 +329,7 @@ def _account(args: object) -> tuple[str | None, ...]:
     return _address(options.get("--server")), *map(options.get, _IDENTITY_OPTIONS), *scopes
 
 
-# --- what is there ---
+# --- existing entries ---
 
 
 def _config(text: str, file: str | None) -> Entry:
@@ -371,14 +367,12 @@ def _position(config: Entry, section: str, name: str, file: str | None) -> int |
     return positions[0] if positions else None
 
 
-# Merges contexts into the kubeconfig that a person has: under its lock, with a backup, and only where nothing is lost.
-#
-# Called by ``ostiary kubeconfig --merge`` and by ``ostiary connect``.
+# Merging into the file, used by ``ostiary kubeconfig --merge`` and ``ostiary connect``.
 
 
 @dataclass(frozen=True, slots=True)
 class MergedFile:
-    """The file that was changed, the copy of what it was before, and which contexts of the same gateway are gone."""
+    """The changed file, its backup, and the contexts of the same gateway that are gone."""
 
     path: str
     backup: str | None
@@ -394,17 +388,17 @@ def merge_into_file(
     may_move: bool = False,
     paths: Sequence[str] = (),
 ) -> MergedFile:
-    """Put the entries of *kubeconfig* into the first of *paths*; without them those that kubectl reads.
+    """Merge the entries of *kubeconfig* into the first of *paths*, by default the files that kubectl reads.
 
-    Raises `ConfigurationError` if that would take an entry from somebody, unless with *force*. With *may_move* the
-    clusters are known to be ours, and their address may be another one now.
+    Raises `ConfigurationError` if that would overwrite another owner's entry, unless *force* is set. With *may_move*
+    the clusters are known to be ours, and their address may have changed.
     """
     path, *others = paths or kubeconfig_files()
     check_regular(path)
     with hold_lock(path):
         old = content_of(path)
         text = text_of(old, path)
-        # kubectl takes the first entry of a name, so ours would hide one that stands in a later file.
+        # kubectl uses the first entry of a name, so ours would hide one in a later file.
         for file in (path, *others):
             file_conflicts = conflicts(text_of(content_of(file), file), kubeconfig, file=file)
             taken = [each for each in file_conflicts if not (may_move and each.section == "clusters")]
@@ -421,7 +415,7 @@ def merge_into_file(
 
 
 def tell_merged(kubeconfig: Entry, merged: MergedFile) -> None:
-    """Tell a person what is where now."""
+    """Print what was merged into which file."""
     names = [context["name"] for context in kubeconfig["contexts"]]
     backup_note = "" if merged.backup is None else f"; backup: {merged.backup}"
     if len(names) == 1:

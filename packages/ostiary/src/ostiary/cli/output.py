@@ -1,6 +1,6 @@
-"""Prints results and errors, for a person or for a program.
+"""Print results and errors, as text or as JSON.
 
-Colours appear on a terminal only, and never where NO_COLOR is set.
+Colors are used only on a terminal, and never if NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Style(Enum):
 
 
 def paint(text: str, style: Style, stream: TextIO) -> str:
-    """*text* in the colour of *style*, if *stream* is a terminal that shows colours."""
+    """Return *text* in the color of *style*, if *stream* is a terminal with colors."""
     return f"\x1b[{style.value}m{text}\x1b[0m" if _has_colours(stream) else text
 
 
@@ -37,7 +37,7 @@ def _has_colours(stream: TextIO) -> bool:
 
 def print_json(value: object, *, stream: TextIO | None = None) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
-    # JSON itself leaves some characters as they are that steer a terminal, such as U+009B.
+    # JSON does not escape some terminal control characters, such as U+009B.
     print(
         "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n")),
         file=stream or sys.stdout,
@@ -49,7 +49,7 @@ def _escaped(line: str) -> str:
 
 
 def print_error(error: OstiaryError, *, as_json: bool = False) -> None:
-    """Tell *error* on stderr."""
+    """Print *error* on stderr."""
     parts = {name: _at_home(text) if name == "where" else text for name, text in error.lines()}
     if as_json:
         print_json({"error": {"summary": error.summary, **parts}}, stream=sys.stderr)
@@ -60,14 +60,17 @@ def print_error(error: OstiaryError, *, as_json: bool = False) -> None:
 
 
 def print_note(text: str) -> None:
-    """Tell a person something beside the result, on stderr."""
+    """Print a note for the user on stderr, separate from the result."""
     print(f"{paint('ostiary:', Style.DOUBTFUL, sys.stderr)} {printable(text)}", file=sys.stderr)
 
 
 @contextmanager
 def log_as_notes() -> Iterator[None]:
-    """Tell a person the warnings that are logged meanwhile, on stderr; ``serve`` puts its own log in this place."""
-    # Imported here: neither --help nor a mistake on the command line needs it.
+    """Print warnings that are logged within this context on stderr.
+
+    ``serve`` replaces this handler with its own log.
+    """
+    # Lazy import: not needed for --help or an invalid command line.
     import logging
 
     from ostiary.core.redaction import redact
@@ -77,7 +80,7 @@ def log_as_notes() -> Iterator[None]:
             print_note(f"{record.levelname.lower()}: {redact(record.getMessage())}")
 
     notes = Notes(logging.WARNING)
-    # By this name `configure_logging` of the gateway knows what to replace.
+    # `configure_logging` of the gateway replaces the handler of this name.
     notes.set_name("ostiary")
     root = logging.getLogger()
     root.addHandler(notes)
@@ -88,7 +91,7 @@ def log_as_notes() -> Iterator[None]:
 
 
 def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) -> Iterable[str]:
-    """Names on the left, texts on the right, which may have several lines."""
+    """Yield lines with names on the left and texts, possibly of several lines, on the right."""
     for name, text in parts:
         first, *rest = printable(text).splitlines() or [""]
         yield f"  {paint(f'{name:<{width}}', Style.FAINT, stream)} {first}".rstrip()
@@ -96,7 +99,7 @@ def rows(parts: Iterable[tuple[str, str]], *, stream: TextIO, width: int = 6) ->
 
 
 def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
-    """Columns as wide as they must be; the last one is not padded."""
+    """Print a table. Columns are as wide as their content; the last one is not padded."""
     cells = [tuple(map(one_line, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     for number, line in enumerate((tuple(header), *cells)):
@@ -105,7 +108,7 @@ def print_table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
 
 
 def one_line(text: str) -> str:
-    """*text* without anything that could steer a terminal or look like another line; a dash if nothing is left."""
+    """Return *text* on one line without terminal control characters, or a dash if nothing is left."""
     return " ".join(printable(text).split()) or "-"
 
 
@@ -114,7 +117,7 @@ def _at_home(text: str) -> str:
     return "~" + text[len(home) :] if home != "/" and text.startswith(home + os.sep) else text
 
 
-# Prints what a conformance check found, for a person or for a program.
+# Conformance reports.
 
 STYLES = {
     Result.PASS: Style.GOOD,

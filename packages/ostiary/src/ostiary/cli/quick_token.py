@@ -1,14 +1,13 @@
-"""The exec plugin ``ostiary connect token NAME``: asks the running proxy for a token and prints it.
+"""The exec plugin ``ostiary connect token NAME``: requests a token from the running proxy and prints it.
 
     kubectl -> connect token -> the proxy's Unix socket -> ExecCredential with a token for 127.0.0.1, unchanged
-                  |
-                  +-> no answer, or an error: `ostiary_gateway.local_proxy.start` starts the proxy or says what is wrong
+                   |
+                   +-> no response, or an error: `ostiary_gateway.local_proxy.start` starts the proxy or reports it
 
-Called by the dispatcher before anything else is imported; the slower commands ask by the same function. As in
-`ostiary.cli.cached_token`, a person waits for every module that is imported here, so there are only those that are a
-part of the interpreter.
+Like `ostiary.cli.cached_token`, it imports only modules of the interpreter, because the user waits. The slower commands
+call `ask`, too.
 
-One question is one connection: a line, and then the reply until the other side closes it.
+A connection carries one request, which is a line, and then the response until the server closes it:
 
     token VERSION NAME    ->  ok\\n, and the ExecCredential; or error\\n, and a JSON object with the parts of the error
     check NAME, status, stop, forget NAME    ->  the same with a JSON object
@@ -25,21 +24,21 @@ OK, ERROR = b"ok\n", b"error\n"
 SECONDS = 90.0
 LARGEST_REPLY = 1024 * 1024
 LONGEST_NAME = 200
-# What the kernel tells of the process at the other end: where to ask, and where the user's number stands. Not named by
-# Python where it is called LOCAL_PEERCRED (macOS, FreeBSD): level 0, option 1, and the same place.
+# Peer credentials of a Unix socket: level, option, size, and the position of the user id. Python has no constant for
+# LOCAL_PEERCRED (macOS, FreeBSD): level 0, option 1, same position.
 _PEER_SIZE, _USER = 12, slice(4, 8)
 _LOCAL_PEERCRED = (0, 1, 76)
 
-# The reply that was no token, so that the slower path need not ask, and perhaps run a plugin, a second time.
+# The error response, so that the slower path does not request, and perhaps run a plugin, a second time.
 failure: bytes | None = None
 
 
 class SocketNotOurs(Exception):
-    """Somebody else's process answers at the socket."""
+    """The process at the socket belongs to another user."""
 
 
 def print_token(argv: list[str]) -> bool:
-    """Print the token that the command line *argv* asks for; False if that takes more than asking."""
+    """Print the token for the command line *argv*. False if the running proxy did not return one."""
     global failure
     version = asked_version()
     if len(argv) != 1 or argv[0].startswith("-") or not is_name(argv[0]) or version not in (b"v1", b"v1beta1"):
@@ -55,12 +54,12 @@ def print_token(argv: list[str]) -> bool:
 
 
 def is_name(name: str) -> bool:
-    """Whether a line of the socket can carry *name*."""
+    """Whether *name* fits into a line of the protocol."""
     return 0 < len(name) <= LONGEST_NAME and name.isprintable()
 
 
 def ask(line: bytes, seconds: float = SECONDS) -> bytes:
-    """The whole reply to one question; raises `OSError` if nobody answers, and `SocketNotOurs`."""
+    """Send one request and return the whole response. Raises `OSError` without a response, and `SocketNotOurs`."""
     import _socket
 
     folder = runtime_folder()
@@ -72,7 +71,7 @@ def ask(line: bytes, seconds: float = SECONDS) -> bytes:
         connection.settimeout(seconds)
         connection.connect(socket_path(folder))
         if peer_user(connection) != posix.geteuid():
-            # Before anything is said: not even the name of a context is for others.
+            # Check before sending anything: even the name of a context is private.
             raise SocketNotOurs
         connection.send(line + b"\n")
         return _read_all(connection, deadline)
@@ -89,13 +88,13 @@ def _read_all(connection, deadline: float) -> bytes:  # type: ignore[no-untyped-
             raise OSError("the reply is too long, or took too long")
         connection.settimeout(left)
     if not reply.startswith((OK, ERROR)):
-        # The process ended before it had answered.
+        # The process ended before it finished the response.
         raise ConnectionResetError("the reply is incomplete")
     return reply
 
 
 def peer_user(connection) -> int:  # type: ignore[no-untyped-def]
-    """The user of the process at the other end of a Unix socket, as the kernel knows it."""
+    """Return the user id of the process at the other end of a Unix socket, as reported by the kernel."""
     import _socket
 
     option = getattr(_socket, "SO_PEERCRED", None)
@@ -104,11 +103,10 @@ def peer_user(connection) -> int:  # type: ignore[no-untyped-def]
 
 
 def runtime_folder(environ: dict[bytes, bytes] = posix.environ) -> str | None:
-    """The folder of the socket: of this user on this machine, whichever shell asks; None without a home.
+    """Return the folder of the socket, one per user and machine. None without a home directory.
 
-    The system's own folder for such files is found also where XDG_RUNTIME_DIR is not set, as in a cron job: otherwise
-    there would be a second proxy. Without one it is a folder of the state, with the machine's name, because several
-    machines may share that.
+    /run/user/UID is used even if XDG_RUNTIME_DIR is not set, as in a cron job: otherwise there would be a second proxy.
+    Without that folder, it is in the state folder and has the machine's name, because several machines may share that.
     """
     base = environ.get(b"XDG_RUNTIME_DIR", b"")
     if not base.startswith(b"/"):

@@ -1,7 +1,7 @@
-"""``ostiary token``: make a token that may do less than you, for a script or an agent.
+"""``ostiary token``: create a scoped token for a script or an agent.
 
-The gateway makes it (token exchange, RFC 8693) with the token of the session that ``ostiary login`` keeps, or with one
-from a file. Stdout is for the token alone.
+The gateway issues it by token exchange (RFC 8693) for the token of the ``ostiary login`` session, or for one from a
+file. Only the token is written to stdout.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scope(arguments: argparse.Namespace) -> Scope:
-    """Read here first: a mistake is told with its place, and without asking anybody."""
+    """Validate locally first: the error has a position and no request is sent."""
     return scope_of_rules(arguments.can, exact=arguments.exact)
 
 
@@ -152,7 +152,7 @@ def _write_kubeconfig(
     account: GatewayAccount,
     authorities_pem: str | None,
 ) -> None:
-    # Imported here: few people want one.
+    # Lazy import, because --kubeconfig is rare.
     from ostiary.core.yaml.edit import dump
     from ostiary.wire.kubeconfig import context_name, token_kubeconfig
 
@@ -162,7 +162,7 @@ def _write_kubeconfig(
         name=context_name(account.server, arguments.actor or "narrowed"),
         token=narrowed.token.reveal(),
         prefix=arguments.prefix,
-        # Where there is only one, nobody wants to name it each time.
+        # A single namespace becomes the default of the context.
         namespace=namespaces.pop() if len(namespaces) == 1 else None,
         authorities_pem=authorities_pem,
     )

@@ -1,1 +1,1 @@
-"""Door 1: a kubeconfig becomes a credential, a credential signs an HTTP request."""
+"""The client: turn a kubeconfig into a credential, and sign HTTP requests with it."""

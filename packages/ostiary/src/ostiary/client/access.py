@@ -1,7 +1,7 @@
-"""How one user reaches one cluster: the address, the proxy, TLS, and the source of the credential.
+"""Access to one cluster as one user: address, proxy, TLS and credential source.
 
-Every adapter asks this before it sends. Nothing is dialled and no plugin runs before the first request. `connection`
-adds a method per HTTP library, and so knows the adapters; they know only this.
+Every adapter builds on `ClusterAccess`. Nothing is dialed and no plugin runs before the first request.
+`client.connection` adds one method per HTTP library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ostiary.client")
 
-# What the Kubernetes clients give and take: they are published without types.
+# Objects of the Kubernetes clients, which are published without types.
 Untyped: TypeAlias = Any
 
 # client-go reads certificate authority files again after five minutes.
@@ -42,7 +42,7 @@ AUTHORITIES_SECONDS = 300.0
 
 
 class ClusterAccess:
-    """One cluster and one user. Threads, event loops and HTTP clients may share it."""
+    """One cluster and one user. Can be shared by threads, event loops and HTTP clients."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClusterAccess:
         self._clock = clock or SYSTEM_CLOCK
         address = _address(cluster)
         if re.search(r"[?#]", cluster.server):
-            # Not quoted: there may be a secret in it.
+            # Not quoted, because it may contain a secret.
             log.warning("the server of cluster %r has a query or fragment, which takes no effect", cluster.name)
         self.server = str(address)
         self._origin = address.origin
@@ -112,10 +112,10 @@ class ClusterAccess:
     def __repr__(self) -> str:
         return f"<Connection to {self.server} as user {self.selection.user.name!r}>"
 
-    # --- what adapters ask ---
+    # --- used by adapters ---
 
     def is_server(self, scheme: str, host: str, port: int | None) -> bool:
-        """Whether this address is the cluster's. A credential goes nowhere else, redirects included."""
+        """Whether this address is the cluster's. The credential is sent to no other address, including redirects."""
         return (scheme, host.lower(), port or DEFAULT_PORTS.get(scheme)) == self._origin
 
     def is_server_url(self, url: str) -> bool:
@@ -123,24 +123,24 @@ class ClusterAccess:
             parts = urlsplit(url)
             return self.is_server(parts.scheme, parts.hostname or "", parts.port)
         except ValueError:
-            # No address at all: the HTTP library says so in its own words.
+            # Not a valid address: the HTTP library raises its own error.
             return False
 
     def ssl_context(self, *, http2: bool = False) -> SealedContext | None:
-        """The TLS context for new connections; None for ``http://``.
+        """Return the TLS context for new connections, or None for ``http://``.
 
-        The same object until the client certificate or the authorities change, then a new one. Whoever
-        keeps connections open compares by identity, and lets those of the old one end.
+        Returns the same object until the client certificate or the authorities change, then a new one. Callers that
+        pool connections compare by identity and close the connections of the old context.
 
-        A client that offers HTTP/2 says so and gets a context of its own: the protocols on offer belong
-        to the context, and another client may not speak the one that the server would choose.
+        A client that offers HTTP/2 gets a separate context: the offered protocols belong to the context, and another
+        client may not support the one that the server selects.
         """
         if self._origin[0] != "https":
             return None
         latest = self.source.latest if self.source is not None else None
         certificate = latest.certificate if latest is not None else None
         cached = self._contexts.get(http2)
-        # Asked at every request, and nearly always nothing has changed: no lock, nothing compared but identity.
+        # Called for every request and rarely changed: compare by identity only and take no lock.
         if cached is not None and cached[0][1] is certificate and self._clock.monotonic() < self._authorities_again_at:
             return cached[1]
         with self._lock:
@@ -170,7 +170,7 @@ class ClusterAccess:
                 return file.read()
         except OSError as error:
             if self._authorities is not None:
-                # It may be in the middle of being replaced.
+                # The file may be in the middle of being replaced.
                 return self._authorities
             raise TransportError(
                 "the certificate authority of the server cannot be read",
@@ -193,7 +193,7 @@ def _address(cluster: Cluster) -> ServerAddress:
 
 
 def _warn_of_plain_http(server: str, selection: Selection, *, has_authorization: bool) -> None:
-    """As kubectl, we send no credential where anybody could read it; but not in silence."""
+    """Log what plain HTTP disables. Like kubectl, no credential is sent where others could read it."""
     cluster = selection.cluster
     why = "it is not https" if has_scheme(cluster.server) else "without https:// in front, its address means http"
     if has_authorization or has_credentials(selection.user):
@@ -227,7 +227,7 @@ def _impersonation(user: User) -> Headers:
 
 
 def _header_key(key: str) -> str:
-    # Percent-encodes what is not a token character of a header name, and the percent sign itself.
+    # Percent-encode characters that are not allowed in a header name, and the percent sign itself.
     return quote(key, safe="!#$&'*+-.^_`|~")
 
 

@@ -1,7 +1,7 @@
-"""Single requests to the API server of a kubeconfig, or of the pod this runs in, with the standard library alone.
+"""Send single requests to the API server of a kubeconfig or of the pod, with the standard library alone.
 
-Called by commands that need an object or a token of the cluster. Programs that talk to it all day use an adapter. The
-credential, TLS, the proxy and impersonation are those of the `ClusterAccess`; redirects are not followed.
+For commands that need one object or token. Credential, TLS, proxy and impersonation come from the `ClusterAccess`.
+Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ApiReply:
-    """What the API server answered, whatever its status. The body is empty if it was larger than allowed."""
+    """A response of the API server, with any status. The body is empty if it was larger than allowed."""
 
     status: int
     body: bytes = field(repr=False)
 
 
 class ApiRequests:
-    """Asks one API server. Any number of threads share one."""
+    """A client for one API server. Can be shared by threads."""
 
     def __init__(self, access: ClusterAccess, *, seconds: float = SECONDS, largest: int = LARGEST) -> None:
         self._access = access
@@ -39,10 +39,10 @@ class ApiRequests:
         self.server = access.server
 
     def send(self, method: str, path: str, body: bytes | None = None) -> ApiReply:
-        """One request and its reply.
+        """Send one request and return the response.
 
-        Raises `ProviderError` (api-server-unreachable) if there is none, and `CredentialError` if there is nothing to
-        sign with.
+        Raises `ProviderError` (api-server-unreachable) if there is no response, and `CredentialError` if there is no
+        credential.
         """
         carrier = _ApiRequest(self._access, method, path, body, self._seconds, self._largest)
         cause: str | None = None
@@ -51,7 +51,7 @@ class ApiRequests:
         except NO_REPLY as error:
             cause = _cause(error)
         if cause is not None:
-            # Outside of the handler: the exception's traceback holds the request, and that the credential.
+            # Outside of the handler: the exception's traceback references the request and so the credential.
             raise ProviderError(
                 "the API server is unreachable",
                 cause=cause,
@@ -95,7 +95,7 @@ class _ApiRequest:
         )
 
     def _http(self) -> OutgoingHttp:
-        # Made for each request: a rotated certificate has a new context.
+        # Built per request: after a certificate rotation there is a new TLS context.
         context = self._access.ssl_context() or ssl.create_default_context()
         scheme = urlsplit(self._access.server).scheme
         proxies = {} if self._access.proxy is None else {scheme: _usable_proxy(self._access.proxy)}
@@ -108,13 +108,13 @@ class _ApiRequest:
         return {name: answer.headers.get_all(name) or [] for name in answer.headers}
 
     def discard(self, answer: HttpReply) -> None:
-        """Nothing is open: the reply was read whole."""
+        """Do nothing: the response was already read completely."""
 
 
 def _join_headers(headers: Headers) -> dict[str, str]:
     names = [name for name, _ in headers]
     if len(names) != len(set(names)):
-        # Impersonate-Group may come several times, and a comma in one value would be two groups.
+        # Impersonate-Group may repeat, but headers are a dict here, and joining with commas would change the groups.
         raise TransportError(
             "this user cannot be used here",
             cause="it impersonates several groups, or several values of an extra",

@@ -1,8 +1,8 @@
-"""Holds the current credential of one exec plugin, or auth-provider, and decides when the plugin runs again.
+"""Cache the current credential of one exec plugin or auth-provider, and decide when the plugin runs again.
 
-Any number of threads and event loops share one authenticator. The first caller that finds the credential
-missing starts the plugin through `core.caching.flight`; all others wait for the same future. So the sync and the
-async doors have one logic, and cancelling a caller never cancels what others wait for.
+Threads and event loops share one authenticator. The first caller that finds no usable credential starts the plugin
+through `ostiary.core.single_flight`; the others wait for the same future. The sync and the async API share this logic,
+and cancelling one caller never cancels the run for the others.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ log = logging.getLogger("ostiary.client")
 
 
 class Plugin(Protocol):
-    """What an authenticator runs to obtain a credential: an exec plugin, or an auth-provider."""
+    """Obtains a credential for an authenticator: an exec plugin or an auth-provider."""
 
     def is_interactive(self) -> bool:
-        """Whether a run now may ask a person; raises `CredentialError` when it must and cannot."""
+        """Whether a run may prompt the user now. Raises `CredentialError` if it must prompt but cannot."""
 
     def run(self, rejection: Rejection | None) -> Credential:
-        """A credential; raises `CredentialError`. Called in a thread of its own, one run at a time."""
+        """Return a credential. Raises `CredentialError`. Called in its own thread, one run at a time."""
 
     def expired_error(self, cause: str) -> CredentialError:
-        """The error for a credential that had expired when it came."""
+        """Return the error for a credential that had already expired when it was returned."""
 
 
 class Authenticator:
-    """A `CredentialSource` that runs an exec plugin when, and only when, it must."""
+    """A `CredentialSource` that runs an exec plugin only when a new credential is needed."""
 
     def __init__(
         self,
@@ -57,24 +57,24 @@ class Authenticator:
         self._clock = clock or SYSTEM_CLOCK
         self._metrics = metrics or NoMetrics()
         self._jitter = jitter
-        # One run at a time; its lock also guards the state.
+        # One run at a time. The lock of `SingleFlight` also guards the state.
         self._runs: SingleFlight[Future[Credential]] = SingleFlight(thread_name="ostiary-exec-plugin")
         self._state = State()
 
-    # --- what adapters and programs call ---
+    # --- called by adapters and applications ---
 
     def get(self) -> Credential:
-        """The credential to use now; waits for the plugin if it must run."""
+        """Return the credential to use now. Waits for the plugin if it must run."""
         current = self.current()
         return wait(current) if isinstance(current, Future) else current
 
     async def get_async(self) -> Credential:
-        """`get` for an event loop."""
+        """Like `get`, for an event loop."""
         current = self.current()
         return await wait_async(current) if isinstance(current, Future) else current
 
     def current(self) -> Credential | Future[Credential]:
-        # Without the lock: the state is replaced whole, and most calls end right here.
+        # No lock: the state is replaced as a whole, and most calls return here.
         state = self._state
         if self._clock.now() < state.fresh_until:
             assert state.credential is not None
@@ -103,10 +103,10 @@ class Authenticator:
 
     @property
     def latest(self) -> Credential | None:
-        """What the plugin answered last, even if it has expired since. TLS contexts are made from it."""
+        """The credential returned last, even if it has expired. TLS contexts are built from it."""
         return self._state.credential
 
-    # --- deciding, with the lock held ---
+    # --- decisions, with the lock held ---
 
     def _act(self) -> Credential | Future[Credential]:
         verdict = rotation.judge(self._state, now=self._clock.now(), monotonic=self._clock.monotonic())
@@ -123,7 +123,7 @@ class Authenticator:
         return self._start(None)
 
     def _asks_a_person(self) -> bool:
-        # Nobody wants to be asked for a password by something that goes on in the background.
+        # A background refresh must not prompt the user.
         try:
             return self.plugin.is_interactive()
         except CredentialError:
@@ -147,7 +147,7 @@ class Authenticator:
     def _start(self, rejection: Rejection | None) -> Future[Credential]:
         return self._runs.start(Future(), partial(self._run, rejection), settle=self._settle)
 
-    # --- the one run, in its own thread ---
+    # --- the run, in its own thread ---
 
     def _run(self, rejection: Rejection | None) -> Credential:
         try:
@@ -159,12 +159,12 @@ class Authenticator:
         return credential
 
     def _settle(self, credential: Credential | None, error: BaseException | None) -> None:
-        """Take the outcome of the run into the state. With the lock held."""
+        """Record the result of the run in the state. The caller holds the lock."""
         if credential is not None:
             self._state = self._state_after_success(self._state, credential=credential)
         elif isinstance(error, CredentialError) and error.code != THREAD_LIMIT_REACHED:
             self._state = self._state_after_failure(self._state, error=error)
-        # Anything else is not the plugin's failure, and nothing to back off from.
+        # Any other error is not a failure of the plugin and causes no backoff.
 
     def _state_after_failure(self, state: State, *, error: CredentialError) -> State:
         return rotation.after_failure(state, error, monotonic=self._clock.monotonic(), jitter=self._jitter())
@@ -187,7 +187,7 @@ class Authenticator:
 
 
 class OidcAuthenticator(Authenticator):
-    """The same for an ``oidc`` auth-provider. As in client-go, a 401 is no reason to ask the issuer again."""
+    """Like `Authenticator`, but for an ``oidc`` auth-provider. As in client-go, a 401 does not cause a refresh."""
 
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
         latest = self.latest
@@ -195,16 +195,16 @@ class OidcAuthenticator(Authenticator):
 
 
 def _or_none(run: Future[Credential]) -> Future[Credential | None]:
-    """The same run for callers that have an answer to fall back on: a failure becomes None."""
+    """Return a future of the same run for callers that have a response to fall back on: a failure becomes None."""
     optional_run: Future[Credential | None] = Future()
     run.add_done_callback(lambda done: optional_run.set_result(None if done.exception() else done.result()))
     return optional_run
 
 
 def shared_authenticator(key: Hashable, make: Callable[[], Authenticator]) -> Authenticator:
-    """The one authenticator of this process for *key*, for as long as anybody holds it.
+    """Return this process's authenticator for *key*, created by *make* and cached while it is referenced.
 
-    Two clients of one user in one program then run its plugin once between them.
+    Two clients of the same user in one process therefore share one run of the plugin.
     """
     with _table_lock:
         authenticator = _table.get(key)

@@ -1,6 +1,6 @@
-"""Connects to a cluster as a user of a kubeconfig, with the HTTP library of the caller's choice.
+"""Connect to a cluster as a user of a kubeconfig, with an HTTP library of the caller's choice.
 
-`connect` is the door for programs. A `Connection` imports the adapter for a library when its method is called.
+A `Connection` imports the adapter for a library when its method is called.
 """
 
 from __future__ import annotations
@@ -62,21 +62,25 @@ def connect(
 ) -> Connection:
     """Choose a cluster and a user the way kubectl does.
 
-    Without arguments: ``$KUBECONFIG``, else ``~/.kube/config``, else the pod's own service account.
+    Without arguments: ``$KUBECONFIG``, else ``~/.kube/config``, else the pod's service account.
 
-    *key* signs in place of the user's ``client-key``: the address of a key that is kept elsewhere, such as
-    ``pkcs11:...``, or an object of the program (`DeviceKey`). The user's certificate must belong to it.
-    *policy* says which plugin commands may run; by default the one in the user's kuberc.
-    *retry_on_401* False gives client-go's behaviour: refresh, and hand the 401 to the caller.
-    *plugin_seconds* limits a plugin that cannot ask a person. *stdin_unavailable* (True, or the reason)
-    keeps plugins away from a stdin that the program reads itself. *as_proposed* speaks to v1alpha1
-    plugins in the words of the 2018 proposal.
+    *key* signs instead of the user's ``client-key``: the address of a key, such as ``pkcs11:...``, or a `DeviceKey`
+    object of the application. The user's certificate must belong to it.
 
-    *source* fetches the credential in place of the kubeconfig's user; *signer* sees each request to the cluster and
-    adds headers. *retry_on* names the statuses after which the credential is replaced, 403 too if it is in there.
-    *clean_environment* gives plugins nothing of this program's environment. *plugin_input* "stdin" or "both" gives
-    them their input there. *value_from* lets the kubeconfig name files, keyring entries and commands for
-    their variables.
+    *policy* decides which plugin commands may run; by default the one in the user's kuberc.
+
+    *retry_on_401* False gives client-go's behavior: refresh the credential, and return the 401 to the caller.
+
+    *plugin_seconds* limits a plugin that cannot prompt the user. *stdin_unavailable* (True, or the reason) keeps
+    plugins away from a stdin that the application reads itself. *as_proposed* sends v1alpha1 plugins the input format
+    of the 2018 proposal.
+
+    *source* fetches the credential instead of the kubeconfig's user. *signer* receives each request to the cluster and
+    adds headers. *retry_on* lists the statuses after which the credential is replaced: 401 and optionally 403.
+
+    *clean_environment* runs plugins without the environment of this process. *plugin_input* "stdin" or "both" writes
+    their input to stdin. *value_from* allows the kubeconfig to name files, keyring entries and commands for their
+    variables.
     """
     overrides = overrides or Overrides()
     if key is not None:
@@ -105,10 +109,10 @@ def connect(
 
 
 class Connection(ClusterAccess):
-    """One cluster and one user. Threads, event loops and HTTP clients may share it."""
+    """One cluster and one user. Can be shared by threads, event loops and HTTP clients."""
 
     def httpx(self, **options: Any) -> Client:
-        """An `httpx.Client` whose base URL is the cluster, always signed in."""
+        """Return an `httpx.Client` with the cluster's base URL and credential."""
         with needing("httpx", purpose="this client"):
             from ostiary.client.adapters.httpx import client
 
@@ -121,7 +125,7 @@ class Connection(ClusterAccess):
             return async_client(self, **options)
 
     def requests(self, **options: object) -> Session:
-        """A `requests.Session`; paths are relative to the cluster's address."""
+        """Return a `requests.Session`. Paths are relative to the cluster's address."""
         with needing("requests", purpose="this client"):
             from ostiary.client.adapters.requests import session
 
@@ -140,21 +144,21 @@ class Connection(ClusterAccess):
             return session(self, **options)
 
     def kubernetes(self, **options: object) -> ApiClient:
-        """An `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
+        """Return an `ApiClient` of the official client, for ``kubernetes.client.CoreV1Api(...)``."""
         with needing("kubernetes", purpose="this client"):
             from ostiary.client.adapters.kubernetes import api_client
 
             return api_client(self, **options)
 
     def kubernetes_aio(self) -> Untyped:
-        """An `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
+        """Return an `ApiClient` for ``kubernetes.aio``. Call it within a running event loop."""
         with needing("kubernetes", purpose="this client"):
             from ostiary.client.adapters.kubernetes_asyncio import api_client
 
             return api_client(self, library="kubernetes.aio")
 
     def kubernetes_asyncio(self) -> Untyped:
-        """An `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
+        """Return an `ApiClient` for ``kubernetes_asyncio``. Call it within a running event loop."""
         with needing("kubernetes-asyncio", purpose="this client"):
             from ostiary.client.adapters.kubernetes_asyncio import api_client
 
@@ -173,7 +177,7 @@ class Connection(ClusterAccess):
             return async_client(self, **options)
 
     def kr8s(self, **options: object) -> SyncApi:
-        """A `kr8s.Api`; close it, or use it in a ``with``."""
+        """Return a `kr8s.Api`. Close it, or use it in a ``with`` statement."""
         with needing("kr8s", purpose="this client"):
             from ostiary.client.adapters.kr8s import sync_api
 

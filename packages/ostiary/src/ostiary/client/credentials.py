@@ -1,8 +1,8 @@
-"""Which source signs for a user: what stands in the kubeconfig, files that it names, its exec plugin or auth-provider.
+"""Choose the credential source of a user: values in the kubeconfig, files it names, its exec plugin or auth-provider.
 
-The precedence is client-go's: a token, a username, or a certificate with its key beats the plugin, which is then
-never run. A token or a username beats the auth-provider; a certificate goes along with it. Whatever is configured is
-checked, whether it takes effect or not.
+The precedence is client-go's: a token, a username, or a certificate with its key takes precedence over the plugin,
+which then never runs. A token or a username takes precedence over the auth-provider; a certificate is used together
+with it. The whole configuration is validated, including parts that take no effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger("ostiary.client")
 
 
 class LatestSource(CredentialSource, Protocol):
-    """A `CredentialSource` that also tells what it gave last, for those who set up TLS."""
+    """A `CredentialSource` that also returns its last credential, for building TLS contexts."""
 
     @property
     def latest(self) -> Credential | None: ...
@@ -44,7 +44,7 @@ class LatestSource(CredentialSource, Protocol):
 def source_for(
     selection: Selection, *, settings: ExecSettings, metrics: ExecMetrics, clock: Clock
 ) -> LatestSource | None:
-    """The source for the selected user; None when it has no credential at all."""
+    """Return the source for the selected user, or None if the user has no credential."""
     user = selection.user
     if user.exec is not None:
         check_api_version(user.exec, user=user.name)
@@ -60,8 +60,8 @@ def source_for(
 def own_source_for(
     user: User, source: OwnSource | AsyncOwnSource, *, settings: ExecSettings, clock: Clock
 ) -> LatestSource:
-    """The program's own source, in place of whatever the kubeconfig has for *user*."""
-    # Imported here: it needs asyncio, and few programs need it.
+    """Return a source for the application's own *source*, used instead of the kubeconfig's credential of *user*."""
+    # Lazy import: it needs asyncio, and few applications use it.
     from ostiary.client.custom_credentials import check_source, own_authenticator
 
     check_source(source)
@@ -71,7 +71,7 @@ def own_source_for(
 
 
 def has_credentials(user: User) -> bool:
-    """Whether requests of *user* are signed at all."""
+    """Whether requests of *user* are authenticated at all."""
     static = user.has_header or (user.has_certificate and user.has_key)
     return static or user.exec is not None or user.auth_provider is not None
 
@@ -87,7 +87,7 @@ def _oidc_authenticator(user: User, provider: AuthProvider, settings: ExecSettin
 
 def _static_source(user: User, settings: ExecSettings, clock: Clock) -> LatestSource:
     if user.token and not fits_token_header(user.token.reveal()):
-        # Checked here because an HTTP library would quote it in its own complaint.
+        # Checked here because an HTTP library would quote the token in its error message.
         raise ConfigurationError(
             f"the token of user {user.name!r} cannot be used",
             cause="it holds a line break, a space or another character that no header can carry",
@@ -99,7 +99,7 @@ def _static_source(user: User, settings: ExecSettings, clock: Clock) -> LatestSo
     base = Credential(
         token=user.token or None,
         certificate=None if rotating else _fixed_certificate(user),
-        # As with kubectl, the password may be empty.
+        # Like kubectl, accept an empty password.
         basic=(user.username, user.password or Secret("")) if user.username else None,
     )
     if not rotating and not user.token_file and key is None:
@@ -125,7 +125,7 @@ def _key_opener(user: User, key: KeyAddress | DeviceKey, settings: ExecSettings)
 
 
 def _fixed_certificate(user: User) -> ClientCertificate | None:
-    """A certificate of which at least one half stands in the kubeconfig itself."""
+    """Return a certificate of which at least one half is inline in the kubeconfig."""
     if not (user.has_certificate and (user.client_key or user.client_key_data)):
         return None
     try:
@@ -155,14 +155,14 @@ def _authenticator(
     plugin = ExecPlugin(
         config, user=selection.user.name, cluster=cluster, settings=settings, metrics=metrics, clock=clock
     )
-    # The extension is part of the key even where the plugin is not told of it, as in client-go.
+    # The extension is part of the key even if the plugin does not receive it, as in client-go.
     encoded_info = cluster and encode_info(ExecCredentialSpec(V1, interactive=False, cluster=cluster))
     key = (config, encoded_info, json.dumps(selection.cluster.exec_extension), settings, metrics, clock)
     return shared_authenticator(key, lambda: Authenticator(plugin, clock=clock, metrics=metrics))
 
 
 def cluster_info(cluster: Cluster) -> ClusterInfo:
-    """What a plugin with ``provideClusterInfo`` is told; the authority's file is read now."""
+    """Return the cluster info for a plugin with ``provideClusterInfo``. Reads the authority file."""
     try:
         authority = cluster.certificate_authority_data or (
             _read(cluster.certificate_authority) if cluster.certificate_authority else b""

@@ -1,8 +1,8 @@
-"""A program's own source of credentials, in place of the kubeconfig's: ``connect(source=...)``.
+"""Credential sources of the application, used instead of the kubeconfig's user: ``connect(source=...)``.
 
-What the 2018 proposal calls `UpdateTransportConfig`: the program says what to present, token or client certificate, and
-the connection does the rest. The source only fetches. When to fetch, once for how many callers, what to do about a 401
-and how long to leave a failing source alone is decided by the same `Authenticator` that runs exec plugins.
+This is `UpdateTransportConfig` of the 2018 proposal. The source only fetches a token or client certificate. The
+`Authenticator` that also runs exec plugins decides when to fetch, shares one fetch between callers, handles 401 and
+backs off after failures.
 """
 
 from __future__ import annotations
@@ -24,39 +24,43 @@ from ostiary.model import ClientCertificate, Credential, Secret
 
 @runtime_checkable
 class OwnSource(Protocol):
-    """Fetches the credential of a program.
+    """Fetch the application's credential.
 
-    Called in a thread of its own, one call at a time: before the first request, shortly before the credential expires,
-    and after the server rejected it. It may wait. Raise `CredentialError` to say what is wrong in your own words; any
-    exception means that there is no credential: no request is sent, and the source is left alone for a while that
-    doubles. What was fetched before serves until it expires.
+    Called in its own thread, one call at a time: before the first request, shortly before the credential expires, and
+    after the server rejected it. It may block. Raise `CredentialError` to give the cause. Any exception means that
+    there is no credential: no request is sent, and the next call follows after an exponential backoff. A credential
+    fetched earlier stays in use until it expires.
     """
 
     def fetch(self, rejection: Rejection | None) -> Credential:
-        """A credential. *rejection* is what the server said, if it rejected the last one; do not return that again."""
+        """Return a credential.
+
+        *rejection* is the server's response if it rejected the last one: do not return that again.
+        """
 
 
 @runtime_checkable
 class AsyncOwnSource(Protocol):
     """`OwnSource` as a coroutine.
 
-    It runs in the event loop in which `connect` was called, so it can use what belongs to that loop; if there was none,
-    in a loop of its own.
+    It runs in the event loop in which `connect` was called, so it can use objects of that loop. If there was none, it
+    runs in a loop of its own.
     """
 
     async def fetch_async(self, rejection: Rejection | None) -> Credential: ...
 
 
 def own_authenticator(source: OwnSource | AsyncOwnSource, *, user: str, seconds: float, clock: Clock) -> Authenticator:
-    """The authenticator for *source*: one for all connections of this process that are given the same object."""
+    """Return the authenticator for *source*. Connections of this process with the same source object share it."""
     loop = _running_loop() if isinstance(source, AsyncOwnSource) else None
     fetcher = _Fetcher(source, user=user, seconds=seconds, loop=loop)
-    # By identity: two sources that are equal may still be two. The authenticator keeps the object, so its id stays.
+    # Keyed by identity: equal sources may still differ. The authenticator references the object, so its id is not
+    # reused.
     return shared_authenticator(("own", id(source), id(loop), clock), lambda: Authenticator(fetcher, clock=clock))
 
 
 def check_source(source: object) -> None:
-    """Raise `ConfigurationError` for what is no source."""
+    """Raise `ConfigurationError` if *source* is not a credential source."""
     is_sync, is_async = isinstance(source, OwnSource), isinstance(source, AsyncOwnSource)
     if is_sync and is_async:
         raise _no_source(source, "it has both fetch and fetch_async", hint="keep the one that connections should call")
@@ -68,7 +72,7 @@ def check_source(source: object) -> None:
 
 
 class _Fetcher:
-    """What an `Authenticator` runs to have a credential fetched."""
+    """Adapts a source to the `Plugin` interface of `Authenticator`."""
 
     def __init__(
         self,
@@ -107,7 +111,7 @@ class _Fetcher:
             raise RuntimeError("the event loop in which connect was called is closed")
         future = asyncio.run_coroutine_threadsafe(awaited, self._loop)
         try:
-            # A little longer than the coroutine's own limit, which does not count while the loop is blocked.
+            # Longer than the coroutine's own timeout, which does not fire while the loop is blocked.
             return future.result(self._seconds + 1)
         finally:
             future.cancel()
@@ -136,7 +140,7 @@ class _Fetcher:
             raise self._invalid(
                 "its expires_at is not a time with its zone", hint="use datetime.now(UTC) + timedelta(...)"
             )
-        # A new object each time: a source may return one that it keeps, and the same object would count as rejected.
+        # Always a new object: a source may return the same one again, which would then count as already rejected.
         return replace(credential, certificate=self._certificate(credential.certificate))
 
     def _certificate(self, certificate: object) -> ClientCertificate | None:
@@ -146,7 +150,7 @@ class _Fetcher:
             raise self._invalid("its certificate is not a ClientCertificate", hint="use ClientCertificate(chain, key)")
         try:
             if certificate.device_key is not None:
-                # Imported here, as the library that reads certificates is.
+                # Lazy import, because it imports cryptography.
                 from ostiary.keys.pairing import pair_with_key
 
                 return pair_with_key(certificate.chain_pem, certificate.device_key)

@@ -1,6 +1,6 @@
-"""The figures that client-go publishes about exec plugins, under the same names.
+"""Prometheus metrics about exec plugins, under the names that client-go uses.
 
-Called by `client.exec.plugin` (policy, calls) and by the authenticator (certificates). `core.metrics` publishes them.
+`PublishedMetrics` and `DefaultMetrics` are shared with `registry.metrics`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,18 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Histogram
     from prometheus_client.metrics_core import Metric
 
-# Publishes counters and histograms to Prometheus, for the doors that run inside other people's programs.
-#
-# `client.metrics` and `registry.metrics` declare their figures with `PublishedMetrics` and choose the process's own
-# with `DefaultMetrics`. `prometheus_client` is optional and imported only when an instance is made: without it nothing
-# is counted and nothing fails. The gateway has its own figures, `gateway.observe.metrics`: finding a labelled series of
-# `prometheus_client` costs too much for every request.
+# Metrics inside another application. `prometheus_client` is optional and imported only when an instance is created;
+# without it nothing is counted and nothing fails. The gateway uses `ostiary_gateway.observability.metrics` instead:
+# looking up a labeled series of `prometheus_client` is too slow for every request.
 
 M = TypeVar("M")
 
 
 class PublishedMetrics:
-    """The figures of one door in *registry*, which is prometheus_client's own unless given.
+    """Base class for a collector in *registry*, by default prometheus_client's global registry.
 
-    A subclass declares its counters and histograms, and then calls `publish`. Figures that are computed when they are
-    read it returns from `read_at_scrape`.
+    A subclass declares its counters and histograms and then calls `publish`. It returns metrics that are computed at
+    scrape time from `read_at_scrape`.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -61,21 +58,21 @@ class PublishedMetrics:
         return histogram
 
     def publish(self) -> None:
-        """Raises `ValueError` if somebody publishes one of the names already."""
+        """Register the collector. Raises `ValueError` if one of the names is already registered."""
         self._registry.register(self)
 
     def read_at_scrape(self) -> Iterable[Metric]:
-        """The figures that are computed when they are read."""
+        """Return the metrics that are computed at scrape time."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """What a scrape reads; prometheus_client calls it."""
+        """Yield all metrics. prometheus_client calls this for a scrape."""
         yield from self.read_at_scrape()
         for declared in self._declared:
             yield from map(_without_creation_time, declared.collect())
 
     def describe(self) -> Iterable[Metric]:
-        """Lets the registry notice that two instances would publish the same names."""
+        """Let the registry detect two instances with the same metric names."""
         return self.collect()
 
 
@@ -86,9 +83,9 @@ def _without_creation_time(metric: Metric) -> Metric:
 
 
 class DefaultMetrics(Generic[M]):
-    """The metrics of this process, made when they are first asked for: published ones if that is possible, else none.
+    """The metrics of this process, created at first use: published ones if possible, else the null object.
 
-    Prometheus's own registry is one per process and takes a name once, so these must be one per process too.
+    Prometheus's global registry is one per process and accepts each name once, so these are one per process too.
     """
 
     def __init__(self, what: str, *, published: Callable[[], M], none: Callable[[], M], log: logging.Logger) -> None:
@@ -111,7 +108,7 @@ class DefaultMetrics(Generic[M]):
         except ImportError:
             return self._make_none()
         except ValueError as error:
-            # Somebody else publishes these names in this process. A credential is worth more than a figure.
+            # Other code already publishes these names in this process. Missing metrics must not prevent a credential.
             self._log.warning("the %s metrics are not published: %s", self._what, error)
             return self._make_none()
 
@@ -127,33 +124,33 @@ CALL_TOTAL = "rest_client_exec_plugin_call_total"
 POLICY_CALL_TOTAL = "rest_client_exec_plugin_policy_call_total"
 
 HOUR, DAY = 3600, 86400
-# Too often, then healthy, then too rarely: minutes, then hours to a month, then months to four years.
+# Rotation too often, normal, and too rare: minutes, then hours to a month, then months to four years.
 ROTATION_AGE_BUCKETS = (
     600, 1800, HOUR, 4 * HOUR, DAY, 7 * DAY, 30 * DAY, 90 * DAY, 180 * DAY, 360 * DAY, 1440 * DAY,
 )  # fmt: skip
 
 
 class ExecMetrics(Protocol):
-    """What is counted. Called from any thread; never raises and never waits."""
+    """The metrics of exec plugins. Called from any thread; never raises and never blocks."""
 
     def record_call(self, *, code: int, call_status: str) -> None:
-        """The plugin ended with *code*, or could not be started. Counted before its answer is read."""
+        """The plugin exited with *code* or could not be started. Counted before its output is decoded."""
 
     def policy(self, *, allowed: bool) -> None:
-        """The policy let a run pass, or refused it. A refused run is not a call."""
+        """The policy allowed or denied a run. A denied run is not a call."""
 
     def record_rotation(self, *, age_seconds: float) -> None:
         """A client certificate was replaced *age_seconds* after it became valid."""
 
     def expires(self, holder: object, not_after: datetime | None) -> None:
-        """*holder* now has a client certificate valid until *not_after*, or none at all.
+        """*holder* now has a client certificate valid until *not_after*, or none.
 
-        The holder is only referenced weakly: when it is gone, so is its certificate.
+        Only a weak reference to *holder* is stored; its certificate is dropped with it.
         """
 
 
 class NoMetrics:
-    """Counts nothing."""
+    """Count nothing."""
 
     def record_call(self, *, code: int, call_status: str) -> None: ...
 
@@ -165,7 +162,7 @@ class NoMetrics:
 
 
 class PrometheusMetrics(PublishedMetrics):
-    """Counts in *registry*, which is prometheus_client's own unless given."""
+    """Count in *registry*, by default prometheus_client's global registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None, clock: Clock | None = None) -> None:
         super().__init__(registry)
@@ -212,11 +209,11 @@ class PrometheusMetrics(PublishedMetrics):
 
 
 class Expiries:
-    """When the client certificates that are held now expire."""
+    """The expiry times of the client certificates currently in use."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Reentrant: looking at a weak reference may drop the holder, and its end may be told to us.
+        # Reentrant: reading a weak reference may collect the holder, whose finalizer may call this object.
         self._lock = threading.RLock()
         self._held: dict[int, tuple[weakref.ref[object], datetime]] = {}
 
@@ -235,8 +232,7 @@ class Expiries:
         return math.inf if earliest is None else (earliest - self._clock.now()).total_seconds()
 
     def _forget_the_gone(self) -> None:
-        # Here and not in a callback of the weak reference: that would run in the middle of anything,
-        # also of the loop above.
+        # Done here and not in a weak reference callback, which could run at any point, also within the loop above.
         self._held = {key: certificate for key, certificate in self._held.items() if certificate[0]() is not None}
 
 

@@ -1,10 +1,8 @@
-"""Obtains the credential of a user with an ``auth-provider``: what kubectl had before exec plugins, and still obeys.
+"""The credential of a user with an ``auth-provider``, kubectl's mechanism before exec plugins.
 
-``oidc`` sends the id-token, and asks the issuer for a new one when it has expired; new tokens are written into the
-kubeconfig, as kubectl does. ``gcp`` and ``azure`` were removed from kubectl and are refused with where to go. Any other
-name is refused too: a user who is configured must not go out anonymously.
-
-Called by `client.credentials`. The authenticator decides when `OidcProvider` runs.
+``oidc`` sends the id-token and refreshes it when it has expired; new tokens are written into the kubeconfig, as kubectl
+does. ``gcp`` and ``azure`` were removed from kubectl: they are an error with a hint to the replacement. Any other name
+is an error too, because a configured user must not send anonymous requests.
 """
 
 from __future__ import annotations
@@ -38,12 +36,9 @@ from ostiary.errors import AnswerInvalid, ConfigurationError, CredentialError, O
 from ostiary.kubeconfig import AuthProvider, User
 from ostiary.model import ClientCertificate, Credential, Secret
 
-# The tokens of the ``oidc`` auth-provider: is the id-token still good, and asking the issuer for a new one.
-#
-# Pure but for `refresh`, which asks the issuer. Called by `provider`; knows nothing of kubeconfig files. The rules
-# are those of client-go's oidc plugin and of golang.org/x/oauth2.
+# OIDC tokens: expiry and refresh, by the rules of client-go's oidc plugin and golang.org/x/oauth2.
 
-# A token is used no longer when it expires within this time: clocks differ.
+# A token that expires within this time is no longer used, because clocks differ.
 EXPIRY_MARGIN = timedelta(seconds=10)
 SECONDS = 30.0
 MAX_BYTES = 1 << 20
@@ -52,12 +47,12 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class TokenError(Exception):
-    """There is no token. The message never holds a part of one, nor what the issuer answered beyond its error code."""
+    """No token could be obtained. The message contains no part of a token, and of the response only its error code."""
 
 
 @dataclass(frozen=True, slots=True)
 class OidcClientSettings:
-    """The issuer of new tokens, and the client as which we ask it."""
+    """The issuer, and the client registration used to refresh tokens."""
 
     url: str
     client_id: str
@@ -72,7 +67,10 @@ class OidcTokens:
 
 
 def usable_until(id_token: str) -> datetime:
-    """Until when an id-token is used. One without ``exp`` has expired. Raises `TokenError` if it is no JWT."""
+    """Return the time until which an id-token is used.
+
+    A token without ``exp`` counts as expired. Raises `TokenError` if it is not a JWT.
+    """
     parts = id_token.split(".")
     if len(parts) != 3:
         raise TokenError("the id-token is not a JWT: it does not have three parts")
@@ -96,18 +94,18 @@ def _decode_base64url(text: str) -> bytes:
     return b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
-# --- asking the issuer ---
+# --- calls to the issuer ---
 
 
 def refresh(
     issuer: OidcClientSettings, refresh_token: Secret, *, environ: Mapping[str, str] = os.environ
 ) -> OidcTokens:
-    """New tokens for *refresh_token*; raises `TokenError`."""
+    """Exchange *refresh_token* for new tokens. Raises `TokenError`."""
     context = build_context(TlsSettings(issuer.authorities_pem))
     endpoint = _token_endpoint(issuer, context, environ)
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token.reveal()}
     secret = issuer.client_secret.reveal() if issuer.client_secret else ""
-    # As golang.org/x/oauth2: the client proves itself in the header, and if that is refused, in the form.
+    # Like golang.org/x/oauth2: authenticate the client in the header, and if that fails, in the form.
     pair = f"{quote_plus(issuer.client_id)}:{quote_plus(secret)}"
     basic = {"Authorization": "Basic " + b64encode(pair.encode()).decode("ascii")}
     in_form = {"client_id": issuer.client_id, **({"client_secret": secret} if secret else {})}
@@ -119,7 +117,7 @@ def refresh(
 
 
 class _Refused(TokenError):
-    """The issuer answered, and not with 200."""
+    """The issuer responded with a status other than 200."""
 
 
 def _token_endpoint(issuer: OidcClientSettings, context: ssl.SSLContext, environ: Mapping[str, str]) -> str:
@@ -156,7 +154,7 @@ def _ask(
     kind = (reply.headers["Content-Type"] or "").partition(";")[0].strip().lower()
     answer = _decode(kind if form is not None else "", reply.body)
     if reply.status != 200:
-        # The code of the error alone: a description may quote what was sent.
+        # Only the error code: a description may quote the request.
         code = answer.get("error")
         code_text = f" ({printable(code)[:80]})" if isinstance(code, str) else ""
         raise _Refused(f"the issuer answered with status {reply.status}{code_text}")
@@ -181,7 +179,8 @@ def _send(
             seconds=SECONDS,
             largest=MAX_BYTES,
             proxies={server.scheme: proxy} if proxy else {},
-            # The metadata is public. A refresh token and a client secret go to the token endpoint and no further.
+            # The metadata is public, so redirects are fine. Refresh token and client secret go to the token endpoint
+            # only.
             follow_redirects=form is None,
         )
         if form is None:
@@ -203,13 +202,13 @@ def _decode(kind: str, body: bytes) -> Mapping[str, object]:
     return answer if isinstance(answer, dict) else {}
 
 
-# Writes new tokens into the kubeconfig that they came from, under kubectl's lock. Called by `provider`.
+# Writing new tokens into the kubeconfig that they came from, under kubectl's lock.
 
 ID_TOKEN, REFRESH_TOKEN = "id-token", "refresh-token"
 
 
 def write_tokens(path: str, user_name: str, tokens: OidcTokens) -> None:
-    """Put *tokens* into the kubeconfig at *path*, under kubectl's lock; every other byte stays as it is."""
+    """Write *tokens* into the kubeconfig at *path*, under kubectl's lock. Every other byte is preserved."""
     with _lock(path):
         text = _read_text(path)
         config = cast("dict[str, Any]", parse(text, file=path, dialect=CLIENTCMD).value)
@@ -224,13 +223,13 @@ def write_tokens(path: str, user_name: str, tokens: OidcTokens) -> None:
 
 
 def _read_text(path: str) -> str:
-    # As it is, line ends included.
+    # newline="" preserves line endings.
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return file.read()
     except UnicodeDecodeError:
         pass
-    # Raised outside of the handler: that exception has the whole text in it.
+    # Raised outside of the handler, because the UnicodeDecodeError contains the whole text.
     raise EditRefused("it is not UTF-8 text")
 
 
@@ -245,7 +244,7 @@ def _lock(path: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    # What a link leads to is replaced, and not the link.
+    # Replace the target of a symbolic link, not the link.
     real = os.path.realpath(path)
     if not os.path.isfile(real):
         raise EditRefused("it is a device or a pipe, and not a file")
@@ -276,7 +275,10 @@ _REMOVED = {
 
 
 def oidc_issuer(user: User, provider: AuthProvider) -> OidcClientSettings:
-    """The issuer of an ``oidc`` provider; raises `ConfigurationError` for any other, and for one that is incomplete."""
+    """Return the issuer of an ``oidc`` provider.
+
+    Raises `ConfigurationError` for an incomplete or any other provider.
+    """
     if provider.name in _REMOVED:
         raise _unusable(
             user, provider, f"kubectl no longer has the auth-provider {provider.name!r}", _REMOVED[provider.name]
@@ -314,7 +316,7 @@ def _authorities(user: User, provider: AuthProvider) -> str | None:
 
 
 def _warn_of_unused(user: User, provider: AuthProvider) -> None:
-    """As kubectl, we go on without them: extra-scopes above all, since a refresh asks for no scopes."""
+    """Warn about settings that take no effect, as in kubectl. One is extra-scopes: a refresh sends no scopes."""
     unused = [name for name, _ in provider.config if name not in _SETTINGS]
     if provider.get(AUTHORITY) and provider.get(AUTHORITY_DATA):
         unused.append(AUTHORITY)
@@ -328,7 +330,7 @@ def _unusable(user: User, provider: AuthProvider, cause: str, hint: str | None =
 
 
 class OidcProvider:
-    """Obtains the credential of a user with an ``oidc`` auth-provider. The authenticator decides when it runs."""
+    """Obtain the credential of a user with an ``oidc`` auth-provider. The authenticator decides when it runs."""
 
     def __init__(
         self, user: User, provider: AuthProvider, *, clock: Clock, certificate: ClientCertificate | None = None
@@ -342,7 +344,7 @@ class OidcProvider:
         return False
 
     def run(self, rejection: object = None) -> Credential:
-        """The id-token of the kubeconfig, or a new one if that has expired."""
+        """Return the id-token of the kubeconfig, or a new one if that has expired."""
         self._read_again()
         try:
             credential = self._credential()
@@ -385,16 +387,16 @@ class OidcProvider:
             code="oidc-token-unavailable",
         )
 
-    # --- the kubeconfig, where the tokens are kept ---
+    # --- tokens in the kubeconfig ---
 
     def _read_again(self) -> None:
-        """Another program may have refreshed them, and a refresh token is often good for one use only."""
+        """Read the tokens again: another process may have refreshed them, and many refresh tokens are single-use."""
         if self._user.place.file is None:
             return
         try:
             user = kubeconfigs.load(self._user.place.file).users.get(self._user.name)
         except OstiaryError:
-            # In the middle of being replaced, perhaps. What we have serves as well.
+            # The file may be in the middle of being replaced. The cached tokens still serve.
             log.warning("the kubeconfig %s cannot be read again for its tokens", self._user.place.file)
             return
         stored = _tokens_of(user.auth_provider) if user is not None and user.auth_provider is not None else self._stored
@@ -409,7 +411,7 @@ class OidcProvider:
             write_tokens(path, self._user.name, self._tokens)
             self._stored = self._tokens
         except (OSError, EditRefused, OstiaryError) as error:
-            # They serve this program. Failing here would lose them, and the old refresh token may be spent.
+            # This process can still use the tokens. An error would lose them, and the old refresh token may be used up.
             cause = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error).partition("\n")[0]
             log.warning("the new tokens of user %r cannot be written into %s: %s", self._user.name, path, cause)
 

@@ -1,8 +1,8 @@
-"""Which proxy, if any, stands between us and a server: the kubeconfig's, else the environment's.
+"""Choose the proxy for a server: the kubeconfig's, else the environment's.
 
-The environment's rules are Go's (golang.org/x/net/http/httpproxy), which differ from urllib's: loopback is never
-proxied, and NO_PROXY may hold networks. One thing is ours: where Go drops a proxy address that it cannot read and
-dials directly, we refuse (docs/decisions/0023).
+The rules for the environment are Go's (golang.org/x/net/http/httpproxy), which differ from urllib's: loopback is never
+proxied, and NO_PROXY may contain networks. One deviation: where Go ignores a malformed proxy address and dials
+directly, we raise an error (docs/decisions/0023).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _UNREADABLE = re.compile(r"[\x00-\x20\x7f]|%(?![0-9A-Fa-f]{2})")
 
 
 def proxy_for(server: SplitResult, *, configured: str | None, environ: Mapping[str, str]) -> str | None:
-    """The proxy's URL for *server*; None to dial it directly. A ``proxy-url`` in the kubeconfig always wins."""
+    """Return the proxy's URL for *server*, or None to dial it directly.
+
+    ``proxy-url`` of the kubeconfig takes precedence.
+    """
     if configured:
         _check(configured)
         return configured
@@ -31,7 +34,7 @@ def proxy_for(server: SplitResult, *, configured: str | None, environ: Mapping[s
     if not proxy:
         return None
     if server.scheme.lower() == "http" and environ.get("REQUEST_METHOD"):
-        # In a CGI program the variable may come from a header of the request ("httpoxy").
+        # In a CGI program the variable may come from a request header ("httpoxy").
         raise _unusable("HTTP_PROXY is not used in a CGI program, where a request can set it")
     if not _uses_proxy(server, _variable(environ, "no_proxy") or ""):
         return None
@@ -45,7 +48,7 @@ def _variable(environ: Mapping[str, str], name: str) -> str | None:
     return environ.get(name.upper()) or environ.get(name)
 
 
-# --- the address of a proxy ---
+# --- address of a proxy ---
 
 
 def _check(url: str) -> None:
@@ -64,7 +67,7 @@ def _unusable(cause: str) -> TransportError:
 
 
 def _mistake(url: str) -> str | None:
-    """What is wrong with a proxy's address. Nothing of it is quoted: any part may be a misplaced password."""
+    """Return what is wrong with a proxy's address. No part of it is quoted, because any may be a misplaced password."""
     if _UNREADABLE.search(url):
         return "its address holds a space, a control character or half a percent-encoding"
     try:
@@ -95,7 +98,10 @@ def _uses_proxy(server: SplitResult, exceptions: str) -> bool:
 
 
 def _host(server: SplitResult) -> str:
-    """The host as it is written. `SplitResult.hostname` is in lower case, and to Go LOCALHOST is not localhost."""
+    """Return the host as it is written.
+
+    `SplitResult.hostname` is in lower case, but Go does not treat LOCALHOST as loopback.
+    """
     netloc = server.netloc.rpartition("@")[2]
     return netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
 
@@ -114,7 +120,7 @@ def _matches(rule: str, host: str, port: str, address: Address | None) -> bool:
     if name.startswith("[") and name.endswith("]") and rule_port is not None:
         name = name[1:-1]
     if not name:
-        # Likely a slip of the pen. As in Go, it exempts nothing.
+        # Probably a typing error. As in Go, it exempts nothing.
         return False
     if "%" not in name and (exempt := parse_address(name)) is not None:
         return exempt == address and rule_port in (None, "", port)
@@ -131,7 +137,7 @@ def _matches_domain(name: str, host: str) -> bool:
 
 
 def _split_host_port(text: str) -> tuple[str, str | None]:
-    """As Go's net.SplitHostPort; without a port, or with too many colons, the whole text and None."""
+    """Split like Go's net.SplitHostPort. Returns (*text*, None) if there is no port or there are too many colons."""
     whole = text, None
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
@@ -161,7 +167,7 @@ def _plain_address(text: str) -> Address | None:
 
 
 def _ascii(name: str) -> str:
-    """An internationalised name in its ASCII form; others as they are."""
+    """Return an internationalized name in its ASCII form, and any other name unchanged."""
     if name.isascii():
         return name
     try:

@@ -1,17 +1,15 @@
-"""Sends one request, signed; after a 401 has the credential replaced and sends it once more.
+"""Send one request with a credential; after a 401, replace the credential and send the request once more.
 
-Every adapter calls this for a request to the cluster.
-
-    has Authorization already?  -> send as it is, whatever comes back
-    user:password@ in server?   -> that signs, and of the credential only the certificate is used
+    has Authorization already?  -> send unchanged, whatever the response
+    user:password@ in server?   -> use that; of the credential, use only the certificate
     else                        -> obtain the credential, send
-    a request signer?           -> it sees the request and adds headers, each time the request is sent
-    401?                        -> have the credential replaced, once per generation; send once more
-                                   if the body can be sent again (`retry_on` may name 403 too)
-    anything else below 500     -> the server took the credential, of the first request or of the second
+    a request signer?           -> it receives the request and adds headers, each time the request is sent
+    401?                        -> replace the credential, once per generation; send once more
+                                   if the body is replayable (`retry_on` may include 403)
+    anything else below 500     -> the server accepted the credential, of the first or the second request
 
-`Signing` holds these decisions and never waits. `send_signed` and `send_signed_async` are its two drivers; they differ
-only in how they wait. An adapter brings a `Carrier`, and no decision of its own.
+`Signing` makes these decisions and never blocks. `send_signed` and `send_signed_async` drive it and differ only in how
+they wait. An adapter implements `Carrier` and makes no decisions.
 """
 
 from __future__ import annotations
@@ -36,23 +34,23 @@ REJECTING = (UNAUTHORIZED,)
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What the server said when it rejected a credential. Own sources and v1alpha1 plugins are told this."""
+    """The server's response that rejected a credential. Passed to own sources and v1alpha1 plugins."""
 
     status: int
     headers: Mapping[str, Sequence[str]]
 
 
 class CredentialSource(Protocol):
-    """Where a connection's credential comes from. Shared by threads and event loops; never blocks."""
+    """The source of a connection's credential. Shared by threads and event loops; never blocks."""
 
     def current(self) -> Credential | Future[Credential]:
-        """The credential to use now, or the run that is fetching it. Raises `CredentialError`."""
+        """Return the credential to use now, or the future of the run that is fetching it. Raises `CredentialError`."""
 
     def replacement(self, rejected: Credential, rejection: Rejection) -> Credential | Future[Credential | None] | None:
-        """What to use instead of *rejected*; None when there is nothing better to try. Never raises."""
+        """Return what to use instead of *rejected*, or None if there is nothing better to try. Never raises."""
 
     def note_accepted(self, credential: Credential) -> None:
-        """The server took *credential*."""
+        """Record that the server accepted *credential*."""
 
 
 class Signer(Protocol):
@@ -63,34 +61,34 @@ class Signer(Protocol):
 
     @property
     def retry_on(self) -> tuple[int, ...]:
-        """The statuses that say that the credential was rejected: 401, and 403 for those who ask for it."""
+        """The statuses that mean that the credential was rejected: 401, and 403 if the application opted in."""
 
     @property
     def request_signer(self) -> RequestSigner | None: ...
 
 
 class Carrier(Protocol[Answer]):
-    """One request as an HTTP library knows it. Made per request by a synchronous adapter."""
+    """One request in terms of an HTTP library. Synchronous adapters create one per request."""
 
     @property
     def replayable(self) -> bool:
         """Whether the body can be sent a second time."""
 
     def has(self, header: str) -> bool:
-        """Whether the caller set *header* on the request already."""
+        """Whether the caller already set *header* on the request."""
 
     def to_sign(self) -> RequestToSign:
-        """The request without the headers of ours, for a signer."""
+        """Return the request without the connection's headers, for a signer."""
 
     def send(self, headers: Headers) -> Answer:
-        """Send the request with *headers* added, replacing those an earlier `send` added."""
+        """Send the request with *headers* added, replacing those that an earlier `send` added."""
 
     def status(self, answer: Answer) -> int: ...
 
     def headers(self, answer: Answer) -> Mapping[str, Sequence[str]]: ...
 
     def discard(self, answer: Answer) -> None:
-        """Free *answer*, which nobody will read: the request is sent again, or was given up."""
+        """Release *answer* unread, because the request is sent again or was abandoned."""
 
 
 class AsyncCarrier(Protocol[Answer]):
@@ -113,13 +111,13 @@ class AsyncCarrier(Protocol[Answer]):
 
 
 class RequestHeaders(Protocol):
-    """All that the decisions ask of a request."""
+    """What the decisions need to know about a request."""
 
     def has(self, header: str) -> bool: ...
 
 
 class Signature:
-    """A credential, and the headers that present it."""
+    """A credential and the headers that present it."""
 
     __slots__ = ("credential", "headers")
 
@@ -131,9 +129,9 @@ class Signature:
 class Signing:
     """The decisions about the requests of one connection.
 
-    The connection keeps it. The headers are put together once for each credential, and the source is told once that
-    the server took one: a request that finds both done compares two identities. Threads share it without a lock,
-    because what it remembers is replaced whole.
+    One per connection. Headers are built once per credential, and the source is notified once that the server accepted
+    one; after that, a request compares two identities. Threads share it without a lock, because its state is replaced
+    as a whole.
     """
 
     __slots__ = ("_authorization", "_retries", "_signature", "_source", "impersonation", "taken")
@@ -155,8 +153,8 @@ class Signing:
         """The credential that the source knows to have been taken by the server."""
 
     def for_request(self, request: RequestHeaders) -> Signing:
-        """The decisions about *request*: its caller may have set what we would set."""
-        # As with client-go, a request that the caller has signed is sent as it is.
+        """Return the decisions for *request*, whose caller may have set some of the headers."""
+        # As in client-go, a request that already has Authorization is sent unchanged.
         is_signed = request.has("Authorization")
         if not is_signed and not (self.impersonation and request.has("Impersonate-User")):
             return self
@@ -168,7 +166,10 @@ class Signing:
         )
 
     def current(self) -> Signature | Future[Credential]:
-        """How to sign now, or the run that is fetching the credential. Raises `CredentialError`."""
+        """Return how to sign now, or the future of the run that is fetching the credential.
+
+        Raises `CredentialError`.
+        """
         source, signature = self._source, self._signature
         if source is None:
             return signature
@@ -179,7 +180,7 @@ class Signing:
 
     def signature(self, credential: Credential | None) -> Signature:
         signature = self._signature
-        # Identity: nothing in a credential changes, and a new one is another object even if its token is the same.
+        # Compare by identity: credentials are immutable, and a new one is another object even if its token is equal.
         if signature.credential is not credential:
             signature = self._signature = Signature(credential, self._headers(credential))
         return signature
@@ -187,16 +188,16 @@ class Signing:
     def replacement(
         self, credential: Credential | None, status: int, headers: Mapping[str, Sequence[str]]
     ) -> Credential | Future[Credential | None] | None:
-        """What to sign with instead, now that the server has rejected *credential*; None when its answer stands."""
+        """Return what to sign with after the server rejected *credential*. None if its response is the result."""
         if credential is None or self._source is None or self._authorization is not None:
             return None
         return self._source.replacement(credential, Rejection(status, headers))
 
     def note(self, credential: Credential | None, status: int) -> None:
-        """Tell the source if the server took *credential*. A re-sent request counts like the first."""
+        """Notify the source if the server accepted *credential*. A retried request counts like the first."""
         if credential is None or self._source is None or self._authorization is not None:
             return
-        # A 401 is none, whether or not it has the credential replaced.
+        # A 401 never means accepted, even if it is not in `retry_on`.
         if status < SERVER_ERROR and status != UNAUTHORIZED:
             self._source.note_accepted(credential)
             self.taken = credential
@@ -214,7 +215,10 @@ class Signing:
 
 
 def check_retry_on(statuses: object) -> tuple[int, ...]:
-    """The statuses that say that a credential was rejected; raises `ConfigurationError` for others than 401 and 403."""
+    """Return the statuses that mean that a credential was rejected.
+
+    Raises `ConfigurationError` for any but 401 and 403.
+    """
     if isinstance(statuses, (tuple, list, set, frozenset)) and all(
         type(status) is int and status in (UNAUTHORIZED, FORBIDDEN) for status in statuses
     ):
@@ -227,7 +231,7 @@ def check_retry_on(statuses: object) -> tuple[int, ...]:
 
 
 def authorization_header(credential: Credential) -> str | None:
-    """The value of ``Authorization``; None for a credential that is a certificate alone."""
+    """Return the value of ``Authorization``, or None for a credential that is only a certificate."""
     if credential.token:
         return "Bearer " + credential.token.reveal()
     if credential.basic is not None:
@@ -237,7 +241,7 @@ def authorization_header(credential: Credential) -> str | None:
 
 
 def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
-    """Send one request, signed, and return the answer."""
+    """Send one request with a credential and return the response."""
     signing = signer.signing
     if signing.impersonation or carrier.has("Authorization"):
         signing = signing.for_request(carrier)
@@ -260,7 +264,7 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
     try:
         newer = wait(replacement) if isinstance(replacement, Future) else replacement
     except BaseException:
-        # The caller stops waiting, and has no answer to close.
+        # The caller stops waiting and never gets the response, so close it here.
         carrier.discard(answer)
         raise
     if not signing.sends_again(newer, replayable=carrier.replayable):
@@ -276,7 +280,7 @@ def send_signed(signer: Signer, carrier: Carrier[Answer]) -> Answer:
 
 
 async def send_signed_async(signer: Signer, carrier: AsyncCarrier[Answer]) -> Answer:
-    """`send_signed` for an event loop, asyncio's or trio's."""
+    """Like `send_signed`, for an event loop (asyncio or trio)."""
     signing = signer.signing
     if signing.impersonation or carrier.has("Authorization"):
         signing = signing.for_request(carrier)

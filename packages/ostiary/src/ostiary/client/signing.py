@@ -1,7 +1,7 @@
-"""The contract of a request signer, and the request as it sees it.
+"""Request signing: the contract of a `RequestSigner`, and merging its headers into a request.
 
-A program gives its signer to `connect`; every adapter has each request to the cluster signed, the one that is sent
-again after a 401 included.
+An application passes its signer to `connect`. Every adapter has each request to the cluster signed, including the
+request that is sent again after a 401.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ AddedHeaders: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class RequestToSign:
-    """One request, as it is about to be sent to the cluster.
+    """A request that is about to be sent to the cluster.
 
-    `url` is the whole address, encoded as it is sent. `headers` are the caller's, those that the connection adds
-    (``Authorization``, ``Impersonate-...``) and always ``Host``; what the HTTP library adds when it writes the request,
-    such as ``User-Agent``, may be missing. `content` is None for a body that is sent as it comes: see `is_streamed`.
+    `url` is the complete URL, encoded as it is sent. `headers` are the caller's, those that the connection adds
+    (``Authorization``, ``Impersonate-...``) and always ``Host``. Headers that the HTTP library adds when it writes the
+    request, such as ``User-Agent``, may be missing. `content` is None for a streamed body: see `is_streamed`.
     """
 
     method: str
     url: str
-    # They hold the credential, and the body may be a Secret object.
+    # Excluded from the repr: headers contain the credential, and the body may be a Secret object.
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     content: bytes | None = field(default=b"", repr=False)
 
@@ -43,9 +43,9 @@ class RequestToSign:
 
     @property
     def body(self) -> bytes:
-        """The body; raises `RequestNotSigned` if it is streamed, so that no body goes unsigned by accident.
+        """The body. Raises `RequestNotSigned` if it is streamed, so that no body is left unsigned by accident.
 
-        A signer that can do without the body asks `is_streamed` first.
+        A signer that can sign without the body checks `is_streamed` first.
         """
         if self.content is None:
             raise RequestNotSigned(
@@ -57,45 +57,43 @@ class RequestToSign:
         return self.content
 
     def header(self, name: str) -> str | None:
-        """The value of a header, several of the same name joined with commas; None if there is none."""
+        """Return the value of a header, or None. Several of the same name are joined with commas."""
         values = [value for key, value in self.headers if key.lower() == name.lower()]
         return ", ".join(values) if values else None
 
 
 @runtime_checkable
 class RequestSigner(Protocol):
-    """Adds headers to each request that goes to the cluster.
+    """Add headers to each request to the cluster.
 
-    Called for every request after the credential has been added, and again for one that is sent again, by any number
-    of threads at once. What it raises reaches the caller of the HTTP client, and the request is not sent. It may wait:
-    for an event loop it is called in another thread, unless it is an `AsyncRequestSigner` too.
+    Called for every request after the credential has been added, and again for each retry, from any number of threads
+    concurrently. An exception is raised to the caller of the HTTP client, and the request is not sent. It may block: in
+    an event loop it runs in another thread, unless it is also an `AsyncRequestSigner`.
     """
 
     def sign(self, request: RequestToSign) -> AddedHeaders:
-        """The headers to add. ``Authorization`` takes the place of the connection's own."""
+        """Return the headers to add. ``Authorization`` replaces the connection's own."""
 
 
 @runtime_checkable
 class AsyncRequestSigner(Protocol):
-    """The ability of a `RequestSigner` to sign within an event loop, asyncio's or trio's: it must not block."""
+    """Capability of a `RequestSigner`: sign in an event loop (asyncio or trio). Must not block."""
 
     async def sign_async(self, request: RequestToSign) -> AddedHeaders: ...
 
 
-# Has one request signed: shows it to the signer, judges what the signer adds, and puts both together.
-#
-# Called by `retry_on_401` for connections that have a signer, before each time a request is sent.
+# Signing of one request; `retry_on_401` calls this each time a request is sent.
 
 Headers = Sequence[tuple[str, str]]
 
 # The characters of a token (RFC 9110, section 5.6.2).
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# These say where a message ends and who carries it, so only the HTTP library can set them.
+# Framing and hop-by-hop headers, which only the HTTP library may set.
 _FRAMING = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection"}
     | {"te", "trailer", "transfer-encoding", "upgrade"}
 )
-# Whom a request is made as is a matter of the kubeconfig.
+# Only the kubeconfig decides which user is impersonated.
 _IMPERSONATION = "impersonate-"
 MOST_HEADERS = 32
 MOST_CHARACTERS = 32 * 1024
@@ -114,7 +112,7 @@ class AsyncRequest(Protocol):
 
 
 def signed_headers(signer: RequestSigner, request: SyncRequest, ours: Headers) -> Headers:
-    """*ours*, and what *signer* adds; raises `RequestNotSigned`."""
+    """Return *ours* and the headers that *signer* adds. Raises `RequestNotSigned`."""
     shown = _with_ours(request.to_sign(), ours)
     try:
         added = signer.sign(shown)
@@ -126,7 +124,7 @@ def signed_headers(signer: RequestSigner, request: SyncRequest, ours: Headers) -
 
 
 async def signed_headers_async(signer: RequestSigner, request: AsyncRequest, ours: Headers) -> Headers:
-    """`signed_headers` for an event loop."""
+    """Like `signed_headers`, for an event loop."""
     shown = _with_ours(await request.to_sign(), ours)
     try:
         if isinstance(signer, AsyncRequestSigner):
@@ -148,7 +146,7 @@ def _with_ours(request: RequestToSign, ours: Headers) -> RequestToSign:
 
 
 def _host(url: str) -> str:
-    """As HTTP libraries write it: without the port that the scheme stands for."""
+    """Return the Host header as HTTP libraries write it: without the default port of the scheme."""
     parts = urlsplit(url)
     authority = parts.netloc.rpartition("@")[2]
     return authority.removesuffix({"https": ":443", "http": ":80"}.get(parts.scheme, ":"))
@@ -186,7 +184,7 @@ def _checked(signer: RequestSigner, added: object) -> list[tuple[str, str]]:
 
 
 def _check_header(signer: RequestSigner, name: str, value: str) -> None:
-    # Neither is quoted unless it is a name: a value may be a secret.
+    # Only valid names are quoted: a value may be a secret.
     if not _NAME.fullmatch(name):
         raise _refusal(signer, "a name is not one that a header can have", hint="use letters, digits and hyphens")
     if name.lower() in _FRAMING or name.lower().startswith(_IMPERSONATION):

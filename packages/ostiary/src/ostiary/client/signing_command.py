@@ -1,7 +1,7 @@
-"""A `RequestSigner` that runs a command for each request: for programs in any language, and for kubeconfigs.
+"""A `RequestSigner` that runs a command for each request, for kubeconfigs and for signers in any language.
 
-The request goes to its stdin and the headers come from its stdout, in the form of `wire.ostiary_dev.request_signature`.
-So neither the body nor the credential is ever among the arguments or in the environment.
+The request is written to the command's stdin and the headers are read from its stdout, as ``RequestSignature`` JSON.
+The body and the credential never appear in arguments or environment variables.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from ostiary.errors import ConfigurationError, RequestNotSigned
 from ostiary.kubeconfig import SigningConfig, User
 from ostiary.model import Place
 
-# ``RequestSignature``: what a signing command reads on stdin, and what it prints. Pure.
+# ``RequestSignature``: the input and the output of a signing command.
 #
-# {"apiVersion": "ostiary.dev/v1", "kind": "RequestSignature",
-#  "spec": {"method": "POST", "url": "https://...", "headers": [{"name": "Host", "value": "..."}], "body": "<base64>"}}
+#     {"apiVersion": "ostiary.dev/v1", "kind": "RequestSignature",
+#      "spec": {"method": "POST", "url": "https://...", "headers": [{"name": "Host", "value": "..."}],
+#               "body": "<base64>"}}
 #
-# {"apiVersion": "ostiary.dev/v1", "kind": "RequestSignature",
-#  "status": {"headers": [{"name": "Signature", "value": "..."}]}}
+#     {"apiVersion": "ostiary.dev/v1", "kind": "RequestSignature",
+#      "status": {"headers": [{"name": "Signature", "value": "..."}]}}
 
 API_VERSION = "ostiary.dev/v1"
 KIND = "RequestSignature"
 
 
 class SignatureRefused(ValueError):
-    """What a signing command printed is no signature. The message never quotes it."""
+    """The output of a signing command is invalid. The message never quotes it."""
 
 
 def encode_request(method: str, url: str, headers: Sequence[tuple[str, str]], content: bytes | None) -> bytes:
-    """What a signing command is told. *content* is None for a body that is streamed."""
+    """Encode the input of a signing command. *content* is None for a streamed body."""
     spec: dict[str, Any] = {
         "method": method,
         "url": url,
@@ -51,7 +52,7 @@ def encode_request(method: str, url: str, headers: Sequence[tuple[str, str]], co
 
 
 def decode_signature(stdout: bytes) -> list[tuple[str, str]]:
-    """The headers that a signing command adds; raises `SignatureRefused`."""
+    """Return the headers that a signing command adds. Raises `SignatureRefused`."""
     try:
         document = json.loads(stdout)
     except (ValueError, RecursionError):
@@ -82,9 +83,10 @@ LONGEST_REDACTED = 65536
 
 
 class SigningCommand:
-    """Runs ``command args...`` for each request. *streamed* says that it can sign a request without its body.
+    """Run ``command args...`` for each request.
 
-    *policy* is asked before each run, as for an exec plugin. At most 16 run at a time.
+    *streamed* declares that the command can sign a request without its body. *policy* checks the command before each
+    run, like an exec plugin. At most 16 commands run at a time.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class SigningCommand:
         return f"SigningCommand({self._command!r})"
 
     def sign(self, request: RequestToSign) -> list[tuple[str, str]]:
-        # Without leave to do otherwise, a body that cannot be shown is an error: `body` raises it.
+        # Unless the command accepts streamed requests, a streamed body is an error, which `body` raises.
         content = request.content if self._streamed else request.body
         request_json = encode_request(request.method, request.url, request.headers, content)
         executable = self._permit()
@@ -150,7 +152,7 @@ class SigningCommand:
                 (self._command, *self._args),
                 env={**({} if self._clean_environment else os.environ), **self._env},
                 stdin=request_json,
-                # Not passed on: it was told the credential and the body, and may repeat them.
+                # Captured, not inherited: the command received the credential and the body, and may print them.
                 stderr=Stderr.CAPTURE,
                 limits=RunLimits(seconds=self._seconds),
             )
@@ -181,17 +183,17 @@ class SigningCommand:
 
 
 def _words(text: bytes) -> list[str]:
-    """Of a text that may be long: it can repeat no more than is shown."""
+    """Split into words to redact. Only the beginning of a long text matters, because stderr is truncated."""
     return text[:LONGEST_REDACTED].decode("utf-8", "replace").replace('"', " ").split()
 
 
-# Which signer a connection has: the program's own, or the command that the kubeconfig's user names.
+# Selection of a connection's signer: the application's, or the command that the kubeconfig's user names.
 
 log = logging.getLogger("ostiary.client")
 
 
 def check_signer(signer: object) -> None:
-    """Raise `ConfigurationError` for what cannot sign."""
+    """Raise `ConfigurationError` if *signer* cannot sign."""
     if signer is None or (isinstance(signer, RequestSigner) and not isinstance(signer, type)):
         return
     raise ConfigurationError(
@@ -204,9 +206,10 @@ def check_signer(signer: object) -> None:
 def signer_for(
     user: User, signer: RequestSigner | None, *, has_own_source: bool, settings: ExecSettings
 ) -> RequestSigner | None:
-    """The signer of the program, else the command of *user*.
+    """Return the application's signer, else the signing command of *user*.
 
-    Not if the program has a source of its own: the command would be told a credential that is not the kubeconfig's.
+    The command is not used if the application has its own source: it would receive a credential that is not the
+    kubeconfig's.
     """
     if user.signing is None:
         return signer

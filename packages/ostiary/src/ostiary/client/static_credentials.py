@@ -1,4 +1,4 @@
-"""Credentials that stand in the kubeconfig itself, or in files that it names and somebody else renews.
+"""Credentials that are inline in the kubeconfig, or in files that it names and that other processes rotate.
 
 The counterpart of the authenticator for users without an exec plugin: same interface, no process.
 """
@@ -21,7 +21,7 @@ from ostiary.model import ClientCertificate, Credential, DeviceKey, Place, Secre
 
 log = logging.getLogger("ostiary.client")
 
-# Projected service account tokens are renewed in place; client-go reads them again after 50 s.
+# Projected service account tokens are rotated in place. client-go reads them again after 50 s.
 TOKEN_FILE_SECONDS = 50.0
 CERTIFICATE_FILE_SECONDS = 1.0
 
@@ -45,7 +45,7 @@ class FixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files that a user's credential is read from; each may be absent."""
+    """The files that a user's credential is read from. Each may be absent."""
 
     token: str | None = None
     certificate: str | None = None
@@ -54,14 +54,14 @@ class Files:
     """The certificate itself, where the kubeconfig holds it and its key is kept elsewhere."""
 
 
-# Opens the key that is kept elsewhere; called once it is needed, and the key is then held.
+# Open the device key. Called at first use; the key then stays open.
 OpenKey: TypeAlias = "Callable[[], DeviceKey]"
 
 
 class FileSource:
-    """A credential whose token or certificate is in files, read again when they may have changed.
+    """A credential whose token or certificate is in files, which are read again periodically.
 
-    A read that fails keeps what was read before: the file may be in the middle of being replaced.
+    If a read fails, the previous content stays in use: the file may be in the middle of being replaced.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FileSource:
 
     @property
     def latest(self) -> Credential:
-        """What was read last. A request that its caller signs presents the certificate all the same."""
+        """The credential read last. A request that its caller authenticates still presents the certificate."""
         return self._latest or self.current()
 
     def current(self) -> Credential:
@@ -107,7 +107,7 @@ class FileSource:
         try:
             token, certificate = self._token(), self._certificate()
         except KeyUnusable:
-            # A certificate may be renewed before the key that belongs to it is there.
+            # A certificate may be rotated before its key is.
             if self._latest is None:
                 raise
             log.warning("the credential's new certificate does not fit its key; using the previous one")
@@ -127,7 +127,7 @@ class FileSource:
         try:
             return self._token_in(self._files.token)
         except (OSError, ValueError) as error:
-            # As in client-go, the token beside the file serves for as long as the file does not.
+            # As in client-go, the inline token is used while the token file is unreadable.
             if self._base.token is None:
                 raise
             log.warning("the token file cannot be read (%s); the token in the kubeconfig is sent instead", _why(error))
@@ -156,7 +156,7 @@ class FileSource:
             return parse_certificate(certificate.read(), key.read())
 
     def _pair(self, open_key: OpenKey) -> ClientCertificate:
-        # Imported here: 30 ms that only those pay whose key is kept elsewhere.
+        # Lazy import: it takes 30 ms and only device keys need it.
         from ostiary.keys.pairing import pair_with_key
 
         chain = self._files.chain
@@ -178,7 +178,7 @@ class FileSource:
 
 
 def _why(error: OSError | ValueError) -> str:
-    # str() of a UnicodeDecodeError quotes the bytes it could not read.
+    # str() of a UnicodeDecodeError quotes the bytes.
     if isinstance(error, UnicodeDecodeError):
         return "the file is not UTF-8 text"
     if isinstance(error, OSError):

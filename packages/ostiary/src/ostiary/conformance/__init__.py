@@ -1,1 +1,1 @@
-"""Checks of what others wrote: a credential provider, its configuration, a credential at its registry."""
+"""Checks of plugins, credential providers and their configuration, and of credentials at their registry."""

@@ -1,9 +1,9 @@
-"""Judges a credential provider, whatever it is written in: runs it a few times and looks closely.
+"""Checks a credential provider in any language: runs it a few times and evaluates the results.
 
-    each version -> an image it does not know -> with a service account token -> nothing on stdin -> Evidence -> Report
+    each version -> an unknown image -> with a service account token -> empty stdin -> ProviderEvidence -> Report
 
-Every run is as the kubelet's: a request on stdin, our environment and a time limit. What the evidence means is for
-`rules` to say. Nothing that the provider printed leaves this module and that one.
+Every run is like the kubelet's: a request on stdin, our environment and a timeout. `credential_provider_rules`
+evaluates the evidence. The provider's output never leaves these two modules.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ostiary.model import Secret
 from ostiary.registry.image_name import parse_image_name
 from ostiary.wire.credential_provider import API_VERSIONS, V1, V1ALPHA1, V1BETA1, Request, encode_request
 
-# What the kubelet gives a provider.
+# The kubelet's timeout.
 SECONDS = 60.0
-# The whole of it, not a tail: a password may stand in the first line.
+# All of it, not only a tail: a password may be in the first line.
 STDERR_BYTES = 1 << 20
 SAMPLE_IMAGE = "registry.example.com/team/app"
 UNKNOWN_IMAGE = "ostiary-check.invalid/nobody/knows"
 SAMPLE_TOKEN = Secret("ostiary-check-of-a-service-account-token")
 
-# Runs in place of the provider for a moment: tells on stderr which pipe is stdout, and becomes the provider; or
-# tells why it cannot.
+# Runs briefly before the provider: reports on stderr which pipe is stdout, and executes the provider; or reports why it
+# cannot.
 DOORSTEP = """
 import os, sys
 os.write(2, b"%d\\n" % os.fstat(1).st_ino)
@@ -54,10 +54,10 @@ def check(
     seconds: float = SECONDS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Report:
-    """Run *command* a few times and judge it by every rule.
+    """Run *command* a few times and check it against every rule.
 
-    *image* should be one that it has a credential for. The first of *versions* it must speak; the others it
-    may refuse. *env* is added to our environment, as the configuration's is. *seconds* is for one run.
+    *image* should be one that it has a credential for. It must support the first of *versions*; the others are
+    optional. *env* is added to our environment, like that of the configuration. *seconds* is the timeout of one run.
     """
     if not command or not versions or not set(versions) <= set(API_VERSIONS):
         raise ConfigurationError(
@@ -92,7 +92,7 @@ class _ProviderExamination:
         try:
             for request, purpose in self._questions():
                 runs.append(self._run(request, purpose))
-                # One that hangs would hang each time, and nobody wants to wait for that.
+                # A provider that hangs would hang every time, so do not wait for it again.
                 if runs[-1].ending is Ending.TIMED_OUT:
                     break
         except CannotStart as error:
@@ -118,7 +118,7 @@ class _ProviderExamination:
         stderr, pipe = outcome.stderr_tail, None
         if len(argv) > 1 and argv[0] == sys.executable:
             number, ended, rest = stderr.partition(b"\n")
-            # Not there if more was said than is kept.
+            # Missing if the output exceeded the limit.
             if ended and number.isdigit():
                 stderr, pipe = rest, int(number)
         if stuck := _STUCK.fullmatch(stderr):
@@ -137,7 +137,7 @@ class _ProviderExamination:
 
     @cached_property
     def _start(self) -> tuple[str, tuple[str, ...]]:
-        """The file to start and its arguments: the doorstep, where there is one."""
+        """Return the file to start and its arguments: the doorstep, where it is supported."""
         executable = find_program(self._command[0])
         if not os.path.exists(executable):
             raise CannotStart("the file does not exist")
@@ -145,5 +145,5 @@ class _ProviderExamination:
             raise CannotStart("the file is not executable")
         if not sys.executable:
             return executable, self._command
-        # The doorstep would search no PATH either; a path relative to here stays one.
+        # The doorstep does not search PATH either, and the path must stay relative to our working directory.
         return sys.executable, (sys.executable, "-I", "-S", "-c", DOORSTEP, executable, *self._command)

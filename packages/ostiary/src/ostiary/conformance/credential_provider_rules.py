@@ -1,8 +1,8 @@
-"""The rules of the credential provider protocol, each as a pure judgement of what was seen.
+"""The rules of the credential provider protocol, each as a pure function of the collected evidence.
 
-`check` runs a provider and gathers `ProviderEvidence`; here every rule looks at it and gives one `ConformanceFinding`.
-What a provider printed is never quoted. FAIL is what the kubelet refuses or suffers from; WARN is what it takes, and
-what then surprises people.
+`credential_provider.check` runs a provider and collects `ProviderEvidence`; every rule turns it into one
+`ConformanceFinding`. A provider's output is never quoted. FAIL is what the kubelet rejects or suffers from; WARN is
+what it accepts, with surprising results.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ from ostiary.registry.image_matching import matches, why_not
 from ostiary.registry.image_name import parse_address
 from ostiary.wire.credential_provider import CacheKeyType, Request, Response, ResponseRefused, decode_response, refusals
 
-# What was seen of a credential provider: `check` gathers it, `rules` judges it.
-#
-# A `ProviderRun` keeps the bytes that the provider printed, and reads them as the kubelet would, when it is asked to.
+# Evidence. A `ProviderRun` stores the bytes that the provider printed, and decodes them on demand, like the kubelet
+# does.
 
 
 class RunPurpose(Enum):
-    """What a run was for. FIRST: the image and the version that it must know."""
+    """The purpose of a run. FIRST: the image and the version that the provider must support."""
 
     FIRST = "the first version"
     OTHER_VERSION = "another version"
@@ -61,7 +60,7 @@ class RunPurpose(Enum):
 
 @dataclass(frozen=True)
 class ProviderRun(ProgramRun):
-    """One run of the provider: how it was asked, how it ended, and what it said."""
+    """One run of the provider: its input, how it ended, and its output."""
 
     request: Request
     purpose: RunPurpose
@@ -85,7 +84,7 @@ class ProviderRun(ProgramRun):
 
     @cached_property
     def broken(self) -> Mapping[str, ResponseRefused]:
-        """The rules of the answer that it breaks; of two mistakes under one rule, the first."""
+        """Return the broken rules of the response; of two errors under one rule, the first."""
         broken: dict[str, ResponseRefused] = {}
         for refusal in refusals(self.stdout, self.request):
             broken.setdefault(refusal.rule, refusal)
@@ -99,14 +98,14 @@ class ProviderRun(ProgramRun):
 
     @cached_property
     def keys(self) -> tuple[bytes, ...]:
-        """The keys of its answer as they are compared; those that cannot be parsed are left out."""
+        """Return the keys of the response in their normalized form, without those that cannot be parsed."""
         raw = self.response.auth if self.response is not None else ()
         return tuple(key for text in raw if (key := normalised_key(text)) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderEvidence:
-    """All that was seen of a provider."""
+    """Everything that was seen of a provider."""
 
     runs: tuple[ProviderRun, ...] = ()
     start_error: str | None = None
@@ -121,13 +120,13 @@ class ProviderEvidence:
 SLOW_SECONDS = 5.0
 LONG_CACHE = timedelta(hours=24)
 SHORT_CACHE = timedelta(seconds=1)
-# A password of fewer characters may stand in any sentence by chance.
+# A shorter password may occur in any sentence by chance.
 SHORTEST_SECRET = 6
 SIBLING = "ostiary-check/sibling"
 
 
 def judge(evidence: ProviderEvidence) -> tuple[ConformanceFinding, ...]:
-    """One finding per rule, in the order of `RULES`."""
+    """Return one finding per rule, in the order of `RULES`."""
     return findings(RULES, evidence, started=evidence.start_error is None)
 
 
@@ -136,11 +135,11 @@ RunJudgement = Callable[[ProviderRun], Wrong | None]
 Applies = Callable[[ProviderRun], bool]
 
 
-# --- which runs a rule is about ---
+# --- runs that a rule applies to ---
 
 
 def _first(check: RunJudgement, applies: Applies = any_run) -> Judgement:
-    """Judge the run that must work."""
+    """Check only the run that must work."""
     return each(lambda run: run.purpose is RunPurpose.FIRST and applies(run), check)
 
 
@@ -173,11 +172,11 @@ def _has_match(run: ProviderRun) -> bool:
 
 
 def _wire(rule: str) -> RunJudgement:
-    """A rule that the decoder itself knows."""
+    """Return a rule that the decoder itself checks."""
     return lambda run: wrong_by(run.broken.get(rule))
 
 
-# --- the process ---
+# --- process ---
 
 
 def _empty_stdin(evidence: ProviderEvidence) -> Wrong | None:
@@ -230,14 +229,14 @@ def _is_yaml(stdout: bytes) -> bool:
     return isinstance(value, dict) and "kind" in value
 
 
-# --- how long, and for which images ---
+# --- cache duration and cache key ---
 
 
 def _check_plausible(run: ProviderRun) -> Wrong | None:
     duration = _duration(run)
     if duration < timedelta(0):
         return Wrong("cacheDuration is negative: the answer has expired before it is used")
-    # Nobody means a microsecond: this is what a number of seconds looks like that was taken for nanoseconds.
+    # A duration in microseconds is never intended: it looks like a number of seconds that was parsed as nanoseconds.
     duration_text = format_duration(duration)
     return wrong_if(
         timedelta(0) < duration < SHORT_CACHE, f"cacheDuration is {duration_text}, which looks like a wrong unit"
@@ -273,7 +272,7 @@ def _check_global_scope(run: ProviderRun) -> Wrong | None:
 
 
 def _elsewhere(run: ProviderRun) -> bytes:
-    """An image of another host, with as many labels and the same port."""
+    """Return an image of another host, with as many labels and the same port."""
     address = parse_address(run.request.image)
     host = b".".join([b"ostiary-check"] * len(address.labels))
     return host + (b":" + address.port if address.port else b"") + b"/" + SIBLING.encode()
@@ -293,7 +292,7 @@ def _kind(run: ProviderRun) -> CacheKeyType:
     return run.response.cache_key_type
 
 
-# --- the credentials ---
+# --- credentials ---
 
 
 def _check_auth(run: ProviderRun) -> Wrong | None:
@@ -310,14 +309,14 @@ def _check_keys_parse(run: ProviderRun) -> Wrong | None:
 def _check_keys_match(run: ProviderRun) -> Wrong | None:
     if any(matches(key, run.request.image) for key in run.keys):
         return None
-    # The key itself is not shown, since it comes from stdout.
+    # The key itself is not shown, because it comes from stdout.
     reasons = {mismatch.reason.value for key in run.keys if (mismatch := why_not(key, run.request.image))}
     return Wrong(f"no key of auth matches the image it was asked for ({', '.join(sorted(reasons)) or 'unparsable'})")
 
 
 def _unknown_image(evidence: ProviderEvidence) -> Wrong | None:
     run = evidence.the(RunPurpose.UNKNOWN_IMAGE)
-    # One that never works says nothing about this.
+    # A provider that never works gives no evidence about this.
     if not evidence.the(RunPurpose.FIRST).ended_well or not ended_in_time(run):
         raise NothingToCheck
     if not run.ended_well:

@@ -1,10 +1,9 @@
-"""Judges an exec plugin, whatever it is written in: runs it a few times and looks closely.
+"""Checks an exec plugin in any language: runs it a few times and evaluates the results.
 
-    each version, without and with cluster info  ->  once more with a terminal at hand  ->  Evidence  ->  Report
+    each version, without and with cluster info  ->  once more with a terminal  ->  PluginEvidence  ->  Report
 
-The plugin is run as a client without a person runs it: nothing on stdin, no terminal, a time limit. What the
-evidence means is for `rules` to say. Nothing that the plugin printed on stdout leaves this module; what a
-plugin that failed said on stderr does, without what may be a secret.
+The plugin runs like in an unattended client: no stdin, no terminal, a timeout. `exec_rules` evaluates the evidence. The
+plugin's stdout never leaves these two modules; the stderr of a plugin that failed does, redacted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from ostiary.wire.client_authentication import (
 )
 
 SECONDS = 60.0
-# The whole of it, not a tail: a secret may stand in the first line.
+# All of it, not only a tail: a secret may be in the first line.
 STDERR_BYTES = 1 << 20
 STDERR_SHOWN = 2048
 SHORTEST_SECRET = 6
@@ -41,8 +40,8 @@ SAMPLE_CLUSTER = ClusterInfo(server="https://exec-check.invalid:6443")
 SOME_LINES = b"\n" * 8
 LOOK_AT_TERMINAL_SECONDS = 0.2
 
-# Runs in place of the plugin for a moment: takes the terminal as its own, tells on it which pipe is stdout,
-# and becomes the plugin. Without SIGHUP, which the end of this process would send to what it leaves behind.
+# Runs briefly before the plugin: makes the terminal its controlling terminal, reports on it which pipe is stdout, and
+# executes the plugin. It ignores SIGHUP, which the end of this process would send to the processes it leaves behind.
 DOORSTEP = """
 import fcntl, os, signal, sys, termios
 terminal = os.open(sys.argv[1], os.O_RDWR)
@@ -67,12 +66,11 @@ def check(
     cluster: ClusterInfo = SAMPLE_CLUSTER,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Report:
-    """Run *command* a few times and judge it by every rule.
+    """Run *command* a few times and check it against every rule.
 
-    *env* is added to our environment, as ``exec.env`` of a kubeconfig is. *versions* are the API versions
-    that the plugin should speak, and *seconds* is what one run may take. *cluster* is what it is told where
-    ``provideClusterInfo`` is tried. *as_proposed* asks in the words of the 2018 proposal, in which *versions*
-    do not count.
+    *env* is added to our environment, like ``exec.env`` of a kubeconfig. *versions* are the API versions that the
+    plugin should support, and *seconds* is the timeout of one run. *cluster* is passed where ``provideClusterInfo`` is
+    tried. *as_proposed* uses the protocol of the 2018 proposal, for which *versions* do not matter.
     """
     if not command or not versions or not set(versions) <= set(API_VERSIONS):
         raise ConfigurationError(
@@ -86,7 +84,7 @@ def check(
 
 
 def _stderr_of(evidence: PluginEvidence, env: Mapping[str, str]) -> str:
-    """What a plugin that failed says about it, without what stood on stdout in any run: that may be the token."""
+    """Return the stderr of a failed plugin without anything printed on stdout, which may be the token."""
     failed = next((run for run in evidence.runs if not run.printed), None)
     if failed is None:
         return ""
@@ -118,7 +116,7 @@ class _PluginExamination:
     def evidence(self) -> PluginEvidence:
         try:
             runs = self._runs()
-            # One that fails for another reason may never have come to the point where it reads.
+            # A plugin that fails for another reason may never have reached the point where it reads stdin.
             has_answered = any(run.printed for run in runs)
             evidence = PluginEvidence(tuple(runs), needs_stdin=self._stdin is SOME_LINES if has_answered else None)
             return evidence if runs[0].ending is Ending.TIMED_OUT else self._at_a_terminal(evidence)
@@ -136,7 +134,7 @@ class _PluginExamination:
                 self._stdin = Stdin.NOTHING
         runs = [first]
         for info in self._infos[1:]:
-            # One that hangs would hang each time, and nobody wants to wait for that.
+            # A plugin that hangs would hang every time, so do not wait for it again.
             if runs[-1].ending is not Ending.TIMED_OUT:
                 runs.append(self._run(info))
         return runs
@@ -175,7 +173,7 @@ class _PluginExamination:
         )
 
     def _at_a_terminal(self, evidence: PluginEvidence) -> PluginEvidence:
-        """Run it once more where it could reach a person, and see whether it tries to."""
+        """Run the plugin once more with a terminal, and see whether it prompts the user."""
         if not sys.executable:
             return evidence
         with _terminal() as terminal:
@@ -197,7 +195,7 @@ class _PluginExamination:
             except _UsedTheTerminal:
                 return replace(evidence, asked_on_terminal=True)
             if outcome.ending is Ending.TIMED_OUT:
-                # Without a terminal it ended in time, so a terminal is what it waits for.
+                # It ended in time without a terminal, so it is waiting for input on the terminal.
                 return replace(evidence, asked_on_terminal=True)
             return replace(
                 evidence, asked_on_terminal=terminal.is_used(), left_something_behind=is_held(terminal.stdout_pipe())
@@ -207,20 +205,20 @@ class _PluginExamination:
 def _shipped_infos(versions: Sequence[str], cluster: ClusterInfo) -> Iterator[ExecCredentialSpec]:
     for version in versions:
         yield ExecCredentialSpec(version, interactive=False)
-        # v1alpha1 has no place to tell of the cluster.
+        # v1alpha1 cannot pass the cluster.
         if version != V1ALPHA1:
             yield ExecCredentialSpec(version, interactive=False, cluster=cluster)
 
 
 def _proposed_infos() -> Iterator[ExecCredentialSpec]:
     yield ExecCredentialSpec(V1ALPHA1, interactive=False, as_proposed=True)
-    # The same after a 401, which is what the proposal tells a plugin of.
+    # Once more after a 401, which the proposal passes to a plugin.
     rejection = (401, {"Www-Authenticate": ("Bearer",)})
     yield ExecCredentialSpec(V1ALPHA1, interactive=False, rejection=rejection, as_proposed=True)
 
 
 class _EmptyTerminal:
-    """Our side of a terminal at which nobody sits. The first line on it is the doorstep's."""
+    """Our side of a terminal without a user. The first line on it is the doorstep's."""
 
     def __init__(self, ours: int, path: str) -> None:
         self._ours = ours
@@ -243,7 +241,7 @@ class _EmptyTerminal:
             while chunk := os.read(self._ours, 65536):
                 self._shown += chunk
         except OSError:
-            # Nothing more for now, or for ever.
+            # No more data, for now or at all.
             pass
         return self._shown.partition(b"\n")
 
@@ -253,7 +251,7 @@ def _terminal() -> Iterator[_EmptyTerminal | None]:
     try:
         ours, theirs = os.openpty()
     except OSError:
-        # A sandbox may have none to give.
+        # A sandbox may not provide a terminal.
         yield None
         return
     try:

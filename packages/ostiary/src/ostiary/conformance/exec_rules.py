@@ -1,10 +1,10 @@
-"""The rules of the exec plugin protocol, each as a pure judgement of what was seen.
+"""The rules of the exec plugin protocol, each as a pure function of the collected evidence.
 
-`check` runs a plugin and gathers `PluginEvidence`; here every rule looks at it and gives one `ConformanceFinding`. A
-rule that fails says what was seen and how to mend it, and never quotes what the plugin printed. A rule that
-stands behind another broken one is skipped, so one mistake is told once.
+`exec_plugin.check` runs a plugin and collects `PluginEvidence`; every rule turns it into one `ConformanceFinding`. A
+broken rule describes what was seen and how to fix it, and never quotes the plugin's output. A rule that depends on a
+broken one is skipped, so that each error is reported once.
 
-FAIL is what client-go refuses or suffers from; WARN is what it takes and other clients do not.
+FAIL is what client-go rejects or suffers from; WARN is what it accepts and other clients do not.
 """
 
 from __future__ import annotations
@@ -50,14 +50,12 @@ from ostiary.wire.client_authentication import (
     refusals,
 )
 
-# What was seen of an exec plugin: `check` gathers it, `rules` judges it.
-#
-# A `PluginRun` keeps the bytes that the plugin printed, and reads them as a client would, when it is asked to.
+# Evidence. A `PluginRun` stores the bytes that the plugin printed, and decodes them on demand, like a client does.
 
 
 @dataclass(frozen=True)
 class PluginRun(ProgramRun):
-    """One run of the plugin: how it was asked, how it ended, and what it said."""
+    """One run of the plugin: its input, how it ended, and its output."""
 
     api_version: str
     with_cluster: bool
@@ -77,7 +75,7 @@ class PluginRun(ProgramRun):
 
     @cached_property
     def text(self) -> str:
-        """Its stdout, with a replacement for what is not UTF-8: so does client-go."""
+        """Return stdout, with replacement characters for invalid UTF-8 as in client-go."""
         return self.stdout.decode("utf-8-sig", "replace")
 
     @cached_property
@@ -90,7 +88,7 @@ class PluginRun(ProgramRun):
 
     @cached_property
     def fields(self) -> Mapping[str, object] | None:
-        """The object that it printed; None if that cannot be found out."""
+        """Return the object that it printed; None if it cannot be determined."""
         if not self.printed:
             return None
         try:
@@ -100,7 +98,7 @@ class PluginRun(ProgramRun):
 
     @cached_property
     def broken(self) -> Mapping[str, AnswerRefused]:
-        """The rules of the answer that it breaks; of two mistakes under one rule, the first."""
+        """Return the broken rules of the output; of two errors under one rule, the first."""
         broken: dict[str, AnswerRefused] = {}
         for refusal in refusals(self.stdout, api_version=self.api_version):
             broken.setdefault(refusal.rule, refusal)
@@ -114,11 +112,11 @@ class PluginRun(ProgramRun):
 
     @cached_property
     def certificate(self) -> ClientCertificate | None:
-        """The client certificate; raises `ValueError` when it is not a matching pair."""
+        """Return the client certificate; raises `ValueError` if certificate and key are not a matching pair."""
         if self.answer is None or self.answer.certificate_pem is None:
             return None
         if self.answer.key_address is not None:
-            # The key itself is not asked for: that may cost a PIN.
+            # Do not open the key itself, which may require a PIN.
             return read_chain(self.answer.certificate_pem)
         if self.answer.key_pem is None:
             return None
@@ -127,7 +125,7 @@ class PluginRun(ProgramRun):
 
 @dataclass(frozen=True, slots=True)
 class PluginEvidence:
-    """All that was seen of a plugin. None stands for what could not be looked at."""
+    """Everything that was seen of a plugin. None stands for what could not be observed."""
 
     runs: tuple[PluginRun, ...] = ()
     start_error: str | None = None
@@ -136,13 +134,11 @@ class PluginEvidence:
     left_something_behind: bool | None = None
 
 
-# The rules about what stands on an exec plugin's stdout: one object, each key once, and nothing around it.
-#
-# Called by `rules`, which lists them with all the others.
+# Rules about stdout: one object, each key once, and nothing around it.
 
 
 def _object_at(text: str) -> tuple[str, object, str] | None:
-    """What stands before the first JSON object in *text*, the object, and what stands after it."""
+    """Return the text before the first JSON object in *text*, the object, and the text after it."""
     start = text.find("{")
     while start >= 0:
         try:
@@ -154,14 +150,14 @@ def _object_at(text: str) -> tuple[str, object, str] | None:
 
 
 def _surroundings(run: PluginRun) -> tuple[str, str] | None:
-    """The text around the JSON object, if there is one and something stands around it."""
+    """Return the text around the JSON object, if there is any."""
     if run.fields is not None:
         return None
     parts = _object_at(run.text)
     if parts is None or not _looks_like_an_answer(parts[1]):
         return None
     before, _, after = parts
-    # Another object is not a remark: which of the two would be the answer?
+    # Another object is not surrounding text: it is unclear which of the two is the credential.
     return None if after.startswith(("{", "[")) or before.endswith("[") else (before, after)
 
 
@@ -197,7 +193,7 @@ def check_duplicates(run: PluginRun) -> Wrong | None:
     try:
         json.loads(run.text, object_pairs_hook=note)
     except (ValueError, RecursionError):
-        # After a byte order mark it is read as YAML, which takes more.
+        # After a byte order mark it is parsed as YAML, which is more lenient.
         raise NothingToCheck from None
     return wrong_if(repeated, "duplicate key in an object")
 
@@ -205,7 +201,7 @@ def check_duplicates(run: PluginRun) -> Wrong | None:
 BOM = b"\xef\xbb\xbf"
 SLOW_SECONDS = 5.0
 SHORT_LIFE = timedelta(minutes=5)
-# A token of fewer characters may stand in any sentence by chance.
+# A shorter token may occur in any sentence by chance.
 SHORTEST_SECRET = 6
 
 TOP_FIELDS = ("apiVersion", "kind", "status")
@@ -227,11 +223,11 @@ RunJudgement = Callable[[PluginRun], Wrong | None]
 
 
 def judge(evidence: PluginEvidence) -> tuple[ConformanceFinding, ...]:
-    """One finding per rule, in the order of `RULES`."""
+    """Return one finding per rule, in the order of `RULES`."""
     return findings(RULES, evidence, started=evidence.start_error is None)
 
 
-# --- which runs a rule is about ---
+# --- runs that a rule applies to ---
 
 
 def _has_printed(run: PluginRun) -> bool:
@@ -274,17 +270,17 @@ def _lives(run: PluginRun) -> bool:
     return _has_expiry(run) and _check_lives(run) is None
 
 
-# --- the process ---
+# --- process ---
 
 
 def _exit_code(evidence: PluginEvidence) -> Wrong | None:
-    # A run that fails only because the cluster is told, or is not, belongs to the rules about that.
+    # If a run fails only with, or only without cluster info, the rules about cluster info report it.
     to_blame = {id(run) for pair in _pairs(evidence) if pair[0].ended_well != pair[1].ended_well for run in pair}
     return each(lambda run: ended_in_time(run) and id(run) not in to_blame, check_exit)(evidence)
 
 
 def _pairs(evidence: PluginEvidence) -> Iterator[tuple[PluginRun, PluginRun]]:
-    """(without cluster info, with it) for every version that was asked for both ways, and both in time."""
+    """Yield (run without, run with cluster info) for every version that was tried both ways, if both ended in time."""
     for first, second in combinations(filter(ended_in_time, evidence.runs), 2):
         if first.api_version == second.api_version and first.with_cluster != second.with_cluster:
             yield (second, first) if first.with_cluster else (first, second)
@@ -310,11 +306,11 @@ def _if(look: Callable[[PluginEvidence], bool | None], seen: str) -> Judgement:
     return judge_evidence
 
 
-# --- the object ---
+# --- object ---
 
 
 def _wire(rule: str) -> RunJudgement:
-    """A rule that the decoder itself knows."""
+    """Return a rule that the decoder itself checks."""
     return lambda run: wrong_by(run.broken.get(rule))
 
 
@@ -350,7 +346,7 @@ def _letters(name: str) -> str:
     return re.sub(r"[\W_]", "", name).lower()
 
 
-# --- the credential ---
+# --- credential ---
 
 
 def _check_certificate(run: PluginRun) -> Wrong | None:

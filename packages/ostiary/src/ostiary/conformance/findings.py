@@ -1,10 +1,10 @@
-"""What the checks of foreign programs share: starting one, the evidence of its runs, rules, and what they find.
+"""Common parts of the conformance checks: running a program, evidence, rules and findings.
 
-    a check runs a program -> Evidence -> each Rule looks at it -> ConformanceFinding -> Report
+    a check runs a program -> Evidence -> each Rule evaluates it -> ConformanceFinding -> Report
 
-`client.exec.check` judges exec plugins with it, and `registry.check.check` credential providers. A rule that fails says
-what was seen and how to mend it, and never quotes what the program printed. A rule that stands behind another broken
-one raises `NothingToCheck` and is skipped, so that one mistake is told once.
+Used by `exec_plugin` and `credential_provider`. A broken rule describes what was seen and how to fix it, and never
+quotes the program's output. A rule that depends on a broken one raises `NothingToCheck` and is skipped, so that each
+error is reported once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Result(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConformanceFinding:
-    """What one rule found. `seen` and `fix` are empty when there is no problem."""
+    """The result of one rule. `seen` and `fix` are empty if there is no problem."""
 
     rule: str
     asks: str
@@ -49,7 +49,7 @@ class Wrong:
 
 
 class NothingToCheck(Exception):
-    """The rule stands behind another one that is broken, or behind something we cannot see here."""
+    """The rule depends on another one that is broken, or on something that cannot be observed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no rule failed; warnings do not count."""
+        """Return whether no rule failed; warnings do not count."""
         return self.count(Result.FAIL) == 0
 
     def count(self, result: Result) -> int:
@@ -93,7 +93,7 @@ class Report:
 
 
 def findings(rules: Iterable[Rule[E]], evidence: E, *, started: bool) -> tuple[ConformanceFinding, ...]:
-    """One finding per rule, in their order. Of a program that did not start only the rule "starts" can tell."""
+    """Return one finding per rule, in order. If the program did not start, only the rule "starts" is evaluated."""
     return tuple(rule.finding(evidence) if started or rule.id == "starts" else rule.skip() for rule in rules)
 
 
@@ -105,7 +105,7 @@ class CannotStart(Exception):
 
 
 def find_program(name: str) -> str:
-    """The file of the program *name*; raises `CannotStart`."""
+    """Return the executable of the program *name*; raises `CannotStart`."""
     executable = find_executable(name)
     if executable is None:
         raise CannotStart("it is not on PATH")
@@ -121,7 +121,7 @@ def run_program(
     limits: RunLimits,
     while_waiting: Callable[[float], None] | None = None,
 ) -> Outcome:
-    """Run it to its end, with *env* added to our environment; raises `CannotStart`."""
+    """Run a program to its end, with *env* added to our environment; raises `CannotStart`."""
     try:
         return run(
             executable,
@@ -138,11 +138,11 @@ def run_program(
         raise CannotStart("its arguments or environment contain a NUL byte or other invalid data") from None
 
 
-# --- what was seen ---
+# --- evidence ---
 
 
 class ProgramRun:
-    """One run of a program: how it ended, and what it said. Subclasses are dataclasses, and add how it was asked."""
+    """One run of a program: how it ended, and its output. Subclasses are dataclasses, and add its input."""
 
     ending: Ending
     exit_code: int
@@ -153,7 +153,7 @@ class ProgramRun:
 
     @property
     def asked_for(self) -> str:
-        """How it was asked, for a person."""
+        """Describe the input for the user."""
         raise NotImplementedError
 
     @property
@@ -173,7 +173,7 @@ R = TypeVar("R", bound=ProgramRun)
 
 
 class Evidence(Protocol[R_co]):
-    """All that was seen of a program."""
+    """All runs of a program."""
 
     @property
     def runs(self) -> Sequence[R_co]: ...
@@ -183,7 +183,7 @@ class Evidence(Protocol[R_co]):
 
 
 class DecoderRefusal(Protocol):
-    """Why a decoder refuses what was printed."""
+    """Why a decoder rejects the output."""
 
     @property
     def cause(self) -> str | None: ...
@@ -192,11 +192,11 @@ class DecoderRefusal(Protocol):
     def hint(self) -> str | None: ...
 
 
-# --- judging it ---
+# --- rules ---
 
 
 def each(applies: Callable[[R], bool], check: Callable[[R], Wrong | None]) -> Callable[[Evidence[R]], Wrong | None]:
-    """A judgement of every run to which it *applies*."""
+    """Return a rule that checks every run to which it *applies*."""
     return lambda evidence: judge_runs(filter(applies, evidence.runs), check)
 
 
@@ -205,7 +205,7 @@ def wrong_if(condition: bool, seen: str) -> Wrong | None:
 
 
 def wrong_by(refusal: DecoderRefusal | None) -> Wrong | None:
-    """What a decoder refuses, as a broken rule."""
+    """Convert a decoder's error to a broken rule."""
     return None if refusal is None else Wrong(refusal.cause or "", refusal.hint)
 
 
@@ -242,7 +242,7 @@ def check_speed(seconds: float) -> Callable[[ProgramRun], Wrong | None]:
 
 
 def judge_runs(runs: Iterable[R], check: Callable[[R], Wrong | None]) -> Wrong | None:
-    """Judge every run, and say in which of them it went wrong unless it was the same in all."""
+    """Check every run, and name the runs that failed unless all failed in the same way."""
     judged = [(run, check(run)) for run in runs]
     if not judged:
         raise NothingToCheck
@@ -262,7 +262,7 @@ def check_exit(run: ProgramRun) -> Wrong | None:
 
 
 def is_held(pipe: int | None) -> bool | None:
-    """Whether any process has the pipe of this inode open; None where the system does not show it."""
+    """Return whether any process has the pipe of this inode open; None where the system does not show it."""
     if pipe is None or not os.path.isdir("/proc/self/fd"):
         return None
     name = f"pipe:[{pipe}]"
@@ -275,5 +275,5 @@ def _open_files(number: str) -> Iterator[str]:
         for descriptor in os.listdir(folder):
             yield os.readlink(f"{folder}/{descriptor}")
     except OSError:
-        # It has ended meanwhile, or is not ours to look at.
+        # The process has ended meanwhile, or may not be inspected.
         return

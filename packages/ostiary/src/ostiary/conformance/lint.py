@@ -1,9 +1,9 @@
-"""Finds what is wrong, or merely not what was meant, in a provider configuration, and says how to mend it.
+"""Finds errors and likely mistakes in a provider configuration, with a fix for each.
 
-    files -> whatever can be read of them -> each rule looks at each pattern and provider -> Lint
+    files -> everything readable in them -> each rule checks each pattern and provider -> Lint
 
-A pattern that can never match is no mistake to the kubelet: the provider is silently not run. Here it is one.
-A configuration that does not load is looked at all the same; then the reasons are findings among the others.
+To the kubelet a pattern that can never match is valid: it silently does not run the provider. Here it is an error. A
+configuration that does not load is checked as well; the reasons are then among the findings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ostiary.registry.image_name import DOCKER_HUB, LOCALHOST, OLD_DOCKER_HUB, I
 from ostiary.registry.kubelet.config import config_files, load
 from ostiary.registry.lint_document import LintFinding, Severity, WrittenPattern, WrittenProvider, WrittenProviders
 
-# The rules of `lint` about patterns: each by itself, and all of them together.
+# Rules about patterns: each by itself, and all of them together.
 
 HUB_PULL_HOST = "registry-1.docker.io"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -35,7 +35,7 @@ _IP = re.compile(r"[0-9*]+(?:\.[0-9*]+){3}|\[.*\]")
 def pattern_findings(pattern: WrittenPattern) -> Iterator[LintFinding]:
     address = pattern.address()
     if address is None:
-        # `load` has told of it.
+        # `load` has reported it.
         return
     if scheme := _SCHEME.match(pattern.text):
         fix = f'write "{printable(pattern.text[scheme.end() :])}"'
@@ -52,7 +52,7 @@ def star_in_path(pattern: WrittenPattern, address: ImageAddress) -> LintFinding 
     if b"*" not in address.path:
         return None
     head, _, path = pattern.text.partition("/")
-    # A star may also be written as an escape, and then there is none to cut at.
+    # A star may also be percent-encoded, and then there is none to cut at.
     prefix = f"{head}/{path.partition('*')[0].partition('%')[0]}"
     message = f'"{pattern.shown}" never matches: in a path, * stands for itself, and no image has it in its name'
     fix = f'write "{printable(head if prefix == f"{head}/" else prefix)}": a path matches all that begins with it'
@@ -121,7 +121,7 @@ def _local_port(pattern: WrittenPattern, address: ImageAddress) -> LintFinding |
 
 
 def overlap_findings(patterns: list[WrittenPattern]) -> Iterator[LintFinding]:
-    # A pattern that matches the text of another one matches all that the other matches: where the other has a
+    # A pattern that matches the text of another one matches everything that the other matches: where the other has a
     # star, only a star can have matched it.
     index = PatternIndex(((pattern.text, pattern) for pattern in patterns), any_port=lambda pattern: pattern.any_port)
     for pattern in patterns:
@@ -160,11 +160,11 @@ def _port_twins(patterns: Iterable[WrittenPattern]) -> Iterator[LintFinding]:
             yield LintFinding(Severity.INFO, "port-twin", pattern.place, message, fix)
 
 
-# Which providers of a configuration are switched off, for `lint`: what was a roll-back may have been forgotten.
-
-
 def switch_findings(providers: Iterable[WrittenProvider], switches: Switches) -> Iterator[LintFinding]:
-    """Each provider that is off, and each name that is off and that no provider has."""
+    """Yield each provider that is disabled, and each disabled name that no provider has.
+
+    A provider that was disabled for a rollback may have been forgotten.
+    """
     try:
         entries = switches.current()
     except ConfigurationError as error:
@@ -198,7 +198,7 @@ class Lint:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no error; warnings do not count."""
+        """Return whether there is no error; warnings do not count."""
         return self.count(Severity.ERROR) == 0
 
     def count(self, severity: Severity) -> int:
@@ -208,11 +208,9 @@ class Lint:
 def lint(
     path: str | os.PathLike[str], *, bin_dir: str | os.PathLike[str] | None = None, switches: Switches | None = None
 ) -> Lint:
-    """Judge the configuration at *path*, a file or a directory; with a *bin_dir* the executables too.
+    """Check the configuration at *path*, a file or a directory; with a *bin_dir* the executables too.
 
-    With *switches* it says which of the providers are switched off.
-
-    Never raises for what is wrong with the configuration.
+    With *switches* it also reports which of the providers are disabled. Never raises for an invalid configuration.
     """
     try:
         load(path, bin_dir=bin_dir)
@@ -244,9 +242,9 @@ def _position(files: tuple[str, ...]) -> Callable[[LintFinding], tuple[int, int]
     return lambda finding: (order.get(finding.place.file or "", len(files)), finding.place.line or 0)
 
 
-# --- why it does not load ---
+# --- errors of loading ---
 
-# What the message of a problem begins or ends with, and the rule that it breaks.
+# The start or end of an error message, and the rule that it belongs to.
 _LOAD_RULES = (
     (re.compile(r"match image is invalid"), "pattern-unparsable"),
     (re.compile(r"there is no |.* is required( |$)|at least 1 item "), "missing-field"),
@@ -334,5 +332,5 @@ def _is_world_writable(path: str) -> bool:
         mode = os.stat(path).st_mode
     except OSError:
         return False
-    # In a directory with the sticky bit, others can still add names that are missing.
+    # In a directory with the sticky bit, other users can still add missing names.
     return bool(mode & stat.S_IWOTH)

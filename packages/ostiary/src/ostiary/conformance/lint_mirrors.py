@@ -1,8 +1,6 @@
-"""The rules of `lint` about mirrors: what a runtime would pass over in silence, and mirrors without a credential.
+"""The rules of `lint` about mirrors: settings that a runtime silently ignores, and mirrors without a credential.
 
-    hosts-dir, registries.conf -> Mirrored (registry, mirror, place) -> is there a pattern for the mirror?
-
-`lint_hosts_dir` and `lint_registries_conf` have the rules of each format.
+hosts-dir, registries.conf -> Mirrored (registry, mirror, place) -> is there a pattern for the mirror?
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from ostiary.registry.mirrors.registries_conf import (
 )
 from ostiary.registry.mirrors.toml_file import names_in
 
-# What the rules about mirrors find in one file, and which mirrors it names.
+# Findings of one file, and the mirrors that it names.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +64,29 @@ class MirrorFindings:
         self.findings.append(LintFinding(severity, rule, place, message, fix))
 
     def add_problem(self, rule: str, problem: Problem, consequence: str) -> None:
-        """A mistake of a file, and what its runtime does then."""
+        """Add an error of a file, and its consequence in the runtime."""
         fix = problem.hint or ""
         self.add(Severity.ERROR, rule, problem.place, f"{problem.message}: {consequence}", fix)
 
     def add_warning(self, problem: Problem) -> None:
-        """What a runtime passes over in silence."""
+        """Add what a runtime silently ignores."""
         rule = "mirror-unknown-key" if problem.message.startswith("unknown key") else "mirror-passed-over"
         self.add(Severity.WARNING, rule, problem.place, problem.message, problem.hint or "")
 
 
-# The rules of `lint` about containerd's ``certs.d``: names of directories, and each ``hosts.toml``.
+# containerd's ``certs.d``: names of directories, and each ``hosts.toml``.
 
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])"
 _PORT_DIRECTORY = re.compile(rf"({_HOST})_(\d{{1,5}})_")
 _REGISTRY = re.compile(rf"{_HOST}(?::\d{{1,5}})?")
-# host_5000, host-5000-, host_5000__ and others that are near to what is read.
+# host_5000, host-5000-, host_5000__ and other names that resemble a valid one.
 _NEARLY_PORT = re.compile(rf"({_HOST}?)[_:]+(\d{{1,5}})[_:]*")
 _IGNORED = "containerd passes over the whole file and asks the registry itself"
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 
 
 def lint_hosts_dir(directory: str) -> Iterator[MirrorFindings]:
-    """What is found in *directory*, a part for each directory in it, after one for the whole."""
+    """Yield the findings about *directory* as a whole, and then those of each directory in it."""
     whole = MirrorFindings()
     yield whole
     root = os.path.abspath(directory)
@@ -111,7 +109,7 @@ def lint_hosts_dir(directory: str) -> Iterator[MirrorFindings]:
 
 
 def registry_of(directory_name: str) -> str | None:
-    """The registry that a directory of this name is for; empty for all that have none; None if it is for nobody."""
+    """Return the registry of a directory name; empty for the directory of all other registries; None if invalid."""
     if directory_name == DEFAULT_DIRECTORY:
         return ""
     with_port = _PORT_DIRECTORY.fullmatch(directory_name)
@@ -217,7 +215,7 @@ def _check_host(part: MirrorFindings, host: RegistryHost) -> None:
         part.add(Severity.WARNING, "mirror-path", place, message, fix)
 
 
-# The rules of `lint` about ``registries.conf`` and its drop-in files.
+# ``registries.conf`` and its drop-in files.
 
 _REFUSED = "every pull is refused"
 
@@ -273,7 +271,7 @@ def _check_table(part: MirrorFindings, table: RegistryTable, registries: Registr
 
 
 def _name_of(prefix: str) -> str:
-    """A name that falls under *prefix*."""
+    """Return a name that matches *prefix*."""
     return f"any{prefix[1:]}" if prefix.startswith(WILDCARD) else prefix
 
 
@@ -325,9 +323,9 @@ def _check_insecure(part: MirrorFindings, location: str, place: Place) -> None:
 
 
 def lint_mirrors(config: Lint | None, *, hosts_dir: str | None = None, registries_conf: str | None = None) -> Lint:
-    """*config*, what `lint` said of the providers, and beside it the findings about the mirrors.
+    """Add the findings about mirrors to *config*, the result of `lint` for the providers.
 
-    Without *config* it is not looked for credentials.
+    Without *config* credentials are not checked.
     """
     files: list[str] = []
     findings: list[LintFinding] = []
@@ -348,7 +346,7 @@ def lint_mirrors(config: Lint | None, *, hosts_dir: str | None = None, registrie
 
 
 def credential_findings(mirrored: Iterable[Mirrored], patterns: Sequence[WrittenPattern]) -> Iterator[LintFinding]:
-    """Each mirror for which no provider would be asked."""
+    """Yield each mirror for which no provider would be run."""
     for each in dict.fromkeys(mirrored):
         if any(_may_match(pattern, each.mirror) for pattern in patterns):
             continue
@@ -367,7 +365,7 @@ def credential_findings(mirrored: Iterable[Mirrored], patterns: Sequence[Written
 
 
 def _may_match(pattern: WrittenPattern, name: str) -> bool:
-    """Whether *pattern* matches some image whose name begins with *name*."""
+    """Return whether *pattern* matches an image whose name begins with *name*."""
     address = pattern.address()
     if address is None:
         return False

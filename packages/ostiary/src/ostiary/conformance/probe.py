@@ -1,10 +1,9 @@
-"""Tries credentials at the registry itself, without pulling anything: which of them does it take?
+"""Tests credentials at the registry itself, without pulling anything: which of them does it accept?
 
-    GET /v2/ -> challenge -> Basic: GET /v2/ again     Bearer: ask the realm for a token -> GET /v2/  [-> HEAD manifest]
+    GET /v2/ -> challenge -> Basic: GET /v2/ again     Bearer: token from the realm -> GET /v2/  [-> HEAD manifest]
 
-Called with what a lookup found. Nothing that a server says is quoted, except the codes of its errors. A credential
-goes to the registry and to the realm that it names, and to neither over plain HTTP unless the registry is on this
-machine or the caller allows it.
+No text of a server is quoted except its error codes. A credential is sent only to the registry and to the realm that it
+names, and to neither over plain HTTP unless the registry is on this machine or the caller allows it.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _ERROR_CODE = re.compile(r"[A-Z][A-Z_]{2,40}")
 
 
 class Answered(Enum):
-    """What the registry made of a credential. NOT_TRIED: it was not sent, and `CredentialAttempt.message` says why."""
+    """The registry's response to a credential. NOT_TRIED: it was not sent, and `CredentialAttempt.message` says why."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -54,7 +53,7 @@ class Answered(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CredentialAttempt:
-    """One credential at the registry. `username` and `source` are empty where none was used."""
+    """One credential at the registry. `username` and `source` are empty for an attempt without credentials."""
 
     username: str
     key: str
@@ -65,7 +64,7 @@ class CredentialAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """`reached` is False if the registry could not be asked at all, and `message` then says why."""
+    """The results. `reached` is False if the registry was not reachable, and `message` then says why."""
 
     registry: str
     repository: str
@@ -81,7 +80,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    """`manifest`: also see whether the image is there, with a HEAD request. `seconds` is for one answer."""
+    """`manifest`: also check that the image exists, with a HEAD request. `seconds` is the timeout of one response."""
 
     plain_http: bool = False
     authorities_pem: str | None = None
@@ -96,10 +95,10 @@ def probe(
     settings: ProbeSettings | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ProbeResult:
-    """Try each of *credentials* for *image*; without any, try without one, as the kubelet does.
+    """Try each of *credentials* for *image*. If there are none, try without credentials, like the kubelet.
 
-    What goes wrong at the registry is part of the result. Raises `ConfigurationError` for an image without a
-    registry, and `TransportError` for authorities that cannot be used.
+    Errors of the registry are part of the result. Raises `ConfigurationError` for an image without a registry, and
+    `TransportError` for invalid CA certificates.
     """
     if not image.domain:
         raise ConfigurationError("there is no registry to ask", cause="the image's name has no host that can be one")
@@ -107,14 +106,14 @@ def probe(
 
 
 class _Unanswered(Exception):
-    """A request got no usable answer; the text says why, for a person."""
+    """A request got no usable response; the text is the reason for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RegistryReply:
     status: int
     challenges: tuple[WwwChallenge, ...] = ()
-    # A token may be in it.
+    # It may contain a token.
     body: bytes = field(default=b"", repr=False)
 
     @property
@@ -178,7 +177,7 @@ class _Probing:
         return ProbeResult(registry, self._image.repository, challenge, reached, message, attempts)
 
     def _first_contact(self) -> _RegistryReply:
-        """Without a credential. On this machine a registry may speak plain HTTP, as docker too takes it."""
+        """Connect without a credential. A registry on this machine may use plain HTTP, as in docker."""
         try:
             return self._request("GET", self._base)
         except _Unanswered:
@@ -264,10 +263,10 @@ class _Probing:
             return Answered.REJECTED, f"the registry accepts it, but not for this image: {answer}"
         return Answered.FAILED, f"the registry could not tell whether the image exists: {answer}"
 
-    # --- where a credential may go ---
+    # --- where a credential may be sent ---
 
     def _realm(self, challenge: WwwChallenge) -> tuple[SplitResult | None, str]:
-        """The address to ask for a token, or None and why no credential is sent there."""
+        """Return the URL for requesting a token, or None and why no credential is sent there."""
         try:
             realm = urlsplit(challenge.realm)
             port = realm.port
@@ -288,7 +287,7 @@ class _Probing:
     def _request(
         self, method: str, url: SplitResult, authorization: Secret | None = None, *, form: bytes | None = None
     ) -> _RegistryReply:
-        """One request and its answer; redirections are not followed, for they would carry the credential along."""
+        """Send one request. Redirects are not followed, because they would pass on the credential."""
         headers = {"Accept": MANIFEST_TYPES if method == "HEAD" else "application/json", "User-Agent": CLIENT_ID}
         if authorization is not None:
             headers["Authorization"] = authorization.reveal()
@@ -304,7 +303,7 @@ class _Probing:
             if reply.is_whole:
                 return _RegistryReply(reply.status, _challenges(reply.headers), reply.body)
             reason = f"it answered with more than {LARGEST_BODY} bytes"
-        # Raised outside of the handler: an exception of http.client may carry what was sent.
+        # Raised outside of the handler: an exception of http.client may hold the request.
         raise _Unanswered(f"{printable(url.netloc)}: {reason}")
 
 

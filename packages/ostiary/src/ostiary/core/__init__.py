@@ -1,1 +1,1 @@
-"""Shared by the doors: knows time, secrets and processes, and never a vendor."""
+"""Foundations shared by the client, the registry tools and the gateway: time, secrets, processes, parsing."""

@@ -1,9 +1,9 @@
-"""How the gateway's own service accounts are called, as users and as groups.
+"""Names of the gateway's own service accounts, as users and groups.
 
     ostiary:serviceaccount:<namespace>:<name>      in the groups ostiary:serviceaccounts[:<namespace>]
 
-They are not those of a cluster (``system:serviceaccount:...``), which only the cluster can vouch for. Whatever begins
-with ``ostiary:`` is given out here and nowhere else: no identity or group provider may attest such a name. Pure.
+They are not cluster service accounts (``system:serviceaccount:...``), which only the cluster can vouch for. Only the
+gateway issues names that begin with ``ostiary:``: no identity or group provider may return such a name. Pure.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# Names that only the gateway itself gives out.
+# Prefix of names that only the gateway itself issues.
 OWN_NAMES = "ostiary:"
 ACCOUNT_PREFIX = f"{OWN_NAMES}serviceaccount:"
 ACCOUNTS_GROUP = f"{OWN_NAMES}serviceaccounts"
 
 LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
-# As Kubernetes names them: a namespace is a DNS label, a service account a DNS subdomain.
+# As in Kubernetes: a namespace is a DNS label, a service account a DNS subdomain.
 NAMESPACE_PATTERN = LABEL
 NAME_PATTERN = rf"(?=.{{1,253}}$){LABEL}(?:\.{LABEL})*"
 _NAMESPACE = re.compile(NAMESPACE_PATTERN, re.ASCII)
@@ -41,7 +41,7 @@ class AccountName(NamedTuple):
 
 
 def checked_account_name(namespace: str, name: str) -> AccountName:
-    """Raises `ValueError` for a name that Kubernetes would not give to a namespace or a service account."""
+    """Return the account name; raises `ValueError` if it is not valid in Kubernetes."""
     if not _NAMESPACE.fullmatch(namespace):
         raise ValueError(
             "the namespace must be 1 to 63 small letters, digits and dashes, with a letter or digit at both ends"
@@ -55,7 +55,7 @@ def checked_account_name(namespace: str, name: str) -> AccountName:
 
 
 def parse_account_name(text: str) -> AccountName:
-    """The account that somebody writes as ``NAMESPACE/NAME``; raises `ValueError`."""
+    """Parse ``NAMESPACE/NAME``; raises `ValueError`."""
     namespace, slash, name = text.partition("/")
     if not slash:
         raise ValueError("write a service account as NAMESPACE/NAME")
@@ -63,7 +63,7 @@ def parse_account_name(text: str) -> AccountName:
 
 
 def account_of(username: str) -> AccountName | None:
-    """The account that a user is; None for any other user."""
+    """Return the service account of *username*; None for any other user."""
     if not username.startswith(ACCOUNT_PREFIX):
         return None
     namespace, _, name = username.removeprefix(ACCOUNT_PREFIX).partition(":")
@@ -74,6 +74,6 @@ def account_of(username: str) -> AccountName | None:
 
 
 def is_account_group(name: str) -> bool:
-    """Whether service accounts are in a group of this name."""
+    """Return whether *name* is a group of service accounts."""
     namespace = name.removeprefix(f"{ACCOUNTS_GROUP}:")
     return name == ACCOUNTS_GROUP or (name != namespace and _NAMESPACE.fullmatch(namespace) is not None)

@@ -1,6 +1,6 @@
-"""Dicts that do not grow without bound: what is worked out once and kept for the next time, as long as there is room.
+"""Dicts with a bounded size, for caches.
 
-`Bounded` counts entries. `BoundedByOwner` also counts bytes, in all and for each owner, so that one user's entries
+`Bounded` limits the entries. `BoundedByOwner` also limits bytes, in total and per owner, so that one user's entries
 evict only that user's entries.
 """
 
@@ -15,7 +15,10 @@ V = TypeVar("V")
 
 
 def seen_recently(key: K, latest: set[K], most: int) -> bool:
-    """Whether *key* is among the *latest*, at most *most*, to which it is added: what differs each time comes once."""
+    """Return whether *key* was seen recently, and add it to *latest*, a set of at most *most* keys.
+
+    Keys that differ on every request are seen only once, so a caller can avoid caching them.
+    """
     if key in latest:
         return True
     if len(latest) >= most:
@@ -25,7 +28,10 @@ def seen_recently(key: K, latest: set[K], most: int) -> bool:
 
 
 class Bounded(dict[K, V]):
-    """Holds at most *most* entries. When it is full, the oldest quarter makes room at once, which is rarely."""
+    """Holds at most *most* entries.
+
+    When it is full, the oldest quarter is evicted in one step, so that eviction is rare.
+    """
 
     __slots__ = ("_most",)
 
@@ -41,7 +47,7 @@ class Bounded(dict[K, V]):
 
 
 class _Owned(dict[K, int]):
-    """The keys of one owner with their sizes, in the order of their coming."""
+    """The keys of one owner with their sizes, in insertion order."""
 
     __slots__ = ("size",)
 
@@ -51,11 +57,11 @@ class _Owned(dict[K, int]):
 
 
 class BoundedByOwner(dict[K, V]):
-    """Holds at most *size* bytes and *entries* in all, and at most *share_size* and *share* of them for one owner.
+    """Holds at most *size* bytes and *entries* in total, and at most *share_size* and *share* of them for one owner.
 
-    Sizes are what the caller says they are. The owner's oldest entries make room for the owner's new ones; only where
-    that is not enough, the oldest of all do. The owner None has no share of its own. Read it as a dict; change it by
-    `keep`, `forget` and `clear` only.
+    Sizes are those that the caller passes. A new entry evicts the oldest entries of the same owner; only if that is not
+    enough, the oldest of all. The owner None has no limit of its own. Read it as a dict, but change it only with
+    `keep`, `forget` and `clear`.
     """
 
     __slots__ = ("_entries", "_owned", "_owner_of", "_share", "_share_size", "_size", "held")
@@ -67,11 +73,11 @@ class BoundedByOwner(dict[K, V]):
         self._size, self._share_size, self._entries, self._share = size, share_size, entries, share
         self._owned: dict[Hashable, _Owned[K]] = {}
         self._owner_of: dict[K, Hashable] = {}
-        # How many bytes all entries have.
+        # Total size of all entries in bytes.
         self.held = 0
 
     def keep(self, key: K, value: V, *, owner: Hashable, size: int) -> bool:
-        """Keep *value*, as the newest of its owner; False if it is larger than all that its owner may have."""
+        """Add *value* as the newest entry of its owner; returns False if it exceeds the owner's limit."""
         self.forget(key)
         most = self._size if owner is None else min(self._size, self._share_size)
         if size > most or self._entries < 1:
@@ -103,7 +109,7 @@ class BoundedByOwner(dict[K, V]):
         del self[key]
 
     def _forget_oldest(self, keys: Collection[K]) -> None:
-        # Several at once: finding the first key of a dict that lost many at its beginning takes long.
+        # In batches: finding the first key of a dict is slow after many were removed from its start.
         for key in list(islice(keys, max(1, len(keys) // 16))):
             self.forget(key)
 

@@ -1,12 +1,11 @@
-"""Remembers answers: bounded, expiring; one caller fills it, the others wait.
+"""Bounded, expiring cache. One caller fills an entry, concurrent callers wait for it.
 
-    get (at once)  ->  is somebody asking already? then wait  ->  ask, detached from every caller  ->  keep
+    get (synchronous)  ->  same call in flight? then wait  ->  call the producer, detached from callers  ->  store
 
-Called by the gateway for decisions and whatever else is dear to ask. The key must hold everything that the answer
-depends on. Errors are never kept. An answer is as old as its question: its time runs from when it was asked for,
-so that the bound on staleness is exact.
+The key must contain everything that the value depends on. Errors are never cached. An entry's lifetime starts when its
+producer is called, so that the bound on staleness is exact.
 
-One event loop uses an instance; nothing here is safe between threads. `core.caching.flight` is the form for threads.
+An instance belongs to one event loop and is not thread-safe. `core.single_flight` is the equivalent for threads.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import OstiaryError, ProviderError
 
 ENTRIES = 65_536
-# One owner may hold this part of a cache: one user's entries evict only that user's entries.
+# Divisor: one owner may use this part of a cache, so that one user's entries evict only that user's entries.
 OWNER_PART = 16
 KEY_BYTES = 4096
-# What an entry takes beside its key and its value, about.
+# Approximate overhead of an entry beyond its key and value.
 ENTRY_BYTES = 512
-# Detached from its callers, a question that nobody answers would otherwise stay for ever.
+# The producer runs detached from its callers, so it needs its own timeout.
 TIME_LIMIT_SECONDS = 30.0
 
 K = TypeVar("K", bound=Hashable)
@@ -40,11 +39,11 @@ class _Entry(Generic[V]):
 
 
 class Cache(Generic[K, V]):
-    """Values under keys, each for *seconds* at most. A value is never None.
+    """Values under keys, each for at most *seconds*. A value is never None.
 
-    At most *entries* are kept, at most *share* of them for one owner, and none whose key is longer than
-    *key_bytes*; the oldest make room. *key_size* measures keys that are other than text and tuples of it, and
-    *value_size* values that take more than a few bytes. *size* bytes are kept in all, *share_size* for one owner.
+    At most *entries* are cached, at most *share* of them for one owner, and none whose key is longer than *key_bytes*.
+    The oldest are evicted first. *key_size* measures keys that are not text or tuples of text, and *value_size* values
+    that take more than a few bytes. *size* limits the total bytes, *share_size* those of one owner.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Cache(Generic[K, V]):
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """What is kept under *key*, if its time is not over."""
+        """Return the value of *key* unless it has expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -85,16 +84,19 @@ class Cache(Generic[K, V]):
         return None
 
     def put(self, key: K, value: V, *, owner: Hashable = None, seconds: float | None = None) -> bool:
-        """Keep *value*; says whether it was kept. It must have been found out just now, without waiting."""
+        """Cache *value*; returns whether it was stored.
+
+        It must be current: the caller did not wait since it was determined.
+        """
         return self._keep(key, value, owner, self._expiry(seconds))
 
     async def fill(
         self, key: K, producer: Callable[[], Awaitable[V]], *, owner: Hashable = None, seconds: float | None = None
     ) -> V:
-        """What is kept under *key*, or what *producer* says; equal questions at the same time are asked once.
+        """Return the cached value of *key*, or the result of *producer*. Concurrent calls for one key share one call.
 
-        A caller that is cancelled stops waiting, and the others still get their answer. What the producer raises,
-        everyone who waits gets, and it is not kept.
+        Cancelling a caller does not affect the others. If the producer raises, every waiter gets the exception and
+        nothing is cached.
         """
         value = self.get(key)
         if value is not None:
@@ -105,19 +107,19 @@ class Cache(Generic[K, V]):
         try:
             return await asyncio.shield(flight)
         except OstiaryError as error:
-            # Every waiter gets an exception of its own: see `OstiaryError.again`.
+            # Every waiter gets its own exception: see `OstiaryError.again`.
             raise error.again() from error.__cause__
         except asyncio.CancelledError:
             if _is_cancelled_itself() or not flight.cancelled():
                 raise
-        # Nobody cancelled this caller, so nobody would expect it to end as though somebody had.
+        # The producer was cancelled, not this caller, so the caller must not end with CancelledError.
         raise ProviderError("the call was cancelled before it finished", code="provider-failed")
 
     def drop(self, matches: Callable[[K, V], bool] | None = None) -> int:
-        """Forget what *matches*, or everything; says how many.
+        """Evict the entries that *matches* selects, or all; returns how many.
 
-        Questions under way may have been asked of what has just changed: those who wait get their answers, which
-        are not kept, and nobody joins them any more.
+        Calls in flight may be based on the old state: their waiters still get the results, but these are not cached and
+        no new caller joins them.
         """
         self._flights.clear()
         if matches is None:
@@ -129,12 +131,12 @@ class Cache(Generic[K, V]):
             self._entries.forget(key)
         return len(keys)
 
-    # --- questions under way ---
+    # --- calls in flight ---
 
     def _start(
         self, key: K, producer: Callable[[], Awaitable[V]], owner: Hashable, expires_at: float
     ) -> asyncio.Task[V]:
-        # A task of its own: were it the first caller's, that caller's cancellation would be everybody's.
+        # A separate task: in the first caller's task, cancelling that caller would cancel the call for all.
         flight = asyncio.ensure_future(self._ask(producer))
         self._flights[key] = flight
         flight.add_done_callback(lambda done: self._finish(key, done, owner, expires_at))
@@ -145,7 +147,7 @@ class Cache(Generic[K, V]):
             return await producer()
 
     def _finish(self, key: K, flight: asyncio.Task[V], owner: Hashable, expires_at: float) -> None:
-        # Looked at in any case: an exception that nobody waits for any more is no news to anyone.
+        # Always retrieve the exception, or asyncio logs it as never retrieved.
         failed = flight.cancelled() or flight.exception() is not None
         if self._flights.get(key) is not flight:
             return
@@ -153,7 +155,7 @@ class Cache(Generic[K, V]):
         if not failed:
             self._keep(key, flight.result(), owner, expires_at)
 
-    # --- what is kept ---
+    # --- entries ---
 
     def _expiry(self, seconds: float | None) -> float:
         return self._monotonic() + (self._seconds if seconds is None else seconds)
@@ -169,7 +171,7 @@ class Cache(Generic[K, V]):
 
 
 def size_of(key: Hashable) -> int:
-    """About how many bytes *key* holds. What is neither text nor tuple counts as one machine word."""
+    """Return the approximate size of *key* in bytes. Anything but text and tuples counts as one machine word."""
     if isinstance(key, (str, bytes)):
         return len(key)
     if isinstance(key, (tuple, frozenset)):

@@ -1,7 +1,7 @@
-"""What binds a proof of identity to one TLS connection: ``tls-server-end-point`` of RFC 5929. Pure.
+"""TLS channel binding ``tls-server-end-point`` (RFC 5929). Pure.
 
-Both ends compute it from the server's certificate: the gateway for ``Negotiate``, and the command line that answers it.
-A proof that was caught on a connection to another server, and passed on from there, then proves nothing.
+The gateway and the command line both compute it from the server's certificate for ``Negotiate``. It binds a proof of
+identity to one TLS connection, so that a proof captured on a connection to another server cannot be relayed.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _REPLACED = {"md5": "sha256", "sha1": "sha256"}
 
 
 def server_end_point(certificate: bytes) -> bytes | None:
-    """The application data of the binding to the server with this *certificate* (DER).
+    """Return the channel binding data for the server with this *certificate* (DER).
 
-    None if there is none: the signature of the certificate has no hash of its own, as with Ed25519.
+    None if it is undefined: the certificate's signature algorithm has no hash of its own, as with Ed25519.
     """
-    # Imported here: most connections need no binding.
+    # Imported here: most connections need no channel binding.
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
 
     try:
         with warnings.catch_warnings():
-            # Only the algorithm matters here; what today's rules say of the rest does not.
+            # Only the algorithm matters here, not whether the rest of the certificate meets current rules.
             warnings.simplefilter("ignore")
             algorithm = x509.load_der_x509_certificate(certificate).signature_hash_algorithm
     except (ValueError, UnsupportedAlgorithm):

@@ -1,4 +1,4 @@
-"""The only reader of the time, so that a test can hold it still."""
+"""The only module that reads the time, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> datetime:
-        """The time of day, aware, in UTC. What expires by agreement with others is judged by this."""
+        """Return the wall clock time, aware, in UTC. For expiry times that are shared with other systems."""
 
     def monotonic(self) -> float:
-        """Seconds that only go forward, also while the machine sleeps. Waiting and backing off are judged by this."""
+        """Return seconds that never go back and include system sleep. For timeouts and backoff."""
 
 
 def _seconds_since_boot() -> Callable[[], float]:
-    # `time.monotonic` stands still while a machine is suspended. A gateway that wakes up after an hour would take what
-    # it remembers for fresh, and accept tokens that were revoked meanwhile.
+    # `time.monotonic` pauses while the machine is suspended. A gateway that wakes up after an hour would treat its
+    # caches as fresh and accept tokens that were revoked meanwhile.
     boot_time: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
 class SystemClock:
-    # Without a Python function around them: a gateway reads both for every request.
+    # No Python function around them: a gateway reads both for every request.
     now = staticmethod(partial(datetime.now, UTC))
     monotonic = staticmethod(_seconds_since_boot())
 

@@ -1,7 +1,7 @@
-"""Durations as Go writes and reads them: ``1h30m``, ``300ms``, ``-1m0s``.
+"""Go durations: ``1h30m``, ``300ms``, ``-1m0s``.
 
-Called wherever a Kubernetes configuration or answer holds a ``metav1.Duration``. Such a value is always text:
-a bare number has no unit, and Go refuses it.
+The format of ``metav1.Duration`` in Kubernetes configurations and responses. Such a value is always text: a bare number
+has no unit, and Go rejects it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _UNITS = {
     "h": 3_600_000_000_000,
 }
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
-# Go keeps a duration in 64 bits, and an int64 reaches one further down than up.
+# Go stores a duration in a 64-bit integer, whose minimum is one further from zero than its maximum.
 _LIMIT = 2**63
 
 
 class DurationError(ValueError):
-    """A text is not a duration. Neither the message nor the hint quotes it: it may come from a plugin."""
+    """The text is not a duration. Neither message nor hint quotes it: it may come from a plugin."""
 
     def __init__(self, message: str, hint: str = "write a number with its unit, as in 10m, 1h30m or 300s") -> None:
         super().__init__(message)
@@ -33,9 +33,9 @@ class DurationError(ValueError):
 
 
 def parse_duration(text: str) -> timedelta:
-    """The duration that Go's ``time.ParseDuration`` reads from *text*; raises `DurationError`.
+    """Parse *text* like Go's ``time.ParseDuration``; raises `DurationError`.
 
-    What is finer than a microsecond is rounded away from zero, so that no duration loses its sign.
+    Anything finer than a microsecond is rounded away from zero, so that no duration loses its sign.
     """
     nanoseconds = parse_nanoseconds(text)
     microseconds = -(-abs(nanoseconds) // 1000)
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_nanoseconds(text: str) -> int:
-    """The same to the nanosecond, which is what Go keeps."""
+    """Like `parse_duration`, but in nanoseconds, which is Go's precision."""
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     nanoseconds = 0 if unsigned == "0" else _sum_of_parts(unsigned)
     is_negative = text.startswith("-")
@@ -53,12 +53,12 @@ def parse_nanoseconds(text: str) -> int:
 
 
 def format_duration(duration: timedelta) -> str:
-    """*duration* as Go prints it: without leading zero units, and down to the second at least."""
+    """Format *duration* like Go: without leading zero units, and at least with seconds."""
     return format_nanoseconds(duration // timedelta(microseconds=1) * 1000)
 
 
 def format_nanoseconds(nanoseconds: int) -> str:
-    """The same of a number of nanoseconds."""
+    """Like `format_duration`, but for a number of nanoseconds."""
     sign, rest = ("-" if nanoseconds < 0 else ""), abs(nanoseconds)
     if rest == 0:
         return "0s"
@@ -93,17 +93,17 @@ def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
     if unit not in _UNITS:
         raise DurationError("unknown unit in duration", "the units are h, m, s, ms, us and ns; a day is 24h")
     scale = _UNITS[unit]
-    # No valid duration has more digits than an int64, and Python refuses to read very long numbers.
+    # No valid duration has more digits than an int64, and Python refuses to parse very long numbers.
     if len(whole.lstrip("0")) > 19:
         raise _too_long()
     return int(whole or "0") * scale + _fraction(fraction, scale)
 
 
 def _fraction(digits: str, scale: int) -> int:
-    """Nanoseconds of a fraction. Go reads it as a float, and so do we, to come to the same number."""
+    """Return the nanoseconds of a fraction. Go parses it as a float, and so do we, to get the same number."""
     numerator, places = 0, 0
     for digit in digits:
-        # Go, too, stops where its integer is full.
+        # Go also stops when its integer is full.
         if numerator > (_LIMIT - 1) // 10 or numerator * 10 + int(digit) > _LIMIT:
             break
         numerator, places = numerator * 10 + int(digit), places + 1

@@ -1,4 +1,4 @@
-"""Plugins are entry points: list those of installed packages, and import the one that is needed.
+"""Plugins are entry points: list those of installed packages, and import the requested one.
 
     [project.entry-points."ostiary.key"]
     pkcs11 = "ostiary.keys.pkcs11:Pkcs11Key"
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from importlib.metadata import SelectableGroups
 
 OURS = ("ostiary", "ostiary-gateway")
-# The class method that makes a plugin, if it is not `from_config`.
+# The class method that constructs a plugin, if it is not `from_config`.
 _MAKERS: Mapping[str, str] = {"key": "from_address"}
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One entry of the catalog, not loaded."""
+    """One entry of the catalog, not imported."""
 
     type: str
     name: str
@@ -40,7 +40,7 @@ class CatalogEntry:
 
 
 def list_entries(plugin_type: str) -> list[CatalogEntry]:
-    """Every provider of a type that some installed package declares, by name."""
+    """Return every provider of a type that an installed package declares, by name."""
     entries = [_entry(plugin_type, point) for point in installed_entry_points(plugin_type)]
     return sorted(entries, key=lambda entry: (entry.name, entry.package))
 
@@ -72,13 +72,16 @@ def load_class(plugin_type: str, name: str) -> type:
 
 
 def installed_entry_points(group: str) -> EntryPoints:
-    """The entry points ``ostiary.<group>`` of all installed packages."""
+    """Return the entry points ``ostiary.<group>`` of all installed packages."""
     return _groups_on(tuple(sys.path)).select(group=f"ostiary.{group}")
 
 
 @lru_cache(maxsize=1)
 def _groups_on(path: tuple[str, ...]) -> SelectableGroups:
-    """What the packages on *path* declare. Read once for all groups, because it takes a file of each package."""
+    """Return the entry points of the packages on *path*.
+
+    Cached for all groups, because it reads a file of each package.
+    """
     return entry_points()
 
 
@@ -109,7 +112,7 @@ def _what_it_needs(point: EntryPoint) -> str:
     if _package(point) not in OURS or point.dist is None:
         return "install what it needs; its package should say what that is"
     own = point.dist.metadata.get_all("Provides-Extra") or []
-    # The entry point names the extra, or the extra is called like the provider.
+    # The entry point names the extra, or the extra has the name of the provider.
     extras = point.extras or [name for name in (point.name,) if name in own]
     return f"pip install '{_package(point)}[{','.join(extras)}]'" if extras else f"pip install {_package(point)}"
 
@@ -125,6 +128,6 @@ def _package(point: EntryPoint) -> str:
 
 @lru_cache(maxsize=64)
 def _name_and_version(package: Distribution) -> tuple[str, str]:
-    """Read once: both are in a file that has the whole description of the package."""
+    """Cached, because both are in a file that includes the whole description of the package."""
     metadata = package.metadata
     return metadata["Name"], metadata["Version"]

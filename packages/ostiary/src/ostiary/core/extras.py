@@ -1,4 +1,4 @@
-"""What is needed beyond the package itself: told by the extra that brings it, and not by a traceback."""
+"""Missing optional dependencies: errors that name the extra to install instead of a traceback."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from ostiary.errors import LibraryMissing
 
 @contextmanager
 def needing(extra: str, *, purpose: str = "this command") -> Iterator[None]:
-    """Around imports: a library that is not installed is told with its *extra*. *purpose* is what needs it."""
+    """Wrap imports: a missing library is reported with its *extra*. *purpose* is what needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library in ("", "ostiary", "ostiary_gateway") or isinstance(error, LibraryMissing):
-            # A mistake of ours, which no extra mends; or told already.
+            # A bug of ours that no extra fixes, or already reported.
             raise
         raise missing(library, extra, purpose=purpose) from None
 
 
 def require(extra: str, *libraries: str, purpose: str = "this command") -> None:
-    """Raise `LibraryMissing` if one of the *libraries* of an *extra* is not installed. Nothing is imported."""
+    """Raise `LibraryMissing` if one of the *libraries* of an *extra* is not installed. Imports nothing."""
     for library in libraries:
         if find_spec(library) is None:
             raise missing(library, extra, purpose=purpose)
 
 
 def _distribution(extra: str) -> str:
-    """Which of our distributions has *extra*."""
-    # Slow to import, and only wanted when something is missing.
+    """Return which of our distributions has *extra*."""
+    # Slow to import, and needed only if something is missing.
     from importlib.metadata import PackageNotFoundError, metadata
 
     with suppress(PackageNotFoundError):

@@ -1,7 +1,7 @@
-"""Text as Go holds it: a string of Go is bytes, and what is not text in JSON is replaced, not refused.
+"""Strings as in Go: bytes, in which JSON decoding replaces invalid UTF-8 instead of rejecting it.
 
-Where a Go program keeps bytes that are not UTF-8, such as a password out of base64, we keep a text with Python's
-surrogate escapes: `text_of` makes it, and `bytes_of` gives the same bytes back.
+Where a Go program stores bytes that are not UTF-8, such as a password from base64, we use Python's surrogate escapes:
+`text_of` creates such a text, and `bytes_of` returns the original bytes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _NOT_ESCAPE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def decode_like_go(data: bytes) -> str:
-    """*data* as Go's JSON decoder reads text: each byte that is not UTF-8 becomes one replacement character."""
+    """Decode *data* like Go's JSON decoder: each byte that is not UTF-8 becomes one replacement character."""
     return data.decode("utf-8", _EACH_BYTE)
 
 
 def without_surrogates(text: str) -> str:
-    """*text* with a replacement character for each half of a surrogate pair, which JSON can spell and Go replaces."""
+    """Replace each lone surrogate in *text*, which JSON can spell, with a replacement character, as Go does."""
     return _SURROGATE.sub("\ufffd", text)
 
 
 def decode_base64(text: str, *, padded: bool = True) -> bytes | None:
-    """What Go's ``base64.StdEncoding`` makes of *text*, or ``RawStdEncoding``; None if it refuses it.
+    """Decode *text* like Go's ``base64.StdEncoding``, or ``RawStdEncoding``; None if Go rejects it.
 
-    Line ends are read over and nothing else is. Python's decoder would take padding that is not needed.
+    Line ends are skipped, nothing else is. Python's decoder would accept superfluous padding.
     """
     data = text.replace("\r", "").replace("\n", "")
     if not (_BASE64 if padded else _RAW_BASE64).fullmatch(data) or len(data) % 4 == 1:
@@ -48,7 +48,7 @@ def bytes_of(text: str) -> bytes:
 
 
 def is_text(text: str) -> bool:
-    """Whether *text* stands for UTF-8, and not for other bytes."""
+    """Return whether *text* stands for UTF-8, and not for other bytes."""
     return _SURROGATE.search(text) is None
 
 

@@ -1,4 +1,9 @@
-"""The network as all doors see it: what is this machine, and one request to a server outside."""
+"""HTTP requests to external servers from threads, without dependencies, bounded in time and size.
+
+Every caller sends a secret, so redirects are followed only if the caller states that the request holds none. The
+gateway's event loop uses httpx2 instead (`ostiary_gateway.providers.common.outbound`), and `client.adapters` work with
+the HTTP library of the application.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +18,16 @@ from typing import Any, cast
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 
-# Sends one HTTP request to a server outside and returns its reply, bounded in time and size.
-#
-# Called by what talks to a server from a thread: the oidc auth-provider, the token exchange of the credential provider,
-# the registry probe, and the command line when it asks a gateway. All of them send a secret, so redirects are followed
-# only where the caller says that nothing secret goes along.
-#
-# Other ways out, and why they are not this one: `plugins.common.outbound` and the other calls of the gateway run in an
-# event loop, and use httpx2, which only the gateway's extra installs; `client.adapters` carry the requests of other
-# people's programs with the library that these have chosen.
-
-# What `OutgoingHttp.send` raises when there is no reply.
+# What `OutgoingHttp.send` raises if there is no response.
 NO_REPLY = (OSError, http.client.HTTPException, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What the server sent, whatever its status. `is_whole` is False if it sent more than allowed; the rest is cut.
+    """The response of the server, with any status.
 
-    `certificate` (DER) is the server's, which was verified; None without TLS.
+    `is_whole` is False if the body was cut because it exceeded the limit. `certificate` (DER) is the verified
+    certificate of the server; None without TLS.
     """
 
     status: int
@@ -42,9 +38,10 @@ class HttpReply:
 
 
 class OutgoingHttp:
-    """*seconds* is for one whole reply, and *largest* the most bytes of it that are read.
+    """Sends requests to external servers.
 
-    *proxies* are by scheme; None takes those of the environment as urllib reads them.
+    *seconds* is the timeout for a whole response, and *largest* the most bytes that are read of it. *proxies* are by
+    scheme; None reads them from the environment like urllib.
     """
 
     def __init__(
@@ -60,7 +57,7 @@ class OutgoingHttp:
         self._seconds = seconds
         self._largest = largest
         self._clock = clock
-        # Not `build_opener`: it would also open files, and make an exception of every reply that is a refusal.
+        # Not `build_opener`: it would also open files, and raise for every error status.
         self._opener = urllib.request.OpenerDirector()
         handlers: list[urllib.request.BaseHandler] = [
             urllib.request.ProxyHandler(None if proxies is None else dict(proxies)),
@@ -75,9 +72,9 @@ class OutgoingHttp:
     def send(
         self, method: str, url: str, body: bytes | None = None, *, headers: Mapping[str, str] | None = None
     ) -> HttpReply:
-        """The reply to one request; raises one of `NO_REPLY`. The caller has checked the scheme of *url*.
+        """Send a request and return the response; raises one of `NO_REPLY`. The caller has checked the scheme of *url*.
 
-        The exceptions hold the request, and so its secrets: raise your own outside of the handler.
+        The exceptions hold the request and so its secrets: raise your own outside of the handler.
         """
         request = _Request(url, body, dict(headers or {}), method=method)
         deadline = self._clock.monotonic() + self._seconds
@@ -96,14 +93,14 @@ class OutgoingHttp:
             received += chunk
             if len(received) > self._largest:
                 return bytes(received[: self._largest]), False
-            # The socket's own limit begins anew with every byte.
+            # The socket's own timeout restarts with every byte.
             if self._clock.monotonic() > deadline:
                 raise TimeoutError("timed out")
         return bytes(received), True
 
 
 class _Request(urllib.request.Request):
-    """`certificate` is what the server shows when it is connected to."""
+    """A request that records in `certificate` what the server presented."""
 
     certificate: bytes | None = None
 
@@ -118,7 +115,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class _NotingHandler(urllib.request.HTTPSHandler):
-    """Notes in each request which certificate the server showed."""
+    """Records the server's certificate in each request."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__(context=context)
@@ -134,12 +131,12 @@ class _NotingHandler(urllib.request.HTTPSHandler):
 
 
 class _EveryStatus(urllib.request.BaseHandler):
-    """Returns what urllib would make an exception of."""
+    """Returns responses for which urllib would raise an exception."""
 
     def http_error_default(self, request: object, reply: object, *_: object) -> object:
         return reply
 
 
 def reason_of(error: Exception) -> BaseException | str:
-    """What went wrong, out of urllib's wrapping."""
+    """Return the cause of *error* without urllib's wrapping."""
     return error.reason if isinstance(error, urllib.error.URLError) else error

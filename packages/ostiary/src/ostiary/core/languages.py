@@ -1,22 +1,21 @@
-"""The languages that the pages speak, and which of them a browser asks for. Pure.
+"""Languages of the pages, and content negotiation with ``Accept-Language``. Pure.
 
-Called by the settings and for every page, also by the command line. Each language has a file
-``login/pages/assets/messages/<language>.toml``.
+Each language has a file ``login/pages/assets/messages/<language>.toml`` in the gateway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# The first is what is spoken where nobody asks for another, and the operator says nothing else.
+# The first is the default, unless the operator configures another.
 LANGUAGES = ("en", "de")
-# Of a longer header only the beginning is read.
+# Only the start of a longer header is parsed.
 LONGEST_ACCEPT = 500
 MOST_RANGES = 20
 
 
 def preferred(accepted: str, offered: Sequence[str]) -> str:
-    """Which of *offered* a browser wants most by its ``Accept-Language`` (RFC 9110, section 12.5.4)."""
+    """Return which of *offered* a browser prefers by its ``Accept-Language`` (RFC 9110, section 12.5.4)."""
     best, quality = offered[0], 0.0
     for item in accepted[:LONGEST_ACCEPT].split(",")[:MOST_RANGES]:
         language, *parameters = (part.strip().lower() for part in item.split(";"))

@@ -1,8 +1,8 @@
-"""Decides whether a host or an address is this machine's loopback.
+"""Detects loopback hosts and addresses.
 
-Called wherever something is allowed on this machine alone: plain HTTP for a token, a gateway without TLS, a connection
-that no proxy may carry, a user who needs no password. A wrong yes would send a secret over the network, so a host is
-the loopback only where that is certain without asking a name server.
+Used where something is allowed on this machine only: plain HTTP for a token, a gateway without TLS, a connection that
+must not use a proxy, a user without password. A false positive would send a secret over the network, so a host counts
+as loopback only if that is certain without a DNS lookup.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def is_loopback(host: str) -> bool:
-    """Whether *host* is ``localhost`` or an address of the loopback.
+    """Return whether *host* is ``localhost`` or a loopback address.
 
-    *host* is as `urllib.parse` returns it: in lower case, without brackets and port. ``localhost.`` and
-    ``x.localhost`` are no: a resolver may ask a name server for them. ``127.1`` is no: it is not an IP address, and
-    programs disagree about what it means.
+    *host* is as returned by `urllib.parse`: in lower case, without brackets and port. ``localhost.`` and
+    ``x.localhost`` do not count: a resolver may query DNS for them. ``127.1`` does not count: it is not an IP address,
+    and programs disagree about its meaning.
     """
     return host == "localhost" or is_loopback_address(host)
 
 
 def is_loopback_address(text: str) -> bool:
-    """Whether *text* is an IP address of the loopback. For the address of a peer, which is never a name."""
+    """Return whether *text* is a loopback IP address. For peer addresses, which are never names."""
     address = parse_address(text)
     return address is not None and address.is_loopback
 
 
 def parse_address(text: str) -> Address | None:
-    """The IP address that *text* is, without its zone; an IPv4-mapped IPv6 address as the IPv4 address it stands for.
+    """Parse an IP address without its zone; an IPv4-mapped IPv6 address becomes the IPv4 address.
 
-    A socket that accepts both families reports an IPv4 peer in the mapped form.
+    A dual-stack socket reports an IPv4 peer in the mapped form.
     """
     try:
         address = ipaddress.ip_address(text)

@@ -1,7 +1,7 @@
-"""PEM as Go reads it: only blocks of the wanted type count, and whatever stands around them is skipped.
+"""PEM as Go parses it: only blocks of the requested type count, and text around them is skipped.
 
-OpenSSL reads other names for a certificate too (``X509 CERTIFICATE``), and takes no headers. What kubectl would
-refuse must not work here by chance, so `core.tls` gives OpenSSL only what these functions return.
+OpenSSL also accepts other labels for a certificate (``X509 CERTIFICATE``), and no headers. Input that kubectl rejects
+must not work here by accident, so `core.tls` passes OpenSSL only what these functions return.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Block:
     body: str
 
     def plain(self) -> str:
-        """The block without headers, which OpenSSL does not read. One that cannot be decoded stays as it is."""
+        """Return the block without headers, which OpenSSL does not accept.
+
+        A block that cannot be decoded stays unchanged.
+        """
         if not self.has_headers:
             return self.text
         try:
@@ -39,13 +42,13 @@ class Block:
 
 
 def certificates(text: str, *, with_headers: bool = True) -> str:
-    """The certificates in *text*, one after the other; empty if there is none."""
+    """Return the concatenated certificates in *text*; empty if there is none."""
     blocks = (block for block in _blocks(text) if block.type == "CERTIFICATE")
     return "".join(f"{block.plain()}\n" for block in blocks if with_headers or not block.has_headers)
 
 
 def private_key(text: str) -> str:
-    """The first private key in *text*; empty if there is none. An encrypted one keeps the headers that say so."""
+    """Return the first private key in *text*; empty if there is none. An encrypted key keeps its headers."""
     for block in _blocks(text):
         if block.type == "PRIVATE KEY" or block.type.endswith(" PRIVATE KEY"):
             is_encrypted = block.has_headers and "ENCRYPTED" in block.text

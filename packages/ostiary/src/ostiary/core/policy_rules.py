@@ -1,6 +1,6 @@
-"""Rules as Kubernetes' RBAC has them: what one says, what it allows, and which other rules it covers.
+"""Kubernetes RBAC rules: which requests a rule allows, and which other rules it covers. Pure.
 
-Used wherever something is allowed by such rules: by the rbac provider, and by tokens that are less than their owner.
+Used by the rbac provider and by scoped tokens.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from typing import Generic, TypeVar
 
 from ostiary.model import Place
 
-# One rule, as a value.
-
 ANY = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """What is allowed: verbs on resources, or verbs on paths that are no resource's."""
+    """An RBAC rule: verbs on resources, or verbs on non-resource URLs."""
 
     verbs: tuple[str, ...]
     api_groups: tuple[str, ...] = ()
@@ -28,11 +26,7 @@ class PolicyRule:
     place: Place = field(default=Place(), compare=False, repr=False)
 
 
-# What one rule means: which requests it allows, and which other rules it covers. Pure.
-#
-# Called by the rbac provider and by `core.delegation`. `RuleTable` answers for many rules at once: rules are indexed by
-# the resources they name, and those for named objects by the names, so a request is compared only with rules that can
-# match.
+# Matching: which requests a rule allows, and which other rules it covers.
 
 T = TypeVar("T")
 # None stands for "any".
@@ -41,14 +35,20 @@ _Entries = list[tuple[_Set, _Set, T]]
 
 
 def resource_keys(resource: str, subresource: str) -> tuple[str, ...]:
-    """What a rule may call this resource. ``pods/*`` is not among them: to Kubernetes that is a plain name."""
+    """Return the names by which a rule may refer to this resource.
+
+    ``pods/*`` is not one: Kubernetes treats it as a plain name.
+    """
     if not subresource:
         return (resource, ANY)
     return (f"{resource}/{subresource}", ANY, f"{ANY}/{subresource}")
 
 
 def url_matches(pattern: str, path: str) -> bool:
-    """Exactly, or up to a star at the end; ``/foo/*`` does not match ``/foo``, and ``/foo*`` matches ``/foobar``."""
+    """Return whether *path* equals *pattern*, or its prefix up to a trailing star.
+
+    ``/foo/*`` does not match ``/foo``, and ``/foo*`` matches ``/foobar``.
+    """
     return pattern == path or (pattern.endswith(ANY) and path.startswith(pattern.rstrip(ANY)))
 
 
@@ -57,7 +57,11 @@ def _has(values: Sequence[str], value: str) -> bool:
 
 
 class RuleTable(Generic[T]):
-    """Finds the source of a rule that allows a request. Rules that say the same as an earlier one are left out."""
+    """Finds the source of a rule that allows a request.
+
+    Rules are indexed by the resources they name, and those for named objects by the names, so a request is compared
+    only with rules that can match. Duplicates of an earlier rule are left out.
+    """
 
     __slots__ = ("_by_name", "_by_prefix", "_by_resource", "_by_url", "_seen")
 
@@ -72,7 +76,7 @@ class RuleTable(Generic[T]):
         self._seen.clear()
 
     def find(self, verb: str, api_group: str, keys: tuple[str, ...], name: str) -> T | None:
-        """The source of a rule for a resource that is called by one of *keys*."""
+        """Return the source of a rule for a resource that has one of the names *keys*."""
         by_resource = self._by_resource
         for key in keys:
             for verbs, groups, source in by_resource.get(key, ()):
@@ -87,7 +91,7 @@ class RuleTable(Generic[T]):
         return None
 
     def find_url(self, verb: str, path: str) -> T | None:
-        """The source of a rule for a path that is no resource's."""
+        """Return the source of a rule for a non-resource path."""
         for verbs, _, source in self._by_url.get(path, ()):
             if verbs is None or verb in verbs:
                 return source
@@ -120,14 +124,15 @@ def _set(values: Sequence[str]) -> _Set:
     return None if ANY in values else frozenset(values)
 
 
-# --- does one rule give no more than others do? ---
+# --- coverage ---
 
 
 def rules_not_covered(owner: Iterable[PolicyRule], servant: Iterable[PolicyRule]) -> tuple[PolicyRule, ...]:
-    """What *servant* allows and *owner* does not, as rules of one verb, group, resource and name each.
+    """Return what *servant* allows and *owner* does not, as rules of one verb, group, resource and name each.
 
-    Whoever hands out rules must have them. Each smallest piece must be covered by one rule of the owner; a list never
-    covers a star, however long it is, and a rule for named objects never covers one for all.
+    Used to prevent privilege escalation: a caller can only grant rules that it has. Each atomic rule must be covered by
+    a single rule of the owner. A list never covers a star, however long it is, and a rule for named objects never
+    covers one for all objects.
     """
     rules = tuple(owner)
     return tuple(
@@ -140,11 +145,11 @@ def covers(owner: Iterable[PolicyRule], servant: Iterable[PolicyRule]) -> bool:
 
 
 def atoms(rule: PolicyRule) -> Iterable[PolicyRule]:
-    """*rule*, broken into its smallest pieces."""
+    """Split *rule* into atomic rules."""
     for group in rule.api_groups:
         for resource in rule.resources:
             for verb in rule.verbs:
-                # A rule without names is one piece: it is for all of them.
+                # A rule without names is a single one: it applies to all objects.
                 names: list[tuple[str, ...]] = [(name,) for name in rule.resource_names] or [()]
                 for resource_names in names:
                     yield PolicyRule((verb,), (group,), (resource,), resource_names, place=rule.place)
@@ -171,7 +176,7 @@ def _covers_resource(rule: PolicyRule, resource: str) -> bool:
 
 
 def normalize(rule: PolicyRule) -> PolicyRule:
-    """The same rule with its lists sorted and without repetition, to compare by."""
+    """Return the rule with its lists sorted and without duplicates, for comparison."""
     return replace(
         rule,
         verbs=_sort_unique(rule.verbs),
@@ -186,12 +191,11 @@ def _sort_unique(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(values)))
 
 
-# What everybody may do who may do anything: read which resources there are, and ask about oneself. Pure.
-#
-# Used for the scope ``discovery`` of a token, and to tell whether somebody may use a cluster at all: a rule that gives
-# no more than this is no reason to offer it.
+# Permissions of every authenticated user: API discovery and reviews about oneself. Used for the token scope
+# ``discovery``, and to decide whether a user can use a cluster at all: a rule that gives no more than this does not
+# count.
 
-# What kubectl and other clients read to find out which resources there are: the ClusterRole ``system:discovery``.
+# The ClusterRole ``system:discovery``: what kubectl and other clients read to discover resources.
 DISCOVERY_PATHS = tuple(
     sorted(
         (
@@ -204,12 +208,12 @@ _READING = frozenset(("get", "head", "list", "watch"))
 # The ClusterRole ``system:basic-user``.
 _REVIEW_GROUPS = frozenset(("authentication.k8s.io", "authorization.k8s.io"))
 _SELF_REVIEWS = frozenset(("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"))
-# Our own API is at no cluster.
+# Our own API is not served by a cluster.
 _OWN_GROUP = frozenset(("ostiary.dev",))
 
 
 def gives_more_than_discovery(rule: PolicyRule) -> bool:
-    """Whether somebody with *rule* can do something in a cluster besides looking what there is."""
+    """Return whether *rule* allows anything in a cluster beyond discovery."""
     if not rule.verbs:
         return False
     paths = frozenset(rule.non_resource_urls)

@@ -1,13 +1,11 @@
-"""Which credential providers are switched off. Every look-up asks, so a switch counts at once and nothing restarts.
+"""Switches that disable credential providers. Every lookup checks them, so a switch applies without a restart.
 
-Two things can switch off. $OSTIARY_REGISTRY_PROVIDERS=off, for whatever is started with it, all providers. And the
-switch files: the machine's, which root writes and everybody obeys, and this user's own. A line is
+$OSTIARY_REGISTRY_PROVIDERS=off disables all providers for a process. Switch files disable providers for the machine
+(written by root, for all users) or for this user. `ostiary registry disable` writes them. A line is
 
     <provider, or * for all> <since> <reason, if one was given>
 
-`ostiary registry disable` writes them. Called by the keyring, the docker helper, the daemon, and every provider that is
-made with `ostiary.sdk` or the SDK. A file that cannot be read or that others may write stops all providers with an
-error: it may say that they are off.
+A file that cannot be read, or that other users may write, is an error for all providers: it may disable them.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ from ostiary.errors import ConfigurationError
 
 PROVIDERS_VARIABLE = "OSTIARY_REGISTRY_PROVIDERS"
 FILE_VARIABLE = "OSTIARY_REGISTRY_SWITCHES"
-# Not in /etc/ostiary, which is the gateway's and closed to others: everybody has to be able to read this.
+# Not in /etc/ostiary, which only the gateway can read: every user must be able to read this file.
 MACHINE_FILE = "/etc/ostiary-registry/disabled"
 ALL = "*"
-# How long a look at the files counts. A long-running program may look up thousands of images a second.
+# How long the files are cached. A long-running process may look up thousands of images per second.
 LOOK_SECONDS = 0.25
 LARGEST = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchedOff:
-    """A provider, or all of them, that somebody has switched off."""
+    """A provider, or all of them, that is disabled."""
 
     provider: str
     where: str
@@ -49,14 +47,14 @@ class SwitchedOff:
 
     @property
     def remedy(self) -> str:
-        """How it is switched on again."""
+        """Return how to enable it again."""
         if self.where == f"${PROVIDERS_VARIABLE}":
             return f"start it without {self.where}"
         return "ostiary registry enable " + ("--all" if self.provider == ALL else printable(self.provider))
 
 
 def own_file() -> str:
-    """The switch file that this user may write."""
+    """Return the switch file that this user may write."""
     if path := os.environ.get(FILE_VARIABLE):
         return os.path.abspath(path)
     if os.geteuid() == 0:
@@ -66,14 +64,14 @@ def own_file() -> str:
 
 
 def switch_files() -> tuple[str, ...]:
-    """Those that are obeyed: none on Windows, where files have no owner and mode to trust them by."""
+    """Return the switch files in effect: none on Windows, where file owner and mode cannot be verified."""
     if not hasattr(os, "geteuid"):
         return ()
     return tuple(dict.fromkeys((MACHINE_FILE, own_file())))
 
 
 class Switches:
-    """What is off at this moment. Any number of threads use it at once."""
+    """The current switches. Thread-safe."""
 
     def __init__(
         self, files: Sequence[str] | None = None, *, variable: str | None = None, clock: Clock = SYSTEM_CLOCK
@@ -87,27 +85,30 @@ class Switches:
         self._seen: dict[str, SwitchedOff] = {}
 
     def disabled(self, provider: str) -> SwitchedOff | None:
-        """Why *provider* must not be used; None if it may. Raises `ConfigurationError` if that cannot be known."""
+        """Return why *provider* must not be used; None if it may.
+
+        Raises `ConfigurationError` if that cannot be determined.
+        """
         entries = self.current()
         return entries.get(ALL) or entries.get(provider) if entries else None
 
     def current(self) -> dict[str, SwitchedOff]:
-        """All that is off, by provider."""
+        """Return all disabled providers by name."""
         if self._by_variable is not None:
             return {ALL: self._by_variable}
         now = self._clock.monotonic()
         with self._lock:
             if now - self._looked_at > LOOK_SECONDS:
-                # Not noted before it has been read: after an error the next caller looks again.
+                # Stored only after all files were read, so that after an error the next caller reads them again.
                 self._seen = {entry.provider: entry for file in reversed(self._files) for entry in read_file(file)}
                 self._looked_at = now
             return self._seen
 
 
 def read_file(path: str) -> list[SwitchedOff]:
-    """What the switch file at *path* says; nothing if there is none. Raises `ConfigurationError`."""
+    """Parse the switch file at *path*; empty if there is none. Raises `ConfigurationError`."""
     try:
-        # Not waiting: a FIFO is refused below.
+        # Non-blocking: a FIFO is rejected below.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             problem = _distrust(status)

@@ -1,11 +1,10 @@
-"""Takes secrets out of text that we did not write, before it becomes part of an error.
+"""Redacts secrets in foreign text before it becomes part of an error.
 
-Called with the copy of what a plugin said on stderr. Known secrets are removed for certain; what merely
-looks like a secret is removed generously: a person who misses a word can run the plugin by hand, and a
-token that reached a log cannot be called back.
+Used for the stderr of plugins. Known secrets are always removed. What only looks like a secret is removed generously: a
+user who misses a word can run the plugin by hand, but a token that reached a log cannot be recalled.
 
-Every rule is linear in the text, whatever the text: a rule either takes a whole run of characters and then
-looks at it, or repeats possessively, or is bounded.
+Every rule runs in linear time for any text: it consumes a whole run of characters and then examines it, repeats
+possessively, or is bounded.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from collections.abc import Iterable
 
 from ostiary.core.text import printable
 
-# The first one whose ends occur in no known secret is used. Were "*" part of a secret, the mark and the
-# text beside it could spell the secret again.
+# The first mark whose ends occur in no known secret is used. If "*" were part of a secret, the mark and the text beside
+# it could spell the secret again.
 MARKS = ("***", "[redacted]", "███")
 SHORTEST_PIECE = 6
 SHORTEST_RUN = 24
 ELLIPSIS = "…"
 
 _KEY_MARKER = re.compile(r"-----(BEGIN|END) (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-# All that stands between the markers, also when it is quoted as JSON or has the headers of old formats.
+# All characters between the markers, including JSON escapes and the headers of old formats.
 _KEY_BODY = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-:,\\ \t\r\n"
 
 _DOTTED_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
@@ -47,7 +46,7 @@ _NAMED = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# A challenge ('Bearer realm="..."') tells a person where to sign in, and holds no secret.
+# A challenge ('Bearer realm="..."') says where to sign in and holds no secret.
 _SCHEME = re.compile(r"(\b(?:bearer|basic)[ \t]++[\"']?)(?!(?:realm|error|scope|charset)=)[^\s\"',;]++", re.IGNORECASE)
 _PREFIXED = re.compile(
     r"""
@@ -60,7 +59,7 @@ _PREFIXED = re.compile(
     """,
     re.VERBOSE,
 )
-# Characters of a token of ours, or of a signed one, need no escaping in JSON, in a URL or in a header.
+# The characters of our tokens and of signed tokens need no escaping in JSON, URLs and headers.
 _TOKEN_RUN = re.compile(r"[A-Za-z0-9_.=-]{20,}+")
 _OWN_TOKEN = re.compile(r"os[trbpa]_[A-Za-z0-9_-]{16,}+")
 _TOKEN_STARTS = ("ost_", "osr_", "osb_", "osp_", "osa_", _JSON_OBJECT_IN_BASE64)
@@ -71,9 +70,9 @@ _WORD = re.compile(r"(?:[A-Z]?[a-z]{0,20}|[A-Z]{2,20})[0-9]{0,4}|k8s|v[0-9]{1,2}
 
 
 def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
-    """*text* without the *secrets* and without what looks like one, fit for a terminal.
+    """Return *text* without the *secrets* and without anything that looks like one, safe for a terminal.
 
-    Every secret that is not empty is taken out wherever it stands, so pass none that are ordinary words.
+    Every non-empty secret is removed wherever it occurs, so do not pass ordinary words.
     """
     literal_secrets = _literal_secrets(secrets)
     mark = next((mark for mark in MARKS if _is_safe(mark, literal_secrets)), None)
@@ -88,22 +87,22 @@ def redact(text: str, *, secrets: Iterable[str] = ()) -> str:
     text = without_tokens(text, mark)
     text = _PREFIXED.sub(mark, text)
     text = _RUN.sub(lambda run: mark if _looks_random(run[0]) else run[0], text)
-    # Once more: spelling out a control character adds letters and digits.
+    # Again: spelling out a control character adds letters and digits.
     return _without_known(printable(text), literal_secrets, mark)
 
 
 def without_tokens(text: str, mark: str) -> str:
-    """*text* without what has the form of a token of ours, or of a signed one, also where it is a part of a word."""
-    # Almost no text holds one, and this runs over every URI and every audit event.
+    """Return *text* with our tokens and signed tokens replaced, even within a word."""
+    # Almost no text holds one, and this runs for every URI and every audit event.
     if not any(start in text for start in _TOKEN_STARTS):
         return text
     return _TOKEN_RUN.sub(lambda run: _without_jwt(_OWN_TOKEN.sub(mark, run[0]), mark), text)
 
 
 def tail(data: bytes, limit: int) -> str:
-    """The end of *data*, at most *limit* bytes, as text; an ellipsis stands for what was cut off.
+    """Return the end of *data*, at most *limit* bytes, as text; an ellipsis marks the cut.
 
-    It begins with a whole line, or at least with a whole word: `redact` would not recognise half a secret.
+    It starts with a whole line, or at least a whole word: `redact` would not recognize half a secret.
     """
     if len(data) <= limit:
         return data.decode("utf-8", "replace")
@@ -116,7 +115,7 @@ def tail(data: bytes, limit: int) -> str:
 
 
 def _literal_secrets(secrets: Iterable[str]) -> list[str]:
-    """The secrets and their pieces, longest first: a part must not be taken out of a longer one."""
+    """Return the secrets and their parts, longest first: a part must not be removed from a longer one."""
     whole = {secret for secret in secrets if secret}
     pieces = {piece for secret in whole for piece in secret.split() if len(piece) >= SHORTEST_PIECE}
     return sorted(whole | pieces, key=len, reverse=True)
@@ -133,7 +132,7 @@ def _without_known(text: str, known: Iterable[str], mark: str) -> str:
 
 
 def _without_private_keys(text: str, mark: str) -> str:
-    """Without PEM private keys, whole or with either end cut off."""
+    """Remove PEM private keys, whole or with either end cut off."""
     pieces, position, inside = [], 0, False
     for marker in _KEY_MARKER.finditer(text):
         between, begins = text[position : marker.start()], marker[1] == "BEGIN"
@@ -161,10 +160,10 @@ def _looks_random(run: str) -> bool:
         return False
     digits = sum(map(str.isdigit, run))
     if not digits:
-        # One base64 token in some hundred has no digit. In a camelCase name the words are longer.
+        # One base64 token in a few hundred has no digit. The words of a camelCase name are longer.
         return len(_CASE_CHANGE.findall(run)) * 6 > len(run)
     if not any(map(str.isalpha, run)):
         return False
-    # A path, an option or a hyphenated name is made of words, some with a number, and of few digits.
+    # A path, an option or a hyphenated name consists of words, some with a number, and few digits.
     words = _BETWEEN_WORDS.split(run)
     return digits * 3 > len(run) or not all(map(_WORD.fullmatch, words))

@@ -1,12 +1,12 @@
-"""Is the credential fresh, nearly spent, expired or rejected, and may the plugin run again yet?
+"""Refresh policy of rotating credentials: use, refresh or wait.
 
-Pure: a `State` and the time go in, a verdict or a new `State` comes out. The authenticator acts on it.
+Pure: a `State` and the time go in, a decision or a new `State` comes out. The authenticator acts on it.
 
-- A credential is expired when its time has passed, not a moment before.
-- Shortly before that it is refreshed while it still serves: `ahead_window`.
-- A plugin that fails, or answers with what has expired already, is left alone for a while that doubles.
-- A credential the server rejects is replaced at once the first time. When the server goes on rejecting
-  what the plugin brings, that too happens less and less often.
+- A credential expires when its time has passed, not earlier.
+- Shortly before that it is refreshed in the background while it is still used: see `ahead_window`.
+- After a failure, or if the plugin returns an expired credential, the plugin is not run during an exponential backoff.
+- A credential that the server rejects is replaced immediately the first time. While the server keeps rejecting what the
+plugin returns, replacements back off as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RefreshVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that is known of one rotating credential. Replaced whole, never changed."""
+    """Everything known about one rotating credential. Immutable: replaced as a whole."""
 
     credential: Credential | None = None
     fresh_until: datetime = _ALWAYS_PAST
@@ -60,9 +60,9 @@ def judge(state: State, *, now: datetime, monotonic: float) -> RefreshVerdict:
 
 
 def judge_rejected(state: State, rejected: Credential, *, monotonic: float) -> RefreshVerdict:
-    """What to do about a 401: USE what is newer, REFRESH, or WAIT, which lets the 401 stand."""
-    # Identity, not equality: a plugin may return the same token again, and that answer is still
-    # newer than the one the server rejected.
+    """Decide what to do about a 401: USE a newer credential, REFRESH, or WAIT, which returns the 401 to the caller."""
+    # Identity, not equality: a plugin may return the same token again, and that result is still newer than the one the
+    # server rejected.
     if state.credential is not None and state.credential is not rejected and not state.spent:
         return RefreshVerdict.USE
     if monotonic < max(state.run_not_before, state.replace_not_before):
@@ -75,12 +75,12 @@ def is_expired(credential: Credential, now: datetime) -> bool:
 
 
 def ahead_window(lifetime: timedelta) -> timedelta:
-    """How long before expiry to refresh: short enough that a token of seconds is not always refreshed."""
+    """Return how long before expiry to refresh: short enough that a token of seconds is not refreshed all the time."""
     return max(timedelta(0), min(AHEAD_AT_MOST, lifetime * AHEAD_PART_OF_LIFETIME))
 
 
 def after_success(state: State, credential: Credential, *, now: datetime, monotonic: float, jitter: float) -> State:
-    """The plugin answered. *jitter* is between 0 and 1."""
+    """Return the state after the plugin returned a valid credential. *jitter* is between 0 and 1."""
     fruitless = state.fruitless
     not_before = monotonic + pause(fruitless, jitter) if fruitless else 0.0
     ends = credential.expires_at
@@ -96,19 +96,19 @@ def after_expired_answer(
     monotonic: float,
     jitter: float,
 ) -> State:
-    """The plugin answered with a credential that had expired already."""
+    """Return the state after the plugin returned an expired credential."""
     failed_state = after_failure(state, error, monotonic=monotonic, jitter=jitter)
     return replace(failed_state, credential=credential, fresh_until=_ALWAYS_PAST, spent=True, accepted=False)
 
 
 def after_failure(state: State, error: CredentialError, *, monotonic: float, jitter: float) -> State:
-    """The run failed. What we had stays as it was, and serves for as long as it may."""
+    """Return the state after the run failed. The previous credential stays in use until it expires."""
     failures = state.failures + 1
     return replace(state, failures=failures, error=error, run_not_before=monotonic + pause(failures, jitter))
 
 
 def after_rejection(state: State) -> State:
-    """The server rejected the current credential, which is about to be replaced."""
+    """Return the state after the server rejected the current credential, which is about to be replaced."""
     return replace(state, fruitless=0 if state.accepted else state.fruitless + 1)
 
 
@@ -117,6 +117,6 @@ def after_acceptance(state: State) -> State:
 
 
 def pause(times: int, jitter: float) -> float:
-    """Seconds to leave the plugin alone after it disappointed *times* times in a row."""
+    """Return the backoff in seconds after *times* failures in a row."""
     doubled = FIRST_PAUSE_SECONDS * 2.0 ** min(times - 1, 16)
     return min(LONGEST_PAUSE_SECONDS, doubled) * (0.75 + 0.5 * jitter)

@@ -1,9 +1,8 @@
-"""Tokens that are less than their owner: what such a token may be used for, and who uses it.
+"""Token scopes: parse what a token may be used for, and check requests against it.
 
-    --can "get,list pods -n shop"  ->  `parse_scope`  ->  `Scope`, a layer of  ->  `Delegation`  ->  the token's record
+    --can "get,list pods -n shop"  ->  `parse_scope`  ->  `Scope`, a layer of  ->  `Delegation`  ->  the token record
 
-Used by whoever mints a token, and by the gateway, which checks every request against the delegation of its token before
-the policy is asked.
+The gateway checks every request against the delegation of its token before it queries the authorizers. Pure.
 """
 
 from __future__ import annotations
@@ -26,23 +25,20 @@ from ostiary.core.text import printable
 from ostiary.errors import ScopeError
 from ostiary.model import Attributes, RequestInfo
 
-# What a token may be used for: rules about verbs, resources or paths, and where. Pure.
-#
-# Made by `parsing`; a `Delegation` has one scope per layer. A rule matches as one of Kubernetes' RBAC does: the
-# matching is that of `core.rules`. What RBAC keeps in bindings, where a rule holds, stands in the rule here: its
-# namespaces and upstreams.
-
 DISCOVERY = "discovery"
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeRule:
-    """Verbs on resources in some namespaces, or verbs on paths that are no resource's.
+    """RBAC-like rule: verbs on resources in some namespaces, or verbs on non-resource paths.
 
     Resources are written as in ``kubectl create role``: ``pods``, ``pods/log``, ``deployments.apps/scale``, ``*``.
-    `namespaces` is None for all namespaces and for what is in none. Without `names` it is for all objects, and without
-    `upstreams` for all upstreams and the gateway's own API. A rule that is `of_kubernetes` holds for Kubernetes APIs
-    only: at any other one, the paths of discovery may serve anything.
+    `namespaces` is None for all namespaces and for cluster-scoped requests. Empty `names` means all objects. Empty
+    `upstreams` means all upstreams and the gateway's own API. A rule with `of_kubernetes` applies to Kubernetes APIs
+    only: any other upstream may serve anything at the discovery paths.
+
+    Matching follows Kubernetes RBAC (`core.policy_rules`). What RBAC expresses with bindings, the namespaces and
+    upstreams, is part of the rule here.
     """
 
     verbs: tuple[str, ...]
@@ -54,7 +50,7 @@ class ScopeRule:
     of_kubernetes: bool = False
 
     def __str__(self) -> str:
-        """The rule as `parse_scope` reads it."""
+        """Return the rule in the syntax that `parse_scope` reads."""
         if self.of_kubernetes:
             words = [DISCOVERY]
         else:
@@ -68,7 +64,10 @@ class ScopeRule:
         return " ".join(words)
 
     def policy_rules(self) -> tuple[PolicyRule, ...]:
-        """The same without its places, as RBAC has it: there a rule is for every pair of its groups and resources."""
+        """Return the rule as RBAC rules, without namespaces and upstreams.
+
+        An RBAC rule applies to every pair of its groups and resources.
+        """
         if self.paths:
             return (PolicyRule(self.verbs, non_resource_urls=self.paths),)
         by_group: dict[str, list[str]] = {}
@@ -80,13 +79,16 @@ class ScopeRule:
         )
 
     def places(self) -> Iterator[tuple[str | None, str | None]]:
-        """Every pair of a namespace and an upstream that it is for; None stands for all."""
+        """Yield every pair of namespace and upstream that the rule applies to; None stands for all."""
         namespaces: tuple[str | None, ...] = (None,) if self.paths or self.namespaces is None else self.namespaces
         upstreams: tuple[str | None, ...] = self.upstreams or (None,)
         return ((namespace, upstream) for namespace in namespaces for upstream in upstreams)
 
     def is_for(self, namespace: str | None, upstream: str | None) -> bool:
-        """Whether it holds there; None asks whether it holds in all of them."""
+        """Return whether the rule applies to the namespace and the upstream.
+
+        Pass None to check that it applies to all of them.
+        """
         return (not self.upstreams or upstream in self.upstreams) and (
             bool(self.paths) or self.namespaces is None or namespace in self.namespaces
         )
@@ -101,10 +103,10 @@ def discovery_rule(upstreams: tuple[str, ...] = ()) -> ScopeRule:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Rules, one of which must allow a request. Without any, nothing is allowed."""
+    """A set of rules, at least one of which must allow a request. An empty scope allows nothing."""
 
     rules: tuple[ScopeRule, ...] = ()
-    # Made once: they are needed for every request that is not like an earlier one.
+    # Computed once: every request that misses the cache needs them.
     _text: str = field(init=False, repr=False, compare=False)
     _resources: tuple[_Compiled, ...] = field(init=False, repr=False, compare=False)
     _paths: tuple[_Compiled, ...] = field(init=False, repr=False, compare=False)
@@ -116,7 +118,7 @@ class Scope:
         object.__setattr__(self, "_paths", tuple(each for each in compiled if each[0].paths))
 
     def __str__(self) -> str:
-        """Its rules as `parse_scope` reads them: the same text for the same rules."""
+        """Return the rules in the syntax that `parse_scope` reads. Equal rules give equal text."""
         return self._text
 
     def allows(self, request: RequestInfo) -> bool:
@@ -139,7 +141,7 @@ class Scope:
         return False
 
     def first_beyond(self, other: Scope) -> str:
-        """The first part of *other* that this scope does not have; empty if it has all of it."""
+        """Return the first part of *other* that this scope does not cover; empty if it covers all of it."""
         for rule in other.rules:
             for namespace, upstream in rule.places():
                 here = [
@@ -155,15 +157,17 @@ class Scope:
 
 
 def group_and_resource(text: str) -> tuple[str, str]:
-    """The API group and the resource, with its subresource, as a rule of RBAC has them: of ``deployments.apps/scale``,
-    ``apps`` and ``deployments/scale``. A star alone is for all groups."""
+    """Return the API group and the resource with its subresource, as in an RBAC rule.
+
+    ``deployments.apps/scale`` gives ``apps`` and ``deployments/scale``. A lone star gives all groups.
+    """
     kind, slash, subresource = text.partition("/")
     resource, dot, group = kind.partition(".")
     return group if dot else (ANY if resource == ANY else ""), resource + slash + subresource
 
 
 def _scope_rule(atom: PolicyRule, namespace: str | None, upstream: str | None) -> ScopeRule:
-    """The smallest piece of a rule, as a rule of a scope."""
+    """Convert an atomic policy rule to a scope rule."""
     resources: tuple[str, ...] = ()
     if atom.resources:
         kind, slash, subresource = atom.resources[0].partition("/")
@@ -180,18 +184,9 @@ def _scope_rule(atom: PolicyRule, namespace: str | None, upstream: str | None) -
     )
 
 
-# Reads what a token may be used for, as a person writes it. Pure.
-#
-#     VERBS RESOURCES -n NAMESPACES|-A [--name NAMES] [--upstream NAMES]      get,list pods,deployments.apps -n shop
-#     VERBS PATHS [--upstream NAMES]                                          get /metrics,/healthz
-#     discovery [--upstream NAMES]                                            what clients of Kubernetes read first
-#
-# Several rules are separated by semicolons. Called for ``--can``, for the ``scope`` of a token exchange, and by the
-# gateway's page. Lists are sorted and without repetition in what is returned, so equal rules have equal texts.
-
 LONGEST_SCOPE = 4096
-# The smallest pieces of all rules together: one verb, resource, name, namespace and upstream each. They bound what it
-# costs to compare two scopes.
+# Limit on the atoms of all rules together: one verb, resource, name, namespace and upstream each. It bounds the cost of
+# comparing two scopes.
 MOST_PIECES = 256
 _EXAMPLE = 'as in "get,list pods -n shop"'
 _VERB = re.compile(r"\*|[a-z][a-z0-9:-]*", re.ASCII)
@@ -200,7 +195,7 @@ _RESOURCE = re.compile(
 )
 _LISTED = {"--namespace": "-n", "-n": "-n", "--name": "--name", "--upstream": "--upstream"}
 _ALL_NAMESPACES = ("-A", "--all-namespaces")
-# Ours, and JWTs: what somebody may paste in the wrong place. Names of objects look like other secrets too often.
+# Ostiary tokens and JWTs that a user pasted in the wrong place. Object names resemble other secrets too often.
 _TOKEN = re.compile(r"os[a-z]_[0-9A-Za-z]{20,}|eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_.-]*")
 
 
@@ -209,7 +204,15 @@ def holds_token(text: str) -> bool:
 
 
 def parse_scope(text: str) -> Scope:
-    """The scope that *text* describes; raises `ScopeError`."""
+    """Parse a scope as users write it in ``--can``, in the ``scope`` of a token exchange and on the gateway's page.
+
+        VERBS RESOURCES -n NAMESPACES|-A [--name NAMES] [--upstream NAMES]      get,list pods,deployments.apps -n shop
+        VERBS PATHS [--upstream NAMES]                                          get /metrics,/healthz
+        discovery [--upstream NAMES]                                            what Kubernetes clients read first
+
+    Semicolons separate several rules. The lists of the result are sorted and without duplicates, so equal rules have
+    equal text. Raises `ScopeError`.
+    """
     if len(text) > LONGEST_SCOPE:
         raise ScopeError(
             "the scope is too long", cause=f"it has {len(text)} characters, and {LONGEST_SCOPE} are allowed"
@@ -230,10 +233,9 @@ def parse_scope(text: str) -> Scope:
 
 
 def scope_of_rules(rules: Sequence[str], *, exact: bool = False) -> Scope:
-    """The scope of all *rules*, as ``--can`` of a command means them; raises `ScopeError`.
+    """Return the scope of all *rules*, as given with ``--can``; raises `ScopeError`.
 
-    Whoever may use resources of Kubernetes needs to find out which there are, so `discovery` is added unless the rules
-    are to be *exact*.
+    Kubernetes clients need to discover the resources they may use, so `discovery` is added unless *exact* is set.
     """
     scope = parse_scope("; ".join(rules))
     asks_kubernetes = any(rule.resources for rule in scope.rules)
@@ -241,7 +243,7 @@ def scope_of_rules(rules: Sequence[str], *, exact: bool = False) -> Scope:
 
 
 def with_discovery(scope: Scope) -> Scope:
-    """*scope* and `discovery`, at the upstreams where it has resources; raises `ScopeError` if that is too large."""
+    """Return *scope* plus `discovery` at the upstreams of its resources; raises `ScopeError` if that is too large."""
     upstreams = [rule.upstreams for rule in scope.rules if rule.resources]
     everywhere = not all(upstreams)
     rule = discovery_rule(() if everywhere else tuple(sorted({name for names in upstreams for name in names})))
@@ -249,7 +251,7 @@ def with_discovery(scope: Scope) -> Scope:
 
 
 class _Reader:
-    """Reads one rule. *number* is its place among the others, counted from one."""
+    """Parses one rule. *number* is its position among the rules, counted from one."""
 
     def __init__(self, number: int, text: str) -> None:
         self._number = number
@@ -263,7 +265,7 @@ class _Reader:
             return discovery_rule(self._upstreams_of_paths())
         if len(words) != 2:
             for word in words:
-                # A blank within a list makes two words of it.
+                # A space within a list splits it into two words.
                 self._parse_list(word)
             problem = "a rule consists of verbs and resources, or of verbs and paths"
             raise self._error(problem if words else "a rule is empty", words[2] if len(words) > 2 else "")
@@ -299,7 +301,7 @@ class _Reader:
         )
 
     def _positional(self) -> list[str]:
-        """The words that belong to no option; the options are kept."""
+        """Return the words that do not belong to an option, and store the options."""
         positional, words = list[str](), iter(self._words())
         for word in words:
             name, equals, value = word.partition("=")
@@ -320,7 +322,7 @@ class _Reader:
             raise self._error("an option has no value", word)
         values = self._parse_list(value)
         for each in values:
-            # Sorted, it could come first in the list, where it would be read as an option.
+            # Sorting could put it first in the list, where it would be parsed as an option.
             if each.startswith("-"):
                 raise self._error("a name begins with a dash", each, hint="there are -n, -A, --name and --upstream")
         self._options[name] = values
@@ -328,7 +330,7 @@ class _Reader:
     def _words(self) -> Iterator[str]:
         for word in self._text.split():
             if holds_token(word):
-                # A scope is written into audit events, and errors quote it.
+                # Scopes are written to audit events and quoted in errors, so mask tokens.
                 self._text = _TOKEN.sub("***", self._text)
                 raise self._error("a word looks like a token")
             if not word.isprintable() or any(quote in word for quote in "\"'\\"):
@@ -373,48 +375,49 @@ class _Reader:
         return ScopeError("invalid scope", cause=full_cause, where=where, hint=hint)
 
 
-# What makes a token less than its session: the scopes that it was narrowed to, one after another, and who uses it.
-#
-# Kept as text in the record of the token (`TokenRecord.delegation`). Narrowing adds a layer, and a request must fit
-# every layer, so a token that was made from a narrowed one can never do more than that one. Pure.
+# Delegation: the layers of scopes of a token and its actors, stored as text in `TokenRecord.delegation`.
 
 MOST_LAYERS = 8
 LONGEST_ACTOR = 64
-# Between the actors of a token that was handed on: who got it first stands first.
+# Separates the actors of a token that was passed on; the first actor comes first.
 HANDED_ON = " > "
 _VERSION = 1
-# What the reason of every refusal by a scope begins with.
+# Prefix of the reason of every denial by a scope.
 BEYOND_SCOPE = "beyond this token's scope"
 
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """`scopes` are the layers. `actor` is who uses the token on behalf of its owner, as its owner named it."""
+    """The restrictions of a scoped token compared with its session.
+
+    `scopes` are the layers. A request must be allowed by every layer, so a token derived from a scoped token can never
+    do more than that token. `actor` is who uses the token on behalf of its owner, as named by the owner.
+    """
 
     scopes: tuple[Scope, ...]
     actor: str = ""
 
     def allows(self, attributes: Attributes) -> bool:
-        """Whether the token may be used for this. Whether its owner may do it, the policy says."""
+        """Return whether the token may be used for this request. Whether its owner is allowed is up to the policy."""
         return self.layer_that_refuses(attributes.request) is None
 
     def layer_that_refuses(self, request: RequestInfo) -> Scope | None:
-        """The first scope that does not have *request*; None if all have it."""
+        """Return the first scope that does not allow *request*; None if all allow it."""
         for scope in self.scopes:
             if not scope.allows(request):
                 return scope
-        # Without layers it is no delegation that we made.
+        # A delegation without layers was not created by us, so deny.
         return None if self.scopes else Scope()
 
     @property
     def has_names(self) -> bool:
-        """Whether what it refuses depends on the names of objects."""
+        """Return whether the outcome depends on object names."""
         return any(rule.names for scope in self.scopes for rule in scope.rules)
 
     def narrow(self, scope: Scope, actor: str = "") -> Delegation:
-        """This and *scope* besides; raises `ScopeError` if *scope* asks for what this does not have.
+        """Return this delegation with *scope* as another layer; raises `ScopeError` if *scope* exceeds it.
 
-        The request would be refused whenever it matters, but whoever asked would believe to have it.
+        Requests beyond this delegation would be denied anyway, but the caller would believe that the token allows them.
         """
         for layer in self.scopes:
             beyond = layer.first_beyond(scope)
@@ -427,12 +430,12 @@ class Delegation:
         return _check_layers(Delegation(_with_layer(self.scopes, scope), _actor_chain(self.actor, actor)))
 
     def encode(self) -> str:
-        """As `decode` reads it: the same text for the same delegation."""
+        """Return the text that `decode` reads. Equal delegations give equal text."""
         content = {"v": _VERSION, "actor": self.actor, "scopes": [str(scope) for scope in self.scopes]}
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     def __str__(self) -> str:
-        """What the token may be used for: its last scope, which is within all others."""
+        """Return what the token may be used for: its last scope, which is within all others."""
         return str(self.scopes[-1]) if self.scopes and self.scopes[-1].rules else "nothing"
 
 
@@ -440,12 +443,12 @@ NOTHING = Delegation((Scope(),))
 
 
 def narrow(parent: Delegation | None, scope: Scope, actor: str = "") -> Delegation:
-    """The delegation of a token that is made with another: *parent* is that one's, None if it has all its owner's."""
+    """Return the delegation of a token derived from another one. *parent* is None if that token is not scoped."""
     return Delegation(()).narrow(scope, actor) if parent is None else parent.narrow(scope, actor)
 
 
 def decode(text: str) -> Delegation:
-    """The delegation that was encoded. It never fails: what cannot be read allows nothing."""
+    """Decode an encoded delegation. Never fails: text that cannot be decoded allows nothing."""
     try:
         content = json.loads(text)
         if set(content) != {"v", "actor", "scopes"} or content["v"] != _VERSION:
@@ -461,7 +464,7 @@ def _with_layer(scopes: tuple[Scope, ...], scope: Scope) -> tuple[Scope, ...]:
 
 def _actor_chain(first: str, actor: str) -> str:
     if holds_token(actor):
-        # It is written into every audit event.
+        # The actor is written to every audit event.
         raise ScopeError("the name of the actor cannot be used", cause="it looks like a token")
     if len(actor) > LONGEST_ACTOR or not actor.isprintable() or ">" in actor or actor != actor.strip():
         raise ScopeError(
@@ -482,14 +485,16 @@ def _check_layers(delegation: Delegation) -> Delegation:
     return delegation
 
 
-# Why a scope does not have a request: the rule that comes closest, what of it fails, and what to ask for.
-#
-# Called for ``ostiary-gateway explain``. Pure.
+# Explains scope denials for ``ostiary-gateway explain``.
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeMiss:
-    """`closest` and `failed` are empty where no rule is about anything like the request."""
+    """Why a scope does not allow a request.
+
+    `closest` is the rule that comes closest and `failed` are its conditions that do not hold. Both are empty if no rule
+    resembles the request.
+    """
 
     closest: str
     failed: str
@@ -497,7 +502,7 @@ class ScopeMiss:
 
 
 def explain_miss(scope: Scope, request: RequestInfo) -> ScopeMiss:
-    """Of a request that *scope* does not allow."""
+    """Explain why *scope* does not allow *request*."""
     needed_rule = rule_for(request)
     remedy = f'a token with: --can "{needed_rule}"'
     candidates = [rule for rule in scope.rules if bool(rule.paths) is not request.is_resource]
@@ -509,7 +514,7 @@ def explain_miss(scope: Scope, request: RequestInfo) -> ScopeMiss:
 
 
 def rule_for(request: RequestInfo) -> ScopeRule:
-    """The smallest rule that allows *request*."""
+    """Return the smallest rule that allows *request*."""
     upstreams = (request.upstream,) if request.upstream else ()
     if not request.is_resource:
         return ScopeRule((request.verb,), paths=(request.path,), upstreams=upstreams)
@@ -525,9 +530,9 @@ def rule_for(request: RequestInfo) -> ScopeRule:
 
 
 def _failed_conditions(rule: ScopeRule, wanted: ScopeRule) -> list[str]:
-    """The conditions of *rule* that do not hold: each is tried as if all others did."""
+    """Return the conditions of *rule* that do not hold, each checked independently of the others."""
     if rule.of_kubernetes:
-        # Where verb and path are those of discovery, the upstream is no Kubernetes API.
+        # Verb and path are those of discovery, but the upstream is not a Kubernetes API.
         return _failed_conditions(replace(rule, of_kubernetes=False), wanted) or ["upstream"]
     conditions = {
         "verb": ScopeRule(wanted.verbs, rule.resources, rule.paths, rule.names, rule.namespaces, rule.upstreams),

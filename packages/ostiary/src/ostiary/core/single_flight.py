@@ -1,14 +1,11 @@
-"""Runs work in a thread of its own, at most once at a time per key, while any number of callers wait for it.
+"""Runs work in a thread, at most once at a time per key, while any number of callers wait for the result.
 
-    is a run under way for this key?  -> wait for the same future
-    else                              -> start a thread; settle the outcome with the lock held; wake all waiters
+    is a run in progress for this key?  -> wait for the same future
+    else                                -> start a thread; settle the outcome with the lock held; wake all waiters
 
-Both doors that run programs use this: the authenticator of an exec plugin and the cache of a credential
-provider. Whatever goes wrong, starting the thread included, is the outcome of the run and reaches every waiter.
-A future that nobody completes would make every later caller wait for ever.
-
-`core.caching.cache` also asks once for many callers, but with a task of its event loop: its work is a coroutine, which
-a thread of its own could not await, and one loop needs no lock. So the two share this rule and not the code.
+Used by the exec plugin authenticator and the credential provider cache. Any failure, including one to start the thread,
+is the outcome of the run and reaches every waiter. A future that is never completed would block every later caller.
+`core.cache` does the same with tasks of one event loop, where the work is a coroutine and no lock is needed.
 """
 
 from __future__ import annotations
@@ -32,10 +29,10 @@ Settle = Callable[[Any, BaseException | None], None]
 
 
 class SingleFlight(Generic[F]):
-    """The runs that are under way, by key. *F* is the kind of future that callers wait for.
+    """The runs in progress, by key. *F* is the type of future that callers wait for.
 
-    The owner takes `lock` while it decides, calls `running` and `start` with it held, and keeps its own state
-    under the same lock. So nobody sees a run that is over together with a state from before it.
+    The owner takes `lock`, calls `running` and `start` with it held, and guards its own state with it. So a finished
+    run is never observed together with a state from before it.
     """
 
     def __init__(self, *, thread_name: str) -> None:
@@ -45,14 +42,14 @@ class SingleFlight(Generic[F]):
         _living.add(self)
 
     def running(self, key: Hashable = None) -> F | None:
-        """The run under way for *key*. Call it with the lock held."""
+        """Return the run in progress for *key*. The caller holds the lock."""
         return self._running.get(key)
 
     def start(self, future: F, work: Callable[[], Any], *, settle: Settle, key: Hashable = None) -> F:
-        """Run *work* in a new thread and complete *future* with its outcome. Call it with the lock held.
+        """Run *work* in a new thread and complete *future* with its outcome. The caller holds the lock.
 
-        *settle* is called with the lock held, before any waiter wakes: with the result, or with None and the
-        exception. If it raises, that is the outcome.
+        *settle* is called with the lock held, before any waiter wakes: with the result, or with None and the exception.
+        If it raises, that is the outcome.
         """
         self._running[key] = future
 
@@ -76,7 +73,7 @@ class SingleFlight(Generic[F]):
                 settle(result, error)
             except BaseException as raised:
                 error = raised
-            # After a fork the table is another one, and the key may belong to a run of the child.
+            # After a fork the table is a new one, and the key may belong to a run of the child.
             if self._running.get(key) is future:
                 del self._running[key]
         if error is None:
@@ -85,13 +82,13 @@ class SingleFlight(Generic[F]):
             future.set_exception(error)
 
     def _forget_the_parent(self) -> None:
-        """After a fork: the threads stayed with the parent, and its lock may be held for ever."""
+        """Reset after a fork: the threads exist only in the parent, and its lock may be held for ever."""
         self.lock = threading.RLock()
         self._running = {}
 
 
 def in_thread(work: Callable[[], T], *, name: str) -> Future[T]:
-    """One run of *work* that is not shared."""
+    """Run *work* once, without sharing."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -108,7 +105,7 @@ def in_thread(work: Callable[[], T], *, name: str) -> Future[T]:
 
 
 def start_thread(target: Callable[[], None], *, name: str) -> None:
-    """Start a daemon thread: a program that ends does not wait for a plugin. core.process ends the plugin itself.
+    """Start a daemon thread, so that exiting does not wait for a plugin. `core.process` ends the plugin itself.
 
     Raises `CredentialError` when the system has no thread or memory left.
     """
@@ -124,7 +121,7 @@ def start_thread(target: Callable[[], None], *, name: str) -> None:
 
 
 def landing(future: Future[T]) -> Future[None]:
-    """Done when *future* is, whatever came of it."""
+    """Return a future that is done when *future* is, whatever its outcome."""
     landed: Future[None] = Future()
     future.add_done_callback(lambda _: landed.set_result(None))
     return landed
@@ -141,9 +138,7 @@ def _after_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-# Wait for work that another thread does: one future, awaited by threads and by event loops alike.
-#
-# This is the whole difference between the sync and the async doors.
+# Waiting for work of another thread, by threads and by event loops (asyncio and trio).
 
 
 def wait(future: Future[T]) -> T:
@@ -151,12 +146,12 @@ def wait(future: Future[T]) -> T:
     try:
         return future.result()
     except OstiaryError as error:
-        # Every waiter gets an exception of its own: see `OstiaryError.again`.
+        # Every waiter gets its own exception: see `OstiaryError.again`.
         raise error.again() from error.__cause__
 
 
 async def wait_async(future: Future[T]) -> T:
-    """Await *future*. Cancelling the waiter does not cancel the work: others may wait for it too."""
+    """Await *future*. Cancelling the waiter does not cancel the work, because others may wait for it too."""
     try:
         if _under_trio():
             return await _wait_in_trio(future)
@@ -174,7 +169,7 @@ def _under_trio() -> bool:
 
 
 async def _wait_in_asyncio(future: Future[T]) -> T:
-    # Imported here: whoever waits in a thread does without it, and it takes long to load.
+    # Imported here: slow to import, and not needed to wait in a thread.
     import asyncio
 
     return await asyncio.shield(asyncio.wrap_future(future))
@@ -187,7 +182,7 @@ async def _wait_in_trio(future: Future[T]) -> T:
     token = trio.lowlevel.current_trio_token()
 
     def wake(_: object) -> None:
-        # The loop may be gone by then, and its waiters with it.
+        # The loop and its waiters may be gone by then.
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(finished.set)
 

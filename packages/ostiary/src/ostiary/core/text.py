@@ -1,34 +1,34 @@
-"""Text from outside: made fit for a terminal, and judged fit for a header. How long something takes, for people."""
+"""Helpers for foreign text: make it safe for a terminal, check it for headers, format durations for users."""
 
 from __future__ import annotations
 
 import re
 from unicodedata import category
 
-# Letters, marks, numbers, punctuation, symbols and separators. The other categories hold what steers a
-# terminal or hides text: controls, format characters, surrogates, private use.
+# Letters, marks, numbers, punctuation, symbols and separators. The other categories can control a terminal or hide
+# text: controls, format characters, surrogates, private use.
 _SHOWN = frozenset("LMNPSZ")
 _LAYOUT = frozenset("\t\n\v\f\r")
-# What Go's net/http refuses in the value of a header. A lone surrogate has no bytes.
+# What Go's net/http rejects in a header value. A lone surrogate cannot be encoded.
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """*text* with every character that could steer a terminal spelled out, as ``U+001B``."""
+    """Return *text* with every character that could control a terminal spelled out, as ``U+001B``."""
     if text.isprintable():
         return text
     return "".join(char if _is_shown(char) else f"U+{ord(char):04X}" for char in text)
 
 
 def fits_token_header(token: str) -> bool:
-    """Whether a header can carry *token*: visible ASCII, no space, no line break that would begin another header."""
+    """Return whether *token* is valid in a header: visible ASCII without spaces and line breaks (header injection)."""
     return token.isascii() and token.isprintable() and " " not in token and token != ""
 
 
 def fits_header(value: str) -> bool:
-    """Whether a header can carry *value* and the server reads the same: no control character, no space at an end.
+    """Return whether *value* survives as a header value: no control character, no leading or trailing space.
 
-    As with Go, characters outside ASCII go as UTF-8.
+    As in Go, characters outside ASCII are sent as UTF-8.
     """
     return not _CONTROL.search(value) and value == value.strip(" \t")
 
@@ -38,7 +38,7 @@ def _is_shown(char: str) -> bool:
 
 
 def age_text(seconds: float) -> str:
-    """A length of time as kubectl shows it: 45s, 12m, 5h, 3d."""
+    """Format a duration like kubectl: 45s, 12m, 5h, 3d."""
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * length:
             return f"{int(seconds // length)}{unit}"

@@ -1,8 +1,7 @@
-"""TLS contexts that are built once and never changed, from keys that are never on a disk.
+"""TLS contexts that never change after they are built, from keys that are never written to disk.
 
-Changing an SSLContext while another thread shakes hands on it crashes the interpreter, so a rotated
-certificate gets a new context. And the `ssl` module reads keys from files only, so we hand it a file
-that exists in memory alone.
+Changing an SSLContext during a handshake in another thread crashes the interpreter, so a rotated certificate gets a new
+context. And the `ssl` module loads keys from files only, so we pass it a file that exists only in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NO_PAIR = "the client certificate and key cannot be loaded as PEM, or are not a
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How to trust the server. `authorities_pem` None means the system's own authorities."""
+    """How to verify the server. If `authorities_pem` is None, the system's CA certificates are used."""
 
     authorities_pem: str | None = None
     insecure: bool = False
@@ -36,10 +35,10 @@ class TlsSettings:
 
 
 class SealedContext(ssl.SSLContext):
-    """An SSLContext that HTTP libraries can use and not change.
+    """An SSLContext that HTTP libraries can use but not modify.
 
-    It also presents `server_name` (kubeconfig's ``tls-server-name``) in place of the host that was
-    dialled, for every library alike, since not all of them have a place to say so.
+    It also sends and verifies `server_name` (kubeconfig's ``tls-server-name``) instead of the host that was dialled,
+    because not all libraries have an option for it.
     """
 
     server_name: str | None = None
@@ -47,7 +46,7 @@ class SealedContext(ssl.SSLContext):
     _sealed = False
 
     def __setattr__(self, name: str, value: object) -> None:
-        # urllib3 sets these before every handshake, and from options that know nothing of the cluster.
+        # urllib3 sets these before every handshake, from options that do not know the cluster.
         if not (self._sealed and name in ("verify_mode", "check_hostname")):
             super().__setattr__(name, value)
 
@@ -63,7 +62,7 @@ class SealedContext(ssl.SSLContext):
         name = self._name(server_hostname)
         return super().wrap_socket(sock, server_side, do_handshake_on_connect, suppress_ragged_eofs, name, session)
 
-    # Spelled out, as above: some libraries give the name by position, others by keyword.
+    # Explicit parameters, as above: some libraries pass the name by position, others by keyword.
     def wrap_bio(
         self,
         incoming: ssl.MemoryBIO,
@@ -75,13 +74,16 @@ class SealedContext(ssl.SSLContext):
         return super().wrap_bio(incoming, outgoing, server_side, self._name(server_hostname), session)
 
     def _name(self, dialled: str | bytes | None) -> str | bytes | None:
-        """The name that the server must prove. The dot of a fully qualified name is DNS's: no certificate has it."""
+        """Return the name that the server's certificate must have.
+
+        The trailing dot of an FQDN is DNS syntax and in no certificate.
+        """
         name = self.server_name or dialled
         return name.rstrip(b".") if isinstance(name, bytes) else name.rstrip(".") if name else name
 
     def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
-        # httpcore and urllib3 set the same list before every handshake. Setting it again would change
-        # a context that other threads are using.
+        # httpcore and urllib3 set the same list before every handshake. Setting it again would modify a context that
+        # other threads are using.
         if list(alpn_protocols) != self._protocols:
             super().set_alpn_protocols(alpn_protocols)
             self._protocols = list(alpn_protocols)
@@ -92,8 +94,8 @@ class SealedContext(ssl.SSLContext):
         capath: StrOrBytesPath | None = None,
         cadata: str | ReadableBuffer | None = None,
     ) -> None:
-        # requests adds its own bundle of public authorities to whatever context it is given. That would
-        # let any of them vouch for a cluster that names its one authority.
+        # requests loads its own bundle of public CAs into any context it is given. Any of them could then issue a
+        # certificate for a cluster that trusts only its own CA.
         if not self._sealed:
             super().load_verify_locations(cafile, capath, cadata)
 
@@ -118,14 +120,14 @@ ContextT = TypeVar("ContextT", bound=SealedContext)
 
 
 def build_context(settings: TlsSettings, certificate: ClientCertificate | None = None) -> SealedContext:
-    """A new context; raises `TransportError` when the settings cannot be used."""
+    """Build a new context; raises `TransportError` if the settings are invalid."""
     return build_context_of(SealedContext, settings, certificate)
 
 
 def build_context_of(
     kind: type[ContextT], settings: TlsSettings, certificate: ClientCertificate | None = None
 ) -> ContextT:
-    """The same, of a class of the caller's."""
+    """Like `build_context`, for a subclass chosen by the caller."""
     if settings.insecure and settings.authorities_pem is not None:
         raise TransportError(
             "the server's TLS settings contradict each other",
@@ -135,7 +137,7 @@ def build_context_of(
     context = kind(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.server_name = settings.server_name
-    # As Go does: whatever the bundle holds is trusted as it is, an intermediate authority too.
+    # As in Go, every certificate in the bundle is a trust anchor, including intermediate CAs.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     if settings.insecure:
         context.check_hostname = False
@@ -151,7 +153,7 @@ def build_context_of(
 
 
 def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
-    """Check that the two are a pair and read the validity; raises `ValueError` with a sentence."""
+    """Check that certificate and key match, and read the validity; raises `ValueError` with a sentence."""
     certificate, key_pem = read_chain(chain_pem), private_key(key_pem)
     if not key_pem:
         raise ValueError(_NO_PAIR)
@@ -161,11 +163,11 @@ def parse_certificate(chain_pem: str, key_pem: str) -> ClientCertificate:
 
 
 def read_chain(chain_pem: str) -> ClientCertificate:
-    """The certificate without its key; raises `ValueError` with a sentence."""
-    # Imported here: 30 ms that only those pay whose credential is a certificate.
+    """Parse the certificate without its key; raises `ValueError` with a sentence."""
+    # Imported here: it takes 30 ms, needed only if the credential is a certificate.
     from cryptography import x509
 
-    # What OpenSSL reads beyond what Go reads would work here and fail with kubectl.
+    # Formats that only OpenSSL reads, and not Go, would work here and fail with kubectl.
     chain_pem = certificates(chain_pem)
     try:
         leaf = x509.load_pem_x509_certificates(chain_pem.encode("utf-8", "replace"))[0]
@@ -177,7 +179,7 @@ def read_chain(chain_pem: str) -> ClientCertificate:
 
 def _trust(context: ssl.SSLContext, pem: str) -> None:
     try:
-        # As Go does, which skips what has headers. Without a certificate there is nothing to trust.
+        # As in Go, blocks with headers are skipped. Without a certificate there is nothing to trust.
         context.load_verify_locations(cadata=certificates(pem, with_headers=False))
     except (ssl.SSLError, ValueError):
         raise TransportError(
@@ -189,12 +191,12 @@ def _trust(context: ssl.SSLContext, pem: str) -> None:
 
 def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
     if certificate.device_key is not None:
-        # Imported here: only those need it whose key is kept elsewhere.
+        # Imported here: needed only for keys outside of this process.
         from ostiary.keys.openssl_provider import use_key
 
         with in_memory_file(certificate.chain_pem.encode(errors="replace")) as path:
             return use_key(context, path, certificate.device_key)
-    # Text that is not UTF-8 is no PEM either; encoding it strictly would raise an error that holds the key.
+    # Text that is not UTF-8 is not PEM either. Encoding it strictly would raise an error that holds the key.
     chain, key = (text.encode(errors="replace") for text in (certificate.chain_pem, certificate.key_pem.reveal()))
     try:
         with in_memory_file(chain) as chain_path, in_memory_file(key) as key_path:
@@ -202,7 +204,8 @@ def _present(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
     except _KeyIsEncrypted:
         raise ValueError("the client key is encrypted with a passphrase, and there is no way to ask for it") from None
     except OSError as error:
-        # An SSLError, but not for a pipe: there `ssl` reports the seek that OpenSSL tried, not its reason.
+        # This is an SSLError, but not for a pipe: there `ssl` reports the seek that OpenSSL tried instead of its
+        # reason.
         if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
             raise ValueError("the client key does not belong to the client certificate") from None
         raise ValueError(_NO_PAIR) from None
@@ -213,5 +216,5 @@ class _KeyIsEncrypted(Exception):
 
 
 def _refuse_password() -> str:
-    # Without this OpenSSL would ask on the terminal, in the middle of somebody's program.
+    # Otherwise OpenSSL would prompt for a password on the terminal of the calling program.
     raise _KeyIsEncrypted

@@ -1,7 +1,7 @@
-"""Unix sockets that only one user of this machine can reach, and who is at the other end of them.
+"""Unix sockets that only one local user can connect to, and the peer's user.
 
-Used by what serves secrets on one: ``ostiary connect`` and the daemon of the registry door. The kernel says
-which user connects; the mode of the socket alone would not keep out whoever can write to its folder.
+Used to serve secrets, by ``ostiary connect`` and the registry daemon. The kernel reports which user connects; the
+socket's mode alone would not exclude users who can write to its folder.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ _PEER = struct.Struct("3i")
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel knows it."""
+    """Return the user of the peer process, as reported by the kernel."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     uid: int = _PEER.unpack(credentials)[1]
     return uid
 
 
 def _remove_stale(path: str) -> None:
-    """Remove the socket of a process that has ended; `OSError` if one still listens there, or if it is no socket."""
+    """Remove the socket of a process that has ended.
+
+    Raises `OSError` if a process listens there, or if it is no socket.
+    """
     if os.path.lexists(path) and not stat.S_ISSOCK(os.lstat(path).st_mode):
         raise OSError("there is a file that is no socket")
     with socket.socket(socket.AF_UNIX) as probe:
@@ -42,9 +45,9 @@ def _remove_stale(path: str) -> None:
 
 
 def listen_privately(path: str, *, backlog: int) -> socket.socket:
-    """A socket at *path* that only this user (and root) can connect to; raises `OSError`.
+    """Return a listening socket at *path* that only this user (and root) can connect to; raises `OSError`.
 
-    Its folder is made if it is missing. It must be one where nobody else can put another socket in our place.
+    Its folder is created if it is missing. It must be one where no other user can replace the socket.
     """
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -57,9 +60,9 @@ def listen_privately(path: str, *, backlog: int) -> socket.socket:
 
 
 def bind_privately(path: str, *, backlog: int) -> socket.socket:
-    """A listening socket at *path*, where nothing is and nobody else can put anything; raises `OSError`."""
+    """Return a listening socket at *path*, which must be free and not writable for other users; raises `OSError`."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # Nobody else may connect in the moment before a mode could be set.
+    # No other user may connect before a mode could be set.
     before = os.umask(0o177)
     try:
         listener.bind(path)
@@ -73,9 +76,9 @@ def bind_privately(path: str, *, backlog: int) -> socket.socket:
 
 
 def passed_socket(environment: MutableMapping[str, str] = os.environ) -> socket.socket | None:
-    """The socket that systemd has opened for us; None if it has passed none. Raises `OSError` for another kind.
+    """Return the socket that systemd has opened for us; None if it passed none. Raises `OSError` for another kind.
 
-    Taken out of the *environment*: no process that we start is meant.
+    The variables are removed from *environment*, because they are not meant for processes that we start.
     """
     meant_for, count = environment.pop("LISTEN_PID", ""), environment.pop("LISTEN_FDS", "")
     environment.pop("LISTEN_FDNAMES", None)

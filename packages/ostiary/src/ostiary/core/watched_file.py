@@ -1,8 +1,7 @@
-"""Tells whether a file has changed, and reads it again when it has.
+"""Detects file changes by polling with `stat`, and reloads changed files.
 
-`WatchedFile` is used by the providers that keep their users, groups or rules in one file; `fingerprint` and
-`is_settled` by everything else that reads its files again. Looking costs one `stat`, so callers look whenever they are
-asked, and nothing runs in the background.
+`WatchedFile` serves providers that load their users, groups or rules from one file; `fingerprint` and `is_settled` are
+for other reloading code. A check costs one `stat`, so callers check on every use, without a background task.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.yaml import ConfigSection, Document, read
 from ostiary.errors import ConfigurationError
 
-# A file that was written this recently may be written again without looking any different.
+# A file that was modified this recently may change again without a different fingerprint.
 UNSETTLED_SECONDS = 2.0
 
 T = TypeVar("T")
 
 
 class Fingerprint(NamedTuple):
-    """How a file looks from outside. Two equal ones are of the same content, once the file `is_settled`.
+    """Metadata of a file. Equal fingerprints mean equal content once the file `is_settled`.
 
-    `changed_ns` (ctime) notices what was written with the same size and then given its old modification time, as
-    ``cp --preserve`` and ``rsync`` do.
+    `changed_ns` (ctime) detects a write of the same size that also restores the modification time, as by ``cp
+    --preserve`` and ``rsync``.
     """
 
     modified_ns: int
@@ -36,9 +35,9 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(path: str | os.PathLike[str]) -> Fingerprint | None:
-    """The fingerprint of the file at *path*; None if it cannot be seen.
+    """Return the fingerprint of the file at *path*; None if it is not accessible.
 
-    Through links: the files of a mounted ConfigMap are links, whose target is exchanged.
+    Links are followed: the files of a mounted ConfigMap are links whose target is replaced.
     """
     try:
         status = os.stat(path)
@@ -48,16 +47,16 @@ def fingerprint(path: str | os.PathLike[str]) -> Fingerprint | None:
 
 
 def is_settled(fingerprints: Iterable[Fingerprint | None], clock: Clock) -> bool:
-    """Whether none of the files was written so recently that another write might leave its fingerprint as it is."""
+    """Return whether no file was modified so recently that another write might leave its fingerprint unchanged."""
     newest = max((each.modified_ns for each in fingerprints if each is not None), default=0)
     return clock.now().timestamp() - newest / 1e9 > UNSETTLED_SECONDS
 
 
 class WatchedFile(Generic[T]):
-    """The content of the file at *path*, as *load* reads it. Used from any thread.
+    """The content of the file at *path*, parsed by *load*. Thread-safe.
 
-    `current` raises what *load* raises, every time until the file is mended: what was true before somebody
-    edited the file may be just what the edit took away.
+    `current` raises what *load* raises, every time until the file is fixed. It never falls back to the previous
+    content, because the edit may have been meant to revoke exactly that.
     """
 
     def __init__(self, path: str | os.PathLike[str], load: Callable[[str], T], *, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -72,14 +71,14 @@ class WatchedFile(Generic[T]):
             look = fingerprint(self.path)
             if self._seen is not None and self._seen[0] == look and is_settled((look,), self._clock):
                 return self._seen[1]
-            # What changes while it is read looks different from what was seen, and is read next time.
+            # A change during the load gives a different fingerprint than the stored one and is read next time.
             self._seen = None
             content = self._load(self.path)
             self._seen = None if look is None else (look, content)
             return content
 
     def check(self, fields: ConfigSection, key: str) -> None:
-        """Read it once, and note its mistakes where the setting *key* names the file."""
+        """Load the file once, and report its errors for the setting *key* that names the file."""
         try:
             self.current()
         except ConfigurationError as error:

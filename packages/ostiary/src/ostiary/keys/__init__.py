@@ -1,7 +1,8 @@
-"""Keys that are kept elsewhere: in a token, a TPM, a service or another process. They sign, and never come here.
+"""External keys: in a token, a TPM, a service or another process. They sign, and never enter this process.
 
-address    what such a key is called                      opening    from an address to a key that signs
-pins       where a PIN comes from, and which was wrong    held_key   the thread that asks the device, with a time limit
-pairing    a certificate and the key that belongs to it   schemes    which signature goes with which key
-openssl/   such a key in an `ssl.SSLContext`
+address            the address of such a key        opening           from an address to an open key
+device_key         the plugin interface             held_key          the thread that calls the device, with timeouts
+pkcs11, tpm2, aws_kms, signing_command              the bundled plugins
+openssl, openssl_provider                           use in an `ssl.SSLContext`
+pairing            a certificate and its key
 """

@@ -1,6 +1,6 @@
-"""What a key that is kept elsewhere is called: ``pkcs11:token=...``, ``tpm2:handle:0x81000001``. Pure.
+"""Addresses of external keys: ``pkcs11:token=...``, ``tpm2:handle:0x81000001``. Pure.
 
-The scheme says which plugin reads the rest. Wherever the path of a key file can stand, such an address can.
+The plugin for the scheme parses the rest. An address is valid wherever the path of a key file is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class KeyAddress:
-    """An address and where its relative paths are meant from. It holds no secret: a PIN in it is refused."""
+    """An address and the base of its relative paths. It holds no secret, because a PIN in it is rejected."""
 
     text: str
     directory: Path = Path()
@@ -41,17 +41,17 @@ class KeyAddress:
 
 
 def key_file(place: Path | KeyAddress | None) -> Path | None:
-    """The file of a key; None if it is kept elsewhere, and there is no file to look at."""
+    """Return the file of a key; None for an external key, which has no file to check."""
     return place if isinstance(place, Path) else None
 
 
 def is_address(text: str) -> bool:
-    """Whether *text* is an address, and not the path of a file. A file of such a name is written ``./a:b``."""
+    """Return whether *text* is an address, and not the path of a file. A file of such a name is written ``./a:b``."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def parse_address(text: str, directory: Path = Path()) -> KeyAddress:
-    """Raises `ValueError` with a sentence."""
+    """Parse *text*; raises `ValueError` with a sentence."""
     if len(text) > LONGEST:
         raise ValueError(f"it is longer than {LONGEST} characters")
     if not is_address(text):
@@ -62,7 +62,7 @@ def parse_address(text: str, directory: Path = Path()) -> KeyAddress:
 
 
 def read_address(text: str, directory: Path = Path()) -> KeyAddress:
-    """As `parse_address`; raises `ConfigurationError`."""
+    """Like `parse_address`, but raises `ConfigurationError`."""
     try:
         return parse_address(text, directory)
     except ValueError as error:
@@ -70,7 +70,7 @@ def read_address(text: str, directory: Path = Path()) -> KeyAddress:
         raise ConfigurationError(summary, cause=str(error), code="key-address-invalid") from None
 
 
-# Which signature goes with which key, and what curves are called. Pure.
+# Signature schemes and display names of keys.
 
 PublicKey: TypeAlias = EllipticCurvePublicKey | RSAPublicKey
 SMALLEST_RSA_BITS = 2048
@@ -91,7 +91,7 @@ CURVES = {
 
 
 def usable_public_key(key: object) -> PublicKey:
-    """*key*, if it is of a kind that signs in TLS; raises `ValueError` with a sentence."""
+    """Return *key* if it can sign in TLS; raises `ValueError` with a sentence."""
     if isinstance(key, EllipticCurvePublicKey):
         if key.curve.name not in CURVES:
             raise ValueError(f"the curve {key.curve.name} is not one of {', '.join(CURVES)}")
@@ -104,20 +104,20 @@ def usable_public_key(key: object) -> PublicKey:
 
 
 def scheme_for(key: PublicKey, hash_name: str, *, is_pss: bool = True) -> SignatureScheme:
-    """Raises `ValueError` if there is none: for SHA-1, for instance."""
+    """Return the signature scheme; raises `ValueError` if there is none, as for SHA-1."""
     kind = "ecdsa" if isinstance(key, EllipticCurvePublicKey) else "rsa-pss" if is_pss else "rsa-pkcs1"
     return SignatureScheme(f"{kind}-{hash_name}")
 
 
 def signature_bytes(key: PublicKey) -> int:
-    """The longest signature of *key*: for EC two numbers in DER, each with a sign byte and a head."""
+    """Return the maximum signature length of *key*: for EC two numbers in DER, each with a sign byte and a header."""
     if isinstance(key, RSAPublicKey):
         return (key.key_size + 7) // 8
     return 2 * (CURVES[key.curve.name].size + 3) + 4
 
 
 def kind_of(key: PublicKey) -> str:
-    """For people: EC P-256, RSA 2048."""
+    """Return the display name: EC P-256, RSA 2048."""
     if isinstance(key, RSAPublicKey):
         return f"RSA {key.key_size}"
     return f"EC P-{key.key_size}"

@@ -1,4 +1,4 @@
-"""A key in AWS KMS: one HTTPS request for each signature, with the credentials that AWS's own library finds.
+"""Keys in AWS KMS: one HTTPS request per signature, with the credentials that AWS's own library finds.
 
 awskms:arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab
 """
@@ -28,14 +28,14 @@ from ostiary.keys.address import PublicKey, usable_public_key
 from ostiary.model import Secret, SignatureScheme
 
 _ARN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):[0-9]{12}:(?:key/[A-Za-z0-9-]+|alias/[A-Za-z0-9/_-]+)")
-# Together less than a handshake waits; AWS's library would otherwise try for minutes.
+# All tries together must take less than the timeout of a handshake; AWS's library would otherwise retry for minutes.
 SECONDS = 4.0
 _FAMILIES = {"ecdsa": "ECDSA", "rsa-pss": "RSASSA_PSS", "rsa-pkcs1": "RSASSA_PKCS1_V1_5"}
 _REFUSALS = ("AccessDeniedException", "UnrecognizedClientException", "InvalidClientTokenId", "ExpiredTokenException")
 
 
 class AwsKmsKey:
-    """The scheme ``awskms``."""
+    """The key provider for the scheme ``awskms``."""
 
     program: tuple[str, ...] = ()
     pin_source = ""
@@ -66,7 +66,7 @@ class AwsKmsKey:
 
 
 class _KmsClient(Protocol):
-    """Of what botocore makes, which has no types, the part that we call."""
+    """The part of botocore's client that we use; botocore has no types."""
 
     def sign(self, *, KeyId: str, Message: bytes, MessageType: str, SigningAlgorithm: str) -> dict[str, bytes]: ...
 
@@ -96,7 +96,7 @@ def _algorithm(scheme: SignatureScheme) -> str:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Make one error of ours of what AWS's library says. Its texts are AWS's own words, and hold no secret."""
+    """Convert the exceptions of AWS's library to a `KeyUnusable`. Their messages are AWS's own, and hold no secret."""
     summary = "AWS KMS does not sign"
     try:
         yield

@@ -1,9 +1,9 @@
-"""What opens a key that is kept elsewhere: a plugin for each scheme of address (``pkcs11:``, ``tpm2:``, ...).
+"""The plugin interface for external keys, with a plugin per scheme of address (``pkcs11:``, ``tpm2:``, ...).
 
     [project.entry-points."ostiary.key"]
     pkcs11 = "ostiary.keys.pkcs11:Pkcs11Key"
 
-What it opens is an `ostiary.model.DeviceKey`, which signs.
+A plugin opens an `ostiary.model.DeviceKey`, which signs.
 """
 
 from __future__ import annotations
@@ -16,44 +16,43 @@ from ostiary.model import DeviceKey, Secret
 
 @runtime_checkable
 class MadeFromAddress(Protocol):
-    """What an entry point must lead to."""
+    """The type of an entry point's target."""
 
     @classmethod
     def from_address(cls, address: str, directory: Path) -> Self:
-        """Read *address*, without its scheme; paths are meant from *directory*. Raises `ValueError` with a sentence.
+        """Parse *address*, without its scheme; paths are relative to *directory*. Raises `ValueError` with a sentence.
 
-        It opens nothing. An attribute that it does not know is a mistake: nothing of an address is ignored.
+        Opens nothing. An unknown attribute is an error: no part of an address is ignored.
         """
 
 
 @runtime_checkable
 class KeyProvider(Protocol):
-    """One address, read and not opened yet.
+    """A parsed address that is not opened yet.
 
-    Its life is: `from_address`, then `program` and `pin_source` are looked at, then `open`, perhaps several times: what
-    is opened may be lost and opened again. `open` and the key's `sign` are called in one thread that belongs to the
-    key, one call at a time, and whoever waits there gives up after a while. Nothing is retried: a card that counts
-    wrong PINs would lock.
+    Calls in order: `from_address`, then `program` and `pin_source`, then `open`, perhaps several times, because an open
+    key may be lost and is opened again. `open` and the key's `sign` are called in one thread that belongs to the key,
+    one call at a time, and callers wait with a timeout. Nothing is retried: a card that counts wrong PINs would lock.
     """
 
     @property
     def program(self) -> tuple[str, ...]:
-        """The command and its arguments, or the library, that the address has us run; empty if it names none.
+        """Return the command and its arguments, or the library, that the address runs; empty if it names none.
 
-        An address may come with somebody's kubeconfig, so the caller asks its plugin policy about it first.
+        An address may come from an untrusted kubeconfig, so the caller checks its plugin policy first.
         """
 
     @property
     def pin_source(self) -> str:
-        """The file with the PIN, if the address names one: a path or a ``file:`` URL, as it is written there.
+        """Return the file with the PIN as written in the address: a path or a ``file:`` URL; empty if there is none.
 
-        The caller resolves it, and asks its plugin policy about it if there is no program.
+        The caller resolves it, and checks its plugin policy if there is no program.
         """
 
     def open(self, *, executable: str, pin: Secret | None, asked: bool) -> DeviceKey:
-        """The key, ready to sign. *executable* is where the policy found the program; empty if there is none.
+        """Return the key, ready to sign. *executable* is the program as resolved by the policy; empty if there is none.
 
-        Raise `PinNeeded` if the device wants a PIN and *pin* is None; `PinWrong` if it refused this one. *asked* says
-        that a person has just typed it: without, a device that may lock at the next wrong PIN must not be given any.
-        Other failures are `KeyUnusable`, with the code that fits.
+        Raise `PinNeeded` if the device requires a PIN and *pin* is None; `PinWrong` if it rejected this one. *asked*
+        means that the user has just typed it: otherwise do not try any PIN on a device that may lock at the next wrong
+        one. Raise `KeyUnusable` for other failures, with the code that fits.
         """

@@ -1,7 +1,7 @@
-"""One key that is open: a thread of its own asks the device, and whoever waits gives up after a while.
+"""An open key: a dedicated thread calls the device, and callers wait with a timeout.
 
-Libraries of tokens want one thread per session, and a call into a device that hangs cannot be ended. So every key has
-one thread. While a call hangs in it, all others are refused at once, and nothing piles up.
+Token libraries require one thread per session, and a call that hangs in a device cannot be cancelled. So every key has
+one thread. While a call hangs, all others fail immediately instead of queueing up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPEN_SECONDS = 30.0
 
 
 class HeldKey:
-    """A `DeviceKey` that is opened by *open_key*, and opened again after it has failed. Threads share it."""
+    """A `DeviceKey` that is opened with *open_key*, and opened again after a failure. Thread-safe."""
 
     def __init__(
         self,
@@ -40,10 +40,11 @@ class HeldKey:
         self.name = name
         self._seconds = seconds
         self._process = os.getpid()
-        # Of the call that somebody gave up waiting for.
+        # The call that timed out and still hangs.
         self._hanging: Future[object] | None = None
         self._device = _DeviceThread(name, open_key)
-        # The thread does not know this object: when nobody has it any more, the thread lets go of the device, and ends.
+        # The thread has no reference to this object: when it is garbage-collected, the thread releases the device and
+        # ends.
         self._end = weakref.finalize(self, self._device.calls.put, None)
         threading.Thread(target=self._device.serve, name=f"key {name}", daemon=True).start()
         try:
@@ -56,12 +57,12 @@ class HeldKey:
         return self._wait(lambda: self._device.sign(digest, scheme), self._seconds, "did not sign")
 
     def close(self) -> None:
-        """The device is let go by the key's own thread, after what it is doing now."""
+        """Close the device, in the key's own thread after its current call."""
         self._end()
 
     @property
     def is_closed(self) -> bool:
-        """Also in a forked child: the thread of the key is not there."""
+        """Return whether the key is closed. True in a forked child, which does not have the thread of the key."""
         return not self._end.alive or os.getpid() != self._process
 
     def __repr__(self) -> str:
@@ -86,7 +87,7 @@ class HeldKey:
             return cast("T", call.result(seconds))
         except FutureTimeout:
             if call.done():
-                raise  # the device's own
+                raise  # raised by the device itself
             self._hanging = call
             raise KeyUnusable(
                 f"the key {failed} in time",
@@ -97,7 +98,7 @@ class HeldKey:
 
 
 class _DeviceThread:
-    """What the thread of a key has: the open key, and what it is asked to do."""
+    """State and work of a key's thread: the open key, and the queue of calls."""
 
     def __init__(self, name: str, open_key: Callable[[], DeviceKey]) -> None:
         self.calls: SimpleQueue[tuple[Future[object], Callable[[], object]] | None] = SimpleQueue()
@@ -114,7 +115,7 @@ class _DeviceThread:
                 if isinstance(error, OstiaryError):
                     error.where = error.where or self._name
                 call.set_exception(error)
-            # What was signed is not kept until the next call.
+            # Do not keep a reference to the signature until the next call.
             del call, work, item
         self._drop()
 
@@ -145,7 +146,7 @@ class _DeviceThread:
         try:
             return self._key.sign(digest, scheme)
         except BaseException:
-            # A token may have been pulled out and put back: what was open there is gone.
+            # A token may have been unplugged and plugged in again, which invalidates the open key.
             self._drop()
             raise
 

@@ -1,6 +1,6 @@
-"""From the address of a key to a key that signs: finds the plugin, asks the policy, gets the PIN, opens.
+"""Opens the key at an address: loads the plugin, checks the policy, gets the PIN.
 
-One process opens an address once, however many connections use it: the second opening would ask for the PIN again.
+A process opens an address only once for all connections: opening it again would prompt for the PIN again.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ostiary.keys.device_key import KeyProvider, MadeFromAddress
 from ostiary.keys.held_key import OPEN_SECONDS, SIGN_SECONDS, HeldKey
 from ostiary.model import DeviceKey, Secret
 
-# Where the PIN of a device comes from, and which PINs were wrong.
+# Where the PIN of a device comes from, in this order:
 #
-#     a file (pin-source of the address)  ->  the environment (OSTIARY_KEY_PIN)  ->  a person at a terminal
+#     a file (pin-source of the address)  ->  the environment (OSTIARY_KEY_PIN)  ->  the user at a terminal
 #
-# Cards lock after a few wrong PINs, so a PIN that a device refused is never given to it again by this process: it is
-# remembered until another one opens it. Between processes the device itself remembers: see the plugin for PKCS#11.
+# Cards lock after a few wrong PINs, so this process never tries a PIN again that a device rejected, until another PIN
+# opens the device. Across processes the device itself counts: see the plugin for PKCS#11.
 
 VARIABLE = "OSTIARY_KEY_PIN"
 LARGEST_FILE = 4096
 MOST_DEVICES = 1000
-# Of one device, which most likely has locked itself before.
+# Per device, which has most likely locked itself before.
 MOST_PINS = 64
-# Opened without one. A key does not get or lose its PIN while we run, so this is remembered for good.
+# Opened without a PIN. A key does not gain or lose its PIN while we run, so this is cached for good.
 NO_PIN = Secret("")
 
-# Asks a person for the PIN of the device with this label; None where nobody can be asked.
+# Prompts the user for the PIN of the device with this label; returns None if that is impossible.
 AskForPin = Callable[[str], Secret | None]
 
 
 class WrongPins:
-    """The PINs that each device refused, as digests with a salt of this process."""
+    """The PINs that each device rejected, as digests with a salt of this process."""
 
     def __init__(self) -> None:
         self._salt = os.urandom(16)
@@ -55,18 +55,18 @@ class WrongPins:
         self._lock = threading.Lock()
 
     def renew_lock(self) -> None:
-        """In a forked child, where nobody would let go of it. What was wrong stays wrong there."""
+        """Replace the lock in a forked child, where it may be held for ever. The wrong PINs stay."""
         self._lock = threading.Lock()
 
     def remember(self, device: str, pin: Secret) -> None:
         with self._lock:
             others = [digest for digest in self._digests.get(device) or () if digest != self._digest(pin)]
-            # The one of `NO_PIN` stays the first, which is never dropped.
+            # The digest of `NO_PIN` stays first, and is never dropped.
             digests = sorted((*others, self._digest(pin)), key=lambda digest: digest != self._no_pin)
             self._digests.keep(device, (*digests[:1], *digests[1:][-MOST_PINS:]))
 
     def forget_pins(self, device: str) -> None:
-        """Another PIN was right."""
+        """Clear the wrong PINs of *device*, because another PIN was right."""
         with self._lock:
             if self._no_pin in (self._digests.get(device) or ()):
                 self._digests.keep(device, (self._no_pin,))
@@ -110,7 +110,7 @@ def nobody_to_ask(error: PinNeeded, address: KeyAddress) -> PinNeeded:
 
 
 def pin_file(source: str, directory: Path) -> str:
-    """The file that *source* names, a path from *directory* or a ``file:`` URL; raises `KeyUnusable`."""
+    """Resolve *source*, a path relative to *directory* or a ``file:`` URL; raises `KeyUnusable`."""
     path = Path(source).expanduser()
     if source.startswith("file:"):
         url = urlsplit(source)
@@ -121,7 +121,7 @@ def pin_file(source: str, directory: Path) -> str:
 
 
 def read_pin_file(path: str) -> Secret:
-    """The PIN in the file; raises `KeyUnusable` if it cannot be read."""
+    """Read the PIN from the file; raises `KeyUnusable` if it cannot be read."""
     try:
         with open(path, encoding="utf-8", opener=_open_without_waiting) as file:
             is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -133,7 +133,7 @@ def read_pin_file(path: str) -> Secret:
         ) from None
     if not is_regular:
         raise KeyUnusable("the PIN cannot be read", cause="it is not a regular file", where=path, code="key-pin-needed")
-    # An editor ends the line; no PIN ends with one.
+    # Editors add a line end; no PIN has one.
     pin = text.rstrip("\r\n")
     if not pin:
         raise KeyUnusable("the PIN cannot be read", cause="the file is empty", where=path, code="key-pin-needed")
@@ -141,14 +141,14 @@ def read_pin_file(path: str) -> Secret:
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """A pipe would let us wait for whoever writes into it."""
+    """Open without blocking: opening a pipe would wait for its writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 TYPE = "key"
 SERVER_SIGN_SECONDS = 2.0
 
-# Which file to run for a command with its arguments, or for a library; raises if it must not run.
+# Returns the file to run for a command with its arguments, or the library; raises if the policy denies it.
 Judge = Callable[[tuple[str, ...]], str]
 
 
@@ -160,7 +160,7 @@ def allow_all(program: tuple[str, ...]) -> str:
 
 
 def not_on_path(command: str) -> KeyUnusable:
-    """For a bare name: run as it is spelled, it would be looked for in the current directory."""
+    """Return the error for a bare name, which would otherwise be looked up in the current directory."""
     return KeyUnusable(
         "the signing command was not found",
         cause=f"there is no command {command!r} on PATH",
@@ -184,10 +184,10 @@ class _Opening:
 
 @dataclass(frozen=True, slots=True)
 class OpeningRules:
-    """What the caller allows: a gateway asks nobody, a client has a policy for what a kubeconfig makes it run."""
+    """What the caller allows: a gateway never prompts, and a client has a policy for programs of a kubeconfig."""
 
     judge: Judge = allow_all
-    # Of an address that names no program, the file of pin-source; raises if it must not be used.
+    # Checks the pin-source file of an address without a program; raises if it must not be used.
     judge_pin_file: Callable[[str], None] = use_any_file
     ask: AskForPin = ask_nobody
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -198,12 +198,12 @@ class OpeningRules:
 
 _lock = threading.Lock()
 _open_keys: weakref.WeakValueDictionary[KeyAddress, HeldKey] = weakref.WeakValueDictionary()
-# One for each address that is being opened: a person who types the PIN of one does not hold up the others.
+# One per address that is being opened: a prompt for one PIN does not block the others.
 _openings: weakref.WeakValueDictionary[KeyAddress, _Opening] = weakref.WeakValueDictionary()
 
 
 def _start_anew() -> None:
-    """In a forked child, where the threads of the keys are not, and nobody would let go of a lock."""
+    """Reset after a fork: the child has no key threads, and its locks may be held for ever."""
     global _lock, _open_keys, _openings
     _lock = threading.Lock()
     _open_keys, _openings = weakref.WeakValueDictionary(), weakref.WeakValueDictionary()
@@ -215,15 +215,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def open_key(address: str | KeyAddress, rules: OpeningRules | None = None) -> HeldKey:
-    """The key at *address*, open, until nobody has it any more. Raises `KeyUnusable`, `ConfigurationError`."""
+    """Return the open key at *address*, shared until the last reference is gone.
+
+    Raises `KeyUnusable`, `ConfigurationError`.
+    """
     address = read_address(address) if isinstance(address, str) else address
     rules = rules or OpeningRules()
     provider = _provider(address)
-    # Also where it is open already: another caller may have allowed what this one does not.
+    # Check even if the key is open already: another caller may have allowed what this one does not.
     executable = rules.judge(provider.program) if provider.program else ""
     pin_path = pin_file(provider.pin_source, address.directory) if provider.pin_source else ""
     if pin_path and not provider.program:
-        # Whoever wrote the address could have the device try the content of any file as its PIN.
+        # The author of the address could make the device try the content of any file as its PIN.
         rules.judge_pin_file(pin_path)
     with _lock:
         opening = _openings.get(address)
@@ -239,15 +242,15 @@ def open_key(address: str | KeyAddress, rules: OpeningRules | None = None) -> He
 
 
 def open_configured_key(address: KeyAddress) -> HeldKey:
-    """The key that a configuration of the operator names. Nobody is asked for its PIN, and nobody waits for long.
+    """Open a key from the operator's configuration: no prompt for its PIN, and a short timeout.
 
-    A server shakes hands in its event loop, so all of its clients wait while the key signs.
+    A server does TLS handshakes in its event loop, so all of its clients wait while the key signs.
     """
     return open_key(address, OpeningRules(seconds=SERVER_SIGN_SECONDS))
 
 
 def check_address(text: str | KeyAddress) -> None:
-    """Raises `ConfigurationError` or `KeyUnusable` if the address cannot be read. Nothing is opened."""
+    """Raise `ConfigurationError` or `KeyUnusable` if the address is invalid. Opens nothing."""
     _provider(read_address(text) if isinstance(text, str) else text)
 
 
@@ -266,7 +269,7 @@ class _Opener:
         return self._open_or_ask() if pin is None else self._open_with_variable(pin)
 
     def _open_with_variable(self, pin: Secret) -> DeviceKey:
-        # First with it: a TPM counts a try without a password, too.
+        # Try the variable first: a TPM counts a try without a password, too.
         try:
             return self._open_with(pin)
         except PinWrong as refused:
@@ -288,7 +291,7 @@ class _Opener:
 
     def _open_without_pin(self) -> DeviceKey:
         if not self.rules.wrong.is_wrong(str(self.address), NO_PIN):
-            # A TPM cannot say whether a key has a password: it counts the try without one as a wrong one.
+            # A TPM cannot report whether a key has a password: it counts the try without one as a wrong password.
             with suppress(PinWrong):
                 return self._open(None, asked=False)
         raise PinNeeded("the key has a PIN")

@@ -1,7 +1,7 @@
-"""What `ssl` cannot do with its OpenSSL: a key that signs elsewhere, and the tickets of sessions.
+"""The parts of OpenSSL that `ssl` does not expose, and TLS session tickets.
 
-library   the OpenSSL that `ssl` uses     tables     tables of callbacks     provider   keys and signatures
-contexts  puts a key into a context       session_tickets   who may resume a session
+The functions are looked up through the file of `_ssl` itself, which gives those of the library that it is linked to:
+passing a context of one OpenSSL to another one would crash the process. If that is impossible, `load` reports why.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from ctypes import POINTER, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64,
 from ostiary.core.text import printable
 from ostiary.errors import KeyUnusable
 
-# The OpenSSL that this interpreter's `ssl` module uses, for what that module has no function for.
-#
-# Called by `provider`, `contexts` and `session_tickets`, and by the plugin for TPMs. The functions are looked up
-# through the file of `_ssl` itself, which gives those of the very library it is linked to: a context of one OpenSSL
-# handed to another one would crash the process. Where that is not possible, `load` says why, and nothing is tried.
-
-# Providers came with 3.0; before that a key needed interfaces that later versions removed.
+# Providers were introduced in 3.0; before that a key needed interfaces that later versions removed.
 OLDEST = (3, 0)
 
 
 class OsslParam(ctypes.Structure):
-    """``OSSL_PARAM``: one named value on its way into or out of a provider."""
+    """``OSSL_PARAM``: one named input or output of a provider."""
 
     _fields_ = (
         ("key", c_char_p),
@@ -92,7 +86,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 class OpenSsl:
-    """The functions, typed. One object serves all threads."""
+    """The functions with their types. Thread-safe."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, (result, arguments) in _FUNCTIONS.items():
@@ -105,7 +99,7 @@ class OpenSsl:
         return function
 
     def errors(self) -> str:
-        """What OpenSSL has noted in this thread, the first cause first; and forget it."""
+        """Return and clear the OpenSSL errors of this thread, the first cause first."""
         texts = []
         data, flags = c_char_p(), c_int()
         while number := self.ERR_get_error_all(None, None, None, ctypes.byref(data), ctypes.byref(flags)):
@@ -120,7 +114,7 @@ _loaded: OpenSsl | None = None
 
 
 def load() -> OpenSsl:
-    """The library of `ssl`; raises `KeyUnusable` where it cannot be reached."""
+    """Return the library of `ssl`; raises `KeyUnusable` if it is not accessible."""
     global _loaded
     with _lock:
         if _loaded is None:
@@ -149,9 +143,9 @@ def _load(module: object, *, implementation: str) -> OpenSsl:
 
 
 def context_pointer(library: OpenSsl, context: ssl.SSLContext) -> int:
-    """The ``SSL_CTX`` inside *context*, which CPython keeps right after the head of the object."""
+    """Return the ``SSL_CTX`` inside *context*, which CPython stores right after the object header."""
     address = c_void_p.from_address(id(context) + object.__basicsize__).value
-    # Both read one number: if they differ, this is no place to write to.
+    # Both read the same number: if they differ, the address is wrong and must not be written to.
     if not address or library.SSL_CTX_get_options(address) & 0xFFFFFFFF != int(context.options) & 0xFFFFFFFF:
         raise unsupported("the ssl module of this interpreter keeps its contexts in another way")
     return address
@@ -166,25 +160,23 @@ def unsupported(cause: str) -> KeyUnusable:
     )
 
 
-# Whether the TLS sessions of a server can be resumed, and what their tickets are sealed with.
-#
-# Called by whoever makes the context of a listener. `ssl` lets any client resume, and each context seals tickets with
-# keys of its own, so that a client which reaches another worker shakes hands in full.
+# TLS session resumption on servers. By default `ssl` lets any client resume, and each context encrypts tickets with its
+# own keys, so that a client which reaches another worker needs a full handshake.
 
 # ssl.h and tls1.h
 _SET_CACHE_MODE, _CACHE_OFF = 44, 0
 _SET_TICKET_KEYS = 59
 _LABEL = b"ostiary session tickets"
-# Of two, the default, a client that connects in turn uses one; each takes a tenth of a handshake.
+# A client that connects sequentially uses only one of the default two tickets, and each costs a tenth of a handshake.
 TICKETS = 1
 
 
 def turn_off_resumption(context: ssl.SSLContext) -> None:
-    """Let nobody resume a session of *context*.
+    """Disable session resumption in *context*.
 
-    A resumed session has the certificate that the client once presented, and nobody looks whether that has expired
-    since, or whether its authority still counts. Where OpenSSL cannot be reached, TLS 1.2 can still resume by the
-    numbers of sessions: whoever relies on certificates must refuse what is resumed.
+    A resumed session has the certificate that the client once presented, without another check whether it has expired
+    since, or whether its CA is still trusted. If OpenSSL is not accessible, TLS 1.2 clients can still resume by session
+    id: code that relies on certificates must reject resumed sessions.
     """
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
@@ -192,10 +184,10 @@ def turn_off_resumption(context: ssl.SSLContext) -> None:
 
 
 def seal_tickets(context: ssl.SSLContext, secret: bytes, *, purpose: bytes) -> bool:
-    """Seal the tickets of *context* with keys made of *secret*; False where this interpreter cannot do it.
+    """Encrypt the tickets of *context* with keys derived from *secret*; False if this interpreter does not support it.
 
-    Every context with the same *secret* and *purpose* accepts them, in this process or another. Must not be called
-    while another thread shakes hands with *context*.
+    Every context with the same *secret* and *purpose* accepts them, in any process. Must not be called during a
+    handshake with *context* in another thread.
     """
     context.num_tickets = TICKETS
     _turn_off_cache(context)
@@ -210,12 +202,12 @@ def seal_tickets(context: ssl.SSLContext, secret: bytes, *, purpose: bytes) -> b
 
 
 def _turn_off_cache(context: ssl.SSLContext) -> None:
-    """Keep no sessions: tickets need none, and clients of TLS 1.2 without tickets could fill it."""
+    """Disable the session cache: tickets do not need it, and TLS 1.2 clients without tickets could fill it."""
     try:
         library = load()
         library.SSL_CTX_ctrl(context_pointer(library, context), _SET_CACHE_MODE, _CACHE_OFF, None)
     except KeyUnusable:
-        # Then it stays as OpenSSL bounds it.
+        # OpenSSL's own limit applies then.
         pass
 
 

@@ -1,7 +1,9 @@
-"""The tables of functions that a provider gives to OpenSSL, made of Python functions; and how parameters are read.
+"""An OpenSSL provider in Python, so that `ssl` can sign with keys outside of this process.
 
-An exception cannot pass through OpenSSL: it is kept for the thread it happened in, and `take_failure` gives it to
-whoever sees the handshake fail.
+    SSL_do_handshake -> EVP_DigestSign -> `_digest_sign` -> `DeviceKey.sign(digest, scheme)`
+
+The callbacks run in the thread of the handshake. An exception cannot propagate through OpenSSL: it is stored per
+thread, and `take_failure` returns it to the code that sees the handshake fail.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ostiary.model import DeviceKey
 _INTEGER, _OCTET_STRING = 1, 5
 _TYPES = {b"pub": _OCTET_STRING, **dict.fromkeys((b"group", b"pad-mode", b"digest", b"mgf1-digest"), UTF8_STRING)}
 
-# What a function gives, what it takes, and the function.
+# Result type, argument types, and the function.
 Callback: TypeAlias = (
     "tuple[type[ctypes._CDataType] | None, tuple[type[ctypes._CDataType], ...], Callable[..., object]]"
 )
@@ -56,13 +58,13 @@ _failures = _Failures()
 
 
 def take_failure() -> BaseException | None:
-    """What went wrong in a callback of this thread since the last time; and forget it."""
+    """Return and clear the exception of the last failed callback in this thread."""
     error, _failures.error = _failures.error, None
     return error
 
 
 class CallbackTables:
-    """Makes the tables, and keeps them: whatever OpenSSL points to must stay where it is."""
+    """Creates the tables of functions for OpenSSL, and keeps references to them, because OpenSSL stores pointers."""
 
     def __init__(self, properties: bytes) -> None:
         self._properties = properties
@@ -72,7 +74,7 @@ class CallbackTables:
         self._kept += objects
 
     def dispatch(self, functions: Mapping[int, Callback]) -> Table:
-        """An array of ``OSSL_DISPATCH``, by the numbers of ``core_dispatch.h``."""
+        """Return an array of ``OSSL_DISPATCH``, by the numbers of ``core_dispatch.h``."""
         table = (_Dispatch * (len(functions) + 1))()
         for row, (function_id, (result, arguments, function)) in zip(table, functions.items(), strict=False):
             callback = CFUNCTYPE(result, *arguments)(_guarded(function))
@@ -82,7 +84,7 @@ class CallbackTables:
         return table
 
     def algorithms(self, *rows: tuple[bytes, Table]) -> ctypes.Array[_AlgorithmRow]:
-        """An array of ``OSSL_ALGORITHM``: names, and the functions of each."""
+        """Return an array of ``OSSL_ALGORITHM``: names, and the functions of each."""
         table = (_AlgorithmRow * (len(rows) + 1))()
         for row, (names, functions) in zip(table, rows, strict=False):
             row.names, row.properties, row.table = names, self._properties, functions
@@ -105,7 +107,7 @@ def _guarded(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def descriptions(*names: bytes) -> Params:
-    """An array of ``OSSL_PARAM`` that says which parameters there are."""
+    """Return an array of ``OSSL_PARAM`` that describes the supported parameters."""
     table = (OsslParam * (len(names) + 1))()
     for row, name in zip(table, names, strict=False):
         row.key, row.data_type = name, _TYPES.get(name, UNSIGNED_INTEGER)
@@ -117,22 +119,12 @@ def number(param: OsslParam) -> int:
 
 
 def text_or_number(param: OsslParam) -> str | int:
-    """Paddings and salts come as either."""
+    """Read a parameter that may be either, as paddings and salt lengths are."""
     data = ctypes.string_at(param.data, param.data_size)
     if param.data_type in (_INTEGER, UNSIGNED_INTEGER):
         return int.from_bytes(data, sys.byteorder, signed=param.data_type == _INTEGER)
     return data.split(b"\0")[0].decode(errors="replace")
 
-
-# An OpenSSL provider in Python: keys whose private half is elsewhere, and signatures that are asked for there.
-#
-#     SSL_do_handshake -> EVP_DigestSign -> `_digest_sign` -> `DeviceKey.sign(digest, scheme)`
-#
-# It lives in a library context of its own, so nothing but keys made by `make_key` ever comes here: the default provider
-# goes on to verify the certificates of servers. That a handshake finds it all the same is OpenSSL's rule for keys that
-# cannot be exported (EVP_DigestSignInit tries the default provider first, and then the one that has the key).
-#
-# The callbacks run in the thread that shakes hands; what they raise is kept by `tables`.
 
 NAME = b"ostiary"
 PROPERTIES = b"provider=ostiary"
@@ -148,7 +140,7 @@ _PSS, _PKCS1 = ("pss", 6), ("pkcs1", 1)
 
 @dataclass(slots=True)
 class _KeyData:
-    """One key as OpenSSL knows it: ours, or the public one of a certificate that ours is compared with."""
+    """One key in OpenSSL: ours, or the public key of a certificate that ours is compared with."""
 
     key: DeviceKey | None = None
     public: PublicKey | None = None
@@ -157,7 +149,7 @@ class _KeyData:
 
 @dataclass(slots=True)
 class _PendingSignature:
-    """One signature under way."""
+    """A signature operation in progress."""
 
     data: _KeyData | None = None
     hash_name: str = "sha256"
@@ -165,7 +157,12 @@ class _PendingSignature:
 
 
 class SigningProvider:
-    """The tables that OpenSSL calls into. There is one for the process, and it is never taken down."""
+    """The tables that OpenSSL calls into. There is one per process, and it is never unloaded.
+
+    The provider has its own library context, so it sees only keys made by `make_key`, and the default provider still
+    verifies the servers' certificates. A handshake finds it by OpenSSL's rule for keys that cannot be exported:
+    EVP_DigestSignInit tries the default provider first, and then the provider that has the key.
+    """
 
     def __init__(self, library: OpenSsl) -> None:
         self._library = library
@@ -193,7 +190,10 @@ class SigningProvider:
             raise RuntimeError(library.errors() or "OpenSSL does not take a provider")
 
     def make_key(self, key: DeviceKey) -> int:
-        """An ``EVP_PKEY`` that signs by *key*. The caller frees it; *key* is kept for as long as OpenSSL has it."""
+        """Return an ``EVP_PKEY`` that signs with *key*.
+
+        The caller frees it; *key* stays referenced while OpenSSL uses it.
+        """
         handle = next(self._ids)
         public = usable_public_key(key.public_key)
         self._keys[handle] = _KeyData(key, public, _identity(public))
@@ -210,7 +210,7 @@ class SigningProvider:
                 raise RuntimeError(library.errors())
         finally:
             library.EVP_PKEY_CTX_free(maker)
-            # `_import` has put it where the new key has its data.
+            # `_import` has stored it with the data of the new key.
             self._keys.pop(handle, None)
         assert result.value is not None
         return result.value
@@ -339,7 +339,7 @@ class SigningProvider:
                 return 0
             signing.is_pss = value in _PSS
         salt = library.OSSL_PARAM_locate(params, b"saltlen")
-        # TLS has salts as long as the digest (RFC 8446, 4.2.3), and so have the devices that we ask.
+        # TLS uses salts of the digest's length (RFC 8446, 4.2.3), and so do our devices.
         return int(not salt or text_or_number(salt[0]) in ("digest", -1, hashlib.new(signing.hash_name).digest_size))
 
     def _digest_sign(
@@ -374,7 +374,7 @@ def _identity(public: PublicKey) -> bytes | int:
 
 
 def _strength(public: PublicKey) -> int:
-    """Bits of security, as SP 800-57 has them; OpenSSL refuses keys that are too weak by it."""
+    """Return the bits of security according to SP 800-57; OpenSSL rejects keys that are too weak."""
     if isinstance(public, EllipticCurvePublicKey):
         return public.key_size // 2
     return next(
@@ -390,27 +390,27 @@ _provider: SigningProvider | None = None
 
 
 def provider() -> SigningProvider:
-    """The provider of this process, made when it is first needed; raises `KeyUnusable` where that cannot be."""
+    """Return the provider of this process, created on first use; raises `KeyUnusable` if that is impossible."""
     global _provider
     with _lock:
         if _provider is None:
             _provider = SigningProvider(load())
-            # An interpreter that ends frees its contexts late, when this module may be gone already.
+            # At exit, the interpreter frees contexts late, when this module may be gone already.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_provider))
         return _provider
 
 
-# Puts a key that signs into an `ssl.SSLContext`, and tells what went wrong when a handshake fails because of it.
+# Using a key in an `ssl.SSLContext`, and reporting why a handshake failed because of it.
 
 log = logging.getLogger("ostiary.keys")
 SECONDS_BETWEEN_LOGS = 10.0
 
 
 def use_key(context: ssl.SSLContext, chain_path: str, key: DeviceKey) -> None:
-    """Present the certificates in the file at *chain_path* in *context*, and sign by *key*.
+    """Present the certificates in the file at *chain_path* in *context*, and sign with *key*.
 
-    Raises `ValueError` if the two are not a pair, and `KeyUnusable` where this interpreter cannot do it. The context
-    must not be in use yet. It keeps *key*.
+    Raises `ValueError` if the two do not match, and `KeyUnusable` if this interpreter does not support it. *context*
+    must not be in use yet. It keeps a reference to *key*.
     """
     library = load()
     try:
@@ -425,7 +425,7 @@ def use_key(context: ssl.SSLContext, chain_path: str, key: DeviceKey) -> None:
     made = keys.make_key(key)
     try:
         used = library.SSL_CTX_use_PrivateKey(pointer, made)
-        # A key of another type than the certificate's is taken without a word: only the check finds it alone.
+        # A key of another type than the certificate's is accepted silently: only the check detects it.
         if used != 1 or library.SSL_CTX_check_private_key(pointer) != 1:
             library.ERR_clear_error()
             raise ValueError("the key does not belong to the certificate")
@@ -435,10 +435,10 @@ def use_key(context: ssl.SSLContext, chain_path: str, key: DeviceKey) -> None:
 
 
 class _TellsFailure:
-    """In front of an `SSLSocket` or an `SSLObject`: a handshake that fails by the key says why.
+    """Mixin for `SSLSocket` and `SSLObject`: reports why a handshake failed because of the key.
 
-    A client gets the error of the key in place of what OpenSSL makes of it, a bare "internal error". At a listener
-    nobody waits for an exception, so there it is logged.
+    On a client, the key's error replaces OpenSSL's bare "internal error". On a server no caller handles the exception,
+    so it is logged.
     """
 
     server_side: bool
@@ -467,7 +467,7 @@ def _tell_failures(context: ssl.SSLContext) -> None:
 def _log_failure(failure: BaseException) -> None:
     global _logged_at
     now = SYSTEM_CLOCK.monotonic()
-    # Every client that tries again causes one.
+    # Every retry of a client causes one.
     if now - _logged_at >= SECONDS_BETWEEN_LOGS:
         _logged_at = now
         cause = failure.lines() if isinstance(failure, OstiaryError) else [("cause", str(failure))]

@@ -1,4 +1,4 @@
-"""A certificate and the key, kept elsewhere, that belongs to it. Called by whoever reads credentials."""
+"""Pairs a certificate with its external key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ostiary.model import ClientCertificate, DeviceKey
 
 
 def pair_with_key(chain_pem: str, key: DeviceKey, *, where: object = None) -> ClientCertificate:
-    """The two as one; raises `ValueError` if the text is no certificate, and `KeyUnusable` if they are not a pair."""
+    """Return the pair; raises `ValueError` for an invalid certificate, `KeyUnusable` if it does not match the key."""
     certificate = read_chain(chain_pem)
     from cryptography.x509 import load_pem_x509_certificates
 

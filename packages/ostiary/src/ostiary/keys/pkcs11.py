@@ -1,7 +1,7 @@
-"""A key in a token: finds the one token and the one key that the URI names, and has it sign.
+"""Keys in PKCS#11 tokens: finds the token and the key that the URI names, and signs with it.
 
-Called in the one thread of the key (`core/keys/held_key.py`). Its library is loaded into this process, as every
-PKCS#11 library is; what the library does with the key is its own affair.
+Used only by the thread of the key (`keys.held_key`). The PKCS#11 library is loaded into this process; what it does with
+the key is up to the library.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from ostiary.errors import KeyUnusable, PinNeeded, PinWrong
 from ostiary.keys.address import PublicKey, usable_public_key
 from ostiary.model import Secret, SignatureScheme
 
-# Who is logged in at which token. PKCS#11 counts logins by process and not by session, and so do we.
-#
-# The first key of a token logs in, in a session that does nothing else; closing it logs all of them out, so that is
-# done with the last key.
+# Logins. PKCS#11 counts logins per process and not per session, and so do we. The first key of a token logs in, with a
+# session that does nothing else. Closing that session logs all sessions out, so it is closed with the last key.
 
 
 @dataclass(slots=True)
@@ -41,14 +39,14 @@ class _TokenLogin:
 
 _lock = threading.Lock()
 _logins: dict[tuple[str, bytes], _TokenLogin] = {}
-# One for each token: a reader where a person types the PIN does not hold up the other tokens.
+# One lock per token: a reader on which a user types the PIN does not block the other tokens.
 _token_locks: dict[tuple[str, bytes], threading.Lock] = {}
-# Which process has initialized each library: a forked child does it again.
+# The process that initialized each library: a forked child initializes it again.
 _initialized_by: dict[str, int] = {}
 
 
 def _start_anew() -> None:
-    """In a forked child: PKCS#11 has nobody logged in there, and nobody would let go of the locks."""
+    """Reset after a fork: the child has no logins in PKCS#11, and its locks may be held for ever."""
     global _lock
     _lock = threading.Lock()
     _token_locks.clear()
@@ -60,7 +58,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def library_of_this_process(module: str) -> pkcs11.Object:
-    """The library, loaded and initialized; raises what the library raises."""
+    """Return the library, loaded and initialized; raises what the library raises."""
     library = pkcs11.lib(module)
     with _lock:
         if _initialized_by.setdefault(module, os.getpid()) != os.getpid():
@@ -75,7 +73,7 @@ def library_of_this_process(module: str) -> pkcs11.Object:
 
 @dataclass(frozen=True, slots=True)
 class TokenSession:
-    """A session for one key. `close` ends it, and the login with the last one."""
+    """A session for one key. `close` ends it; closing the last one logs out."""
 
     session: pkcs11.Session
     name: tuple[str, bytes]
@@ -91,7 +89,7 @@ class TokenSession:
 
 
 def open_session(token: pkcs11.Token, pin: Secret | None, *, asked: bool) -> TokenSession:
-    """A session that sees private keys. Raises `PinNeeded`, `KeyUnusable`, and what the library raises."""
+    """Open a session that can access private keys. Raises `PinNeeded`, `KeyUnusable`, and what the library raises."""
     name = (token.label, token.serial)
     if pkcs11.TokenFlag.LOGIN_REQUIRED not in token.flags:
         return TokenSession(token.open(), name)
@@ -114,9 +112,9 @@ def open_session(token: pkcs11.Token, pin: Secret | None, *, asked: bool) -> Tok
 
 
 def _is_valid(login: _TokenLogin) -> bool:
-    """Whether it still counts: a token that was pulled out and put back knows nothing of it."""
+    """Return whether the login is still valid. A token that was unplugged and plugged in again has lost it."""
     try:
-        # Private objects are seen only by those who are logged in.
+        # Private objects are visible only when logged in.
         return any(login.session.get_objects({Attribute.CLASS: ObjectClass.PRIVATE_KEY}))
     except reasons.PKCS11Error:
         return False
@@ -135,7 +133,10 @@ def _lock_of(name: tuple[str, bytes]) -> threading.Lock:
 
 
 def _check_tries(token: pkcs11.Token, *, asked: bool) -> None:
-    """A token counts wrong PINs. What no person has just typed may cost it one try, never the last ones."""
+    """Check the PIN retry counter.
+
+    A PIN that was not just typed by the user may use one try, but never the last ones.
+    """
     flags = token.flags
     if pkcs11.TokenFlag.USER_PIN_LOCKED in flags:
         raise KeyUnusable(
@@ -154,7 +155,7 @@ def _check_tries(token: pkcs11.Token, *, asked: bool) -> None:
         )
 
 
-# The public half of a key in a token: from the key itself, or from what is stored beside it under the same id.
+# The public half of a key in a token: from the key itself, or from an object with the same id.
 
 _CURVES = {
     bytes.fromhex("06082a8648ce3d030107"): ec.SECP256R1(),
@@ -164,7 +165,7 @@ _CURVES = {
 
 
 def read_public_key(session: pkcs11.Session, key: pkcs11.PrivateKey) -> PublicKey:
-    """Raises `KeyUnusable` if the token has it nowhere, or it is of a kind that we do not know."""
+    """Return the public key; raises `KeyUnusable` if the token does not have it, or its type is not supported."""
     if key.key_type is KeyType.RSA:
         modulus, exponent = (
             int.from_bytes(key[name], "big") for name in (Attribute.MODULUS, Attribute.PUBLIC_EXPONENT)
@@ -196,7 +197,7 @@ def _point(each: pkcs11.Object) -> object:
             "the key cannot be used", cause="its curve is none of P-256, P-384, P-521", code="key-mismatch"
         )
     point = bytes(each[Attribute.EC_POINT])
-    # An OCTET STRING in DER around the point, which some tokens leave out.
+    # The point is in a DER OCTET STRING, which some tokens leave out.
     length = 1 + 2 * ((curve.key_size + 7) // 8)
     return ec.EllipticCurvePublicKey.from_encoded_point(curve, point[-length:])
 
@@ -205,7 +206,7 @@ def _certified(each: pkcs11.Object) -> object:
     return x509.load_der_x509_certificate(bytes(each[Attribute.VALUE])).public_key()
 
 
-# One signature by a token: which mechanism it is asked for, and what becomes of the answer.
+# Signatures: the mechanism that the token is called with, and the conversion of its result.
 
 _HASHES = {
     "sha256": (Mechanism.SHA256, MGF.SHA256, bytes.fromhex("3031300d060960864801650304020105000420")),
@@ -227,14 +228,7 @@ def sign_digest(key: pkcs11.PrivateKey, digest: bytes, scheme: SignatureScheme) 
     return bytes(key.sign(prefix + digest, mechanism=Mechanism.RSA_PKCS))
 
 
-# Reads PKCS#11 URIs (RFC 7512), without the scheme. Pure.
-#
-#     token=card;object=kube;type=private?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/pin
-#
-# What the RFC leaves to the reader is refused here and not ignored: attributes that nobody knows, the same attribute
-# twice, and a PIN in the text itself (``pin-value``), where everybody reads it who may read the configuration.
-
-# RFC 7512, 2.3: what may stand in a value as it is. Everything else is percent-encoded.
+# RFC 7512, 2.3: the characters that are valid unescaped in a value. Others are percent-encoded.
 _UNRESERVED = r"A-Za-z0-9\-._~"
 _PATH_VALUE = re.compile(rf"(?:[{_UNRESERVED}:\[\]@!$'()*+,=&]|%[0-9A-Fa-f]{{2}})*")
 _QUERY_VALUE = re.compile(rf"(?:[{_UNRESERVED}:\[\]@!$'()*+,=/?|]|%[0-9A-Fa-f]{{2}})*")
@@ -261,7 +255,7 @@ PRIVATE = "private"
 
 @dataclass(frozen=True, slots=True)
 class Pkcs11Uri:
-    """Which token, which key, and by which library. Empty is what the URI leaves open."""
+    """The token, the key and the library. Attributes that the URI does not have are empty."""
 
     token: str = ""
     manufacturer: str = ""
@@ -275,7 +269,14 @@ class Pkcs11Uri:
 
 
 def parse_uri(text: str) -> Pkcs11Uri:
-    """Raises `ValueError` with a sentence, which never quotes a value."""
+    """Parse a PKCS#11 URI (RFC 7512) without its scheme.
+
+        token=card;object=kube;type=private?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/pin
+
+    Stricter than the RFC requires: unknown attributes, repeated attributes, and a PIN in the text itself
+    (``pin-value``), which every reader of the configuration could see, are rejected instead of ignored. Raises
+    `ValueError` with a sentence, which never quotes a value.
+    """
     path, question, query = text.partition("?")
     attributes = _attributes(path.split(";") if path else [], _PATH_VALUE, tuple(_TEXTS))
     options = _attributes(query.split("&") if question else [], _QUERY_VALUE, _QUERY)
@@ -336,7 +337,7 @@ def _slot(value: bytes | None) -> int | None:
     return int(value)
 
 
-# Which library to load where the address names none.
+# The library to load if the address names none.
 MODULE_VARIABLE = "OSTIARY_PKCS11_MODULE"
 EVERY_MODULE = "p11-kit-proxy.so"
 _GONE = (
@@ -352,11 +353,11 @@ _GONE = (
 
 
 class Pkcs11Key:
-    """The scheme ``pkcs11``."""
+    """The key provider for the scheme ``pkcs11``."""
 
     def __init__(self, uri: Pkcs11Uri, directory: Path) -> None:
         self._uri = uri
-        # Absolute: a bare name would be looked up elsewhere, by the policy and by the loader.
+        # Absolute: the plugin policy and the loader would search for a bare name in different places.
         self._module = str((directory / Path(uri.module_path).expanduser()).absolute()) if uri.module_path else ""
 
     @classmethod
@@ -387,9 +388,9 @@ class Pkcs11Key:
 
     def _token(self, module: str) -> pkcs11.Object:
         tokens = []
-        # A token that was put in later is seen only in a list that is made now.
+        # Request a new list: tokens that were plugged in later are missing in an old one.
         for slot in _library(module).get_slots(token_present=True):
-            # A token that is just being removed, or broken, is not ours to complain about: it may not be meant.
+            # Ignore a token that is broken or just being unplugged: it may not be the requested one.
             with suppress(reasons.PKCS11Error):
                 tokens.append((slot.slot_id, slot.get_token()))
         matching = [token for slot_id, token in tokens if self._matches(slot_id, token)]
@@ -397,7 +398,7 @@ class Pkcs11Key:
 
     def _matches(self, slot_id: int, token: pkcs11.Token) -> bool:
         uri = self._uri
-        # An uninitialised token has neither a PIN nor a key.
+        # An uninitialized token has neither a PIN nor a key.
         return (
             pkcs11.TokenFlag.TOKEN_INITIALIZED in token.flags
             and uri.token in ("", token.label)
@@ -457,7 +458,7 @@ def _only(matches: list[pkcs11.Object], what: str, present: list[str]) -> pkcs11
 
 @contextmanager
 def _told(summary: str) -> Iterator[None]:
-    """Make one error of ours of what the library says."""
+    """Convert the library's exceptions to a `KeyUnusable`."""
     try:
         yield
     except reasons.PinIncorrect:

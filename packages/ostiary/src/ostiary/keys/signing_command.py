@@ -1,8 +1,8 @@
-"""A key that a command signs with. What it reads and prints is in docs/reference/signing-command.md.
+"""Keys that a command signs with. docs/reference/signing-command.md specifies its input and output.
 
     exec:/usr/local/bin/sign-with-yubikey --slot 9a
 
-It is run once when the key is opened, for the public key, and once for each signature.
+The command runs once when the key is opened, for the public key, and once for each signature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STDERR_SHOWN = 500
 
 
 class CommandKey:
-    """The scheme ``exec``."""
+    """The key provider for the scheme ``exec``."""
 
     pin_source = ""
 

@@ -1,13 +1,12 @@
-"""A key in a TPM 2.0: a persistent handle, or a file that only this TPM can load.
+"""Keys in a TPM 2.0: a persistent handle, or a file that only this TPM can load.
 
     tpm2:handle:0x81000001        tpm2:file:/etc/ostiary/client.tss2.pem        ...?pin-source=file:/etc/pin
 
-The provider of tpm2-openssl does the talking, in a library context of its own: among the providers of the process it
-would be asked for everybody's keys. Which TPM is asked the environment says (``TPM2OPENSSL_TCTI``), never an address:
-some of these choices run a command.
+Uses tpm2-openssl in its own library context: among the providers of the process it would be called for all keys. The
+environment (``TPM2OPENSSL_TCTI``) selects the TPM, never an address, because some of its values run a command.
 
-The TPM is let go after each signature. Without a resource manager it has one user at a time, so a process that kept it
-would lock out all others.
+The TPM is released after each signature. Without a resource manager it has one user at a time, so a process that kept
+it open would block all others.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from ostiary.keys.address import PublicKey, scheme_for, usable_public_key
 from ostiary.keys.openssl import MODULES_DIRECTORY, UTF8_STRING, OpenSsl, OsslParam, load
 from ostiary.model import Secret, SignatureScheme
 
-# What can go wrong with a TPM, and what it is called: one error of ours for each.
+# TPM errors. Response codes: Part 2 of the TPM 2.0 specification, 6.6. The TPM's messages begin with the code.
 
-# Part 2 of the specification of TPM 2.0, 6.6. The words of the TPM begin with the number.
 _AUTHORIZATION_FAILED = (0x98E, 0x9A2)
 _LOCKOUT = 0x921
 _NO_SUCH_HANDLE = 0x18B
@@ -41,7 +39,7 @@ _NUMBER = re.compile(r"(?:^|: |; )(\d{2,10}) (?:tpm|esapi|tcti|sys|mu|rmt|fapi|p
 
 
 class ProviderMissing(Exception):
-    """tpm2-openssl is not installed, or no TPM answers it."""
+    """tpm2-openssl is not installed, or there is no TPM."""
 
 
 class PasswordAsked(Exception):
@@ -49,7 +47,7 @@ class PasswordAsked(Exception):
 
 
 class OperationFailed(Exception):
-    """The words of OpenSSL or of the TPM."""
+    """The error message of OpenSSL or of the TPM."""
 
 
 class NotLoaded(OperationFailed):
@@ -57,7 +55,7 @@ class NotLoaded(OperationFailed):
 
 
 class SchemeRefused(KeyUnusable):
-    """The key was made for other signatures than this one."""
+    """The key was created for another signature scheme."""
 
 
 @contextmanager
@@ -109,9 +107,7 @@ def _refusal(words: str, *, loading: bool) -> KeyUnusable:
     return kind("the TPM does not sign", cause=f"it reports: {words}")
 
 
-# Keys of a TPM by OpenSSL's functions: load one, read its public half, have it sign.
-#
-# Called by `key`. Everything is freed at the end of `loaded_key`, and with the last reference the TPM is let go.
+# TPM keys by OpenSSL's functions: load one, read its public half, sign.
 
 PROPERTIES = b"?provider=tpm2"
 _PADDINGS = {"rsa-pss": b"pss", "rsa-pkcs1": b"pkcs1"}
@@ -119,7 +115,7 @@ _PasswordCallback = CFUNCTYPE(c_int, POINTER(c_char), c_int, c_int, c_void_p)
 
 
 class LoadedKey(NamedTuple):
-    """An ``EVP_PKEY`` and the library context where its provider is."""
+    """An ``EVP_PKEY`` and the library context of its provider."""
 
     context: int
     key: int
@@ -127,7 +123,7 @@ class LoadedKey(NamedTuple):
 
 @contextmanager
 def loaded_key(library: OpenSsl, store: str, pin: Secret | None) -> Iterator[LoadedKey]:
-    """The key at *store* (a path, or ``handle:0x...``), as long as the block lasts."""
+    """Load the key at *store* (a path, or ``handle:0x...``) until the block ends. The TPM is released then."""
     with ExitStack() as at_end:
         _keep_loaded(library)
         library.ERR_clear_error()
@@ -146,7 +142,7 @@ def loaded_key(library: OpenSsl, store: str, pin: Secret | None) -> Iterator[Loa
 @cache
 def _keep_loaded(library: OpenSsl) -> object:
     """Keep the provider's libraries in memory: loading them again costs five times what a signature does."""
-    # They would write to the stderr of whoever uses us, although every failure is told as an error of ours.
+    # They would log to stderr, although every failure is reported as an error.
     os.environ.setdefault("TSS2_LOG", "all+NONE")
     directory = os.environ.get("OPENSSL_MODULES") or (library.OPENSSL_info(MODULES_DIRECTORY) or b"").decode()
     with suppress(OSError):
@@ -168,7 +164,7 @@ def _load(library: OpenSsl, context: int, store: str, pin: Secret | None) -> int
 
     callback = _PasswordCallback(give_password)
     method = library.UI_UTIL_wrap_read_pem_callback(ctypes.cast(callback, c_void_p), 0)
-    # A handle does not tell whether it has a password.
+    # A handle does not reveal whether it has a password.
     text = f"{store}?pass" if store.startswith("handle:") and pin is not None else store
     opened = None
     try:
@@ -192,7 +188,7 @@ def _load(library: OpenSsl, context: int, store: str, pin: Secret | None) -> int
 
 
 def public_half(library: OpenSsl, loaded: LoadedKey) -> bytes:
-    """SubjectPublicKeyInfo in DER."""
+    """Return the SubjectPublicKeyInfo in DER."""
     out = c_void_p()
     length = library.i2d_PUBKEY(loaded.key, ctypes.byref(out))
     if length <= 0:
@@ -233,7 +229,7 @@ def _params(scheme: SignatureScheme) -> ctypes.Array[OsslParam]:
 
 @cache
 def _text(value: bytes) -> ctypes.Array[c_char]:
-    """In memory that stays where it is: a parameter is only a pointer. There are few of them."""
+    """Return a buffer that stays alive, because a parameter is only a pointer. Cached: there are few of them."""
     return ctypes.create_string_buffer(value)
 
 
@@ -241,12 +237,12 @@ _HANDLE = re.compile(r"0x81[0-9A-Fa-f]{6}")
 
 
 class Tpm2Key:
-    """The scheme ``tpm2``."""
+    """The key provider for the scheme ``tpm2``."""
 
     program: tuple[str, ...] = ()
 
     def __init__(self, store: str, *, pin_source: str) -> None:
-        # What OSSL_STORE opens.
+        # The argument of OSSL_STORE_open_ex.
         self._store = store
         self._pin_source = pin_source
 
@@ -274,7 +270,7 @@ class Tpm2Key:
         with failures_told(), loaded_key(library, self._store, pin) as key:
             public = usable_public_key(load_der_public_key(public_half(library, key)))
         opened = OpenTpm2Key(library, self._store, pin, public)
-        # Only a signature shows whether the password is right; at the first handshake nobody could be asked any more.
+        # Only a signature verifies the password, and during the first handshake it is too late for a prompt.
         with suppress(SchemeRefused):
             opened.sign(bytes(32), scheme_for(public, "sha256"))
         return opened

@@ -1,6 +1,6 @@
-"""Kubeconfigs: find the files, merge them, choose a context, and check the choice.
+"""Kubeconfigs: find the files, merge them, select a context, and validate the selection.
 
-The names below are the public ones. `files` loads, `selection` chooses, `model` is what both speak of.
+The names below are public. `files` loads, `selection` selects, `model` defines the values.
 """
 
 from ostiary.kubeconfig.files import load, loads, merge

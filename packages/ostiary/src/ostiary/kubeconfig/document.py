@@ -1,7 +1,7 @@
-"""Reads one kubeconfig document into the model, and lists its mistakes.
+"""Read one kubeconfig document into the model, and list its errors.
 
-Called by `files`. *base* is what relative paths are relative to: the folder of the file, or None for a text from
-memory, whose paths stay as they are.
+Relative paths are resolved against *base*: the folder of the file, or None for a text from memory, whose paths stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ from ostiary.kubeconfig.model import (
 from ostiary.model import Problem, Secret
 from ostiary.wire.kubeconfig import CLIENT_KEY_EXTENSION, EXEC_EXTENSION
 
-# What ostiary reads from a kubeconfig's user beyond what kubectl knows: extensions of the user entry.
-#
-# Called by `document`. They stand among the ``extensions``, which kubectl leaves alone: a field beside those that it
-# knows would be lost the next time it writes the file.
+# ostiary's extensions of a user entry. They are stored among the ``extensions``, which kubectl preserves; an unknown
+# field would be lost the next time kubectl writes the file.
 
 EXEC = "ostiary.dev/exec"
 REQUEST_SIGNING = "ostiary.dev/request-signing"
@@ -42,9 +40,9 @@ Resolve = Callable[[str], str]
 
 
 def extension_of(user: ConfigSection, name: str) -> ConfigSection | None:
-    """The extension of that name, to be read; None if the user has none."""
+    """Return the user's extension of that name, or None."""
     for item in user.sections("extensions"):
-        # Read whole by `document` already.
+        # `_extensions` has already read it completely.
         item.ignore("extension")
         if item.string("name") == name:
             return item.optional_section("extension")
@@ -52,7 +50,7 @@ def extension_of(user: ConfigSection, name: str) -> ConfigSection | None:
 
 
 def values_from(user: ConfigSection, resolve: Resolve) -> tuple[ValueFrom, ...]:
-    """The variables of the exec plugin that stand elsewhere. *resolve* makes a path absolute."""
+    """Return the variables of the exec plugin with an external source. *resolve* makes a path absolute."""
     fields = extension_of(user, EXEC)
     if fields is None:
         return ()
@@ -85,7 +83,7 @@ def _command(words: tuple[str, ...], resolve: Resolve) -> tuple[str, ...]:
 
 
 def signing_of(user: ConfigSection, resolve: Resolve) -> SigningConfig | None:
-    """The command that signs this user's requests, if there is one."""
+    """Return the command that signs this user's requests, or None."""
     fields = extension_of(user, REQUEST_SIGNING)
     if fields is None:
         return None
@@ -103,7 +101,7 @@ def signing_of(user: ConfigSection, resolve: Resolve) -> SigningConfig | None:
 
 
 T = TypeVar("T")
-# Before v1, interactiveMode could be left out.
+# Before v1, interactiveMode was optional.
 _MODE_OPTIONAL = ("client.authentication.k8s.io/v1beta1", "client.authentication.k8s.io/v1alpha1")
 
 
@@ -146,7 +144,7 @@ def _extensions(fields: ConfigSection) -> dict[str, Json]:
     extensions: dict[str, Json] = {}
     for item in fields.sections("extensions"):
         name, extension = item.string("name"), item.plain("extension")
-        # As kubectl: an extension that holds nothing does not take the name.
+        # Like kubectl: an empty extension does not reserve its name.
         if extensions.get(name) is not None:
             item.problem(f"duplicate entry {name!r}", "name")
         extensions[name] = extension
@@ -209,7 +207,7 @@ def _exec(fields: ConfigSection, base: str | None) -> ExecConfig:
     version, command = fields.string("apiVersion"), fields.string("command")
     return ExecConfig(
         api_version=version,
-        # A bare name is looked up in PATH; anything else is a path, relative to the kubeconfig.
+        # A bare name is looked up in PATH; anything else is a path relative to the kubeconfig.
         command=_resolve(command, base) if os.sep in command else command,
         args=fields.strings("args"),
         env=tuple(map(_variable, fields.sections("env"))),
@@ -225,7 +223,7 @@ def _variable(item: ConfigSection) -> tuple[str, str]:
     name, value = item.string("name"), item.string("value")
     if "valueFrom" in item:
         item.problem("valueFrom takes no effect here", "valueFrom", ENV_HINT)
-    # To a process, the name ends at the first equals sign. A policy must judge the name that takes effect.
+    # The operating system ends the name at the first equals sign, and the policy must check the effective name.
     name, equals, more = name.partition("=")
     return name, more + equals + value if equals else value
 

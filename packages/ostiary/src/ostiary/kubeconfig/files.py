@@ -1,9 +1,7 @@
-"""Finds the kubeconfig files and merges them, by kubectl's rules.
+"""Find the kubeconfig files and merge them, by kubectl's rules.
 
-    load     $KUBECONFIG or ~/.kube/config -> Kubeconfig
-    loads    the same from memory
-
-Called by `selection`, and by programs that look into a kubeconfig without choosing from it.
+load     $KUBECONFIG or ~/.kube/config -> Kubeconfig
+loads    a text -> Kubeconfig
 """
 
 from __future__ import annotations
@@ -29,10 +27,9 @@ def load(
     environ: Mapping[str, str] | None = None,
     home: Path | None = None,
 ) -> Kubeconfig:
-    """The file at *path*, or else those of ``$KUBECONFIG`` merged, or else ``~/.kube/config``.
+    """Load the file at *path*, else the merged files of ``$KUBECONFIG``, else ``~/.kube/config``.
 
-    Only a *path* that was asked for must exist. One file that cannot be used spoils the load, and the
-    error lists the mistakes of all of them.
+    Only an explicit *path* must exist. One unusable file fails the load, and the error lists the errors of all files.
     """
     environ = os.environ if environ is None else environ
     if path is not None:
@@ -47,7 +44,7 @@ def load(
 
 
 def loads(text: Source, *, name: str | None = None) -> Kubeconfig:
-    """A kubeconfig that is not a file: relative paths in it stay as they are. *name* stands in errors."""
+    """Load a kubeconfig from a text. Relative paths in it stay unchanged. *name* is used in errors."""
     config, problems = read_kubeconfig(parse(text, file=name, dialect=CLIENTCMD), base=None)
     if problems:
         raise _unusable(problems, "config-invalid")
@@ -55,7 +52,7 @@ def loads(text: Source, *, name: str | None = None) -> Kubeconfig:
 
 
 def merge(configs: Iterable[Kubeconfig]) -> Kubeconfig:
-    """Of entries with one name the first counts, whole; so does the first current-context that is set."""
+    """Merge kubeconfigs. The first entry of a name wins, unmerged; so does the first current-context that is set."""
     merged = Kubeconfig()
     for config in configs:
         first_that_chooses = merged if merged.current_context else config
@@ -76,7 +73,7 @@ def _default_files(environ: Mapping[str, str], home: Path | None) -> list[str]:
     try:
         return [str((home or Path(environ.get("HOME") or Path.home())) / ".kube" / "config")]
     except RuntimeError:
-        # A container may run as a user id that has no home.
+        # A container may run as a user id without a home directory.
         return []
 
 

@@ -1,7 +1,6 @@
-"""What a kubeconfig says, as values.
+"""The content of a kubeconfig as immutable values.
 
-Made by `document`; `files` merges them and `selection` chooses from them. Text is "" when absent; paths, bytes and
-secrets are None.
+Absent text is "". Absent paths, bytes and secrets are None.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ DEFAULT_NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class ValueFrom:
-    """A variable of an exec plugin whose value stands elsewhere: `kind` says where, `words` which one it is."""
+    """A variable of an exec plugin with an external source: `kind` is the type of source and `words` identifies it."""
 
     name: str
     kind: str
@@ -26,14 +25,14 @@ class ValueFrom:
     place: Place = field(default=Place(), compare=False)
 
     def __str__(self) -> str:
-        # Of a command only its name: an argument may be a secret.
+        # Of a command show only the name, because an argument may be a secret.
         shown = self.words[:1] if self.kind == "command" else self.words
         return f"{self.kind} {' '.join(map(repr, shown))}"
 
 
 @dataclass(frozen=True, slots=True)
 class SigningConfig:
-    """A command that signs requests, as configured. `streamed` says that it signs those without their body too."""
+    """A command that signs requests, as configured. `streamed`: it can sign a request without its body."""
 
     command: str
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -44,7 +43,7 @@ class SigningConfig:
 
 @dataclass(frozen=True, slots=True)
 class ExecConfig:
-    """An exec plugin as configured. Two are equal if they run the same, wherever they stand."""
+    """An exec plugin as configured. Two are equal if they run the same command, regardless of their positions."""
 
     api_version: str
     command: str
@@ -60,7 +59,7 @@ class ExecConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthProvider:
-    """What kubectl had before exec plugins: a name, and settings that may hold tokens."""
+    """kubectl's mechanism before exec plugins: a name, and settings that may contain tokens."""
 
     name: str
     config: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -72,7 +71,7 @@ class AuthProvider:
 
 @dataclass(frozen=True, slots=True)
 class Impersonation:
-    """Whom the requests are made as: ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra``."""
+    """The impersonated user: ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra``."""
 
     user: str = ""
     uid: str = ""
@@ -88,7 +87,7 @@ class Cluster:
     insecure_skip_tls_verify: bool = False
     certificate_authority: str | None = None
     certificate_authority_data: bytes | None = field(default=None, repr=False)
-    # A proxy's address may hold a password.
+    # A proxy's address may contain a password.
     proxy_url: str = field(default="", repr=False)
     disable_compression: bool = False
     exec_extension: Json = field(default=None, repr=False, hash=False)
@@ -124,12 +123,12 @@ class User:
 
     @property
     def uses_exec(self) -> bool:
-        """Whether the exec plugin signs the requests: any static credential beats it, as with kubectl."""
+        """Whether the exec plugin is used: any static credential takes precedence, as with kubectl."""
         return self.exec is not None and not (self.has_header or (self.has_certificate and self.has_key))
 
     @property
     def has_header(self) -> bool:
-        """Whether a token or a username signs the requests. As with kubectl, the password may be empty."""
+        """Whether a token or a username is sent. As with kubectl, the password may be empty."""
         return bool(self.token or self.token_file or self.username)
 
 
@@ -144,7 +143,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """One file, or several merged. `unknown_fields` are ignored, and may be typing mistakes."""
+    """One file, or several merged. `unknown_fields` take no effect and may be typing errors."""
 
     current_context: str = ""
     contexts: Mapping[str, Context] = field(default_factory=dict)
@@ -158,7 +157,7 @@ class Kubeconfig:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What the caller sets in place of the kubeconfig's values; None leaves a value as it is."""
+    """Values that the caller sets instead of the kubeconfig's. None keeps a value."""
 
     server: str | None = None
     tls_server_name: str | None = None
@@ -185,7 +184,7 @@ NO_OVERRIDES = Overrides()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One validated choice: the server to talk to, and as whom."""
+    """A validated choice of cluster and user."""
 
     context_name: str
     cluster: Cluster

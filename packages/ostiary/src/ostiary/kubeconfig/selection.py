@@ -1,10 +1,9 @@
-"""Chooses a context of a kubeconfig, or the pod's own cluster, and checks the choice. Every rule is kubectl's.
+"""Select a context of a kubeconfig, or the pod's own cluster, and validate it. All rules are kubectl's.
 
-    select   Kubeconfig + what the caller asks for -> Selection, checked
-    choose   `files.load`, then `select`; or the service account of the pod: what the rest of the client calls
+    select   a Kubeconfig and the caller's choices -> Selection, validated
+    choose   `files.load`, then `select`; or the service account of the pod
 
-A `Selection` says which server and which user; `client.connection` makes TLS and credentials of it. Nothing is run and
-no credential file is read here.
+Nothing is run and no credential file is read here. `client.connection` sets up TLS and credentials from a `Selection`.
 """
 
 from __future__ import annotations
@@ -35,15 +34,13 @@ from ostiary.kubeconfig.service_account import SERVICE_ACCOUNT, in_cluster
 from ostiary.kubeconfig.validation import cluster_problems, unused_fields, user_problems
 from ostiary.model import Place, Problem
 
-# Puts what the caller sets in place of a kubeconfig's values, as kubectl does with its flags.
-#
-# Called by `selection` with the chosen cluster and user.
+# Overrides: values of the caller that replace the kubeconfig's, like kubectl's flags.
 
 Part = TypeVar("Part", Cluster, User, Impersonation)
 
 
 def apply_overrides(selection: Selection, overrides: Overrides) -> Selection:
-    """*selection* with what the caller sets, as kubectl's flags of the same names would."""
+    """Return *selection* with the caller's values, like kubectl's flags of the same names."""
     return replace(
         selection,
         cluster=_override_cluster(selection.cluster, overrides),
@@ -54,7 +51,7 @@ def apply_overrides(selection: Selection, overrides: Overrides) -> Selection:
 
 def _override_cluster(cluster: Cluster, overrides: Overrides) -> Cluster:
     cluster = _with(cluster, overrides, "server", "proxy_url", "disable_compression", "insecure_skip_tls_verify")
-    # The kubeconfig's name and authority belong to the kubeconfig's server and way of trust.
+    # The kubeconfig's TLS server name and authority belong to the kubeconfig's server and trust settings.
     if overrides.server or overrides.tls_server_name:
         cluster = replace(cluster, tls_server_name=overrides.tls_server_name or "")
     authority, data = overrides.certificate_authority, overrides.certificate_authority_data
@@ -83,7 +80,7 @@ def _override_user(user: User, overrides: Overrides) -> User:
 
 
 def _with(part: Part, given: object, *names: str) -> Part:
-    """*part* with those of the named fields that *given* sets."""
+    """Return *part* with those of the named fields that *given* sets."""
     values = {name: getattr(given, name) for name in names}
     return replace(part, **{name: value for name, value in values.items() if value not in (None, "", ())})
 
@@ -103,10 +100,10 @@ def choose(
     home: Path | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Selection:
-    """What this program talks to: the kubeconfig's choice, or the pod's own cluster if nothing was chosen.
+    """Return the cluster and user of this process: the kubeconfig's, or the pod's if nothing was selected.
 
-    A kubeconfig that chooses something, rightly or wrongly, always wins over the pod's cluster; so does
-    a *source*, which is a path or a kubeconfig that is loaded already.
+    A kubeconfig that selects anything, valid or not, takes precedence over the pod's cluster. So does a *source*, which
+    is a path or a loaded kubeconfig.
     """
     environ = os.environ if environ is None else environ
     config = source if isinstance(source, Kubeconfig) else load(source, environ=environ, home=home)
@@ -128,13 +125,13 @@ def choose(
 
 
 def _warn_of_unused(user: User) -> None:
-    """Of the kubeconfig's own user: what the caller gives in place of its fields is no mistake of it."""
+    """Only for the kubeconfig's own user: values that the caller overrides are not its errors."""
     for name, reason in unused_fields(user):
         log.warning("user %r: %s in the kubeconfig is not used: %s", user.name, name, reason)
 
 
 def _warn_of_unknown(config: Kubeconfig, selection: Selection) -> None:
-    """kubectl goes on without what it does not know: a token with a typing mistake in its name, or a missing user."""
+    """Warn about what kubectl silently ignores: a misspelt field such as a token, or a missing user."""
     user = selection.user
     if user.name and user.name not in config.users and not (user.has_header or user.has_certificate):
         log.warning("user %r is not in the kubeconfig: requests go out without a credential", user.name)
@@ -146,7 +143,7 @@ def _warn_of_unknown(config: Kubeconfig, selection: Selection) -> None:
 
 
 def _is_in_entry(place: Place, entry: Place) -> bool:
-    """Whether *place* is in the same entry of a list as *entry*, or outside of all lists."""
+    """Whether *place* is in the same list entry as *entry*, or outside of all lists."""
     same = "[" not in place.path or place.path.partition("]")[0] == entry.path.partition("]")[0]
     return same and place.file == entry.file
 
@@ -160,10 +157,10 @@ def select(
     overrides: Overrides = NO_OVERRIDES,
     policy_problems: Sequence[Problem] = (),
 ) -> Selection:
-    """The context named, or the current one, with its parts exchanged as asked, and checked.
+    """Select the named context, or the current one, replace its parts as requested, and validate it.
 
-    *policy_problems* is what is wrong with the program's own plugin policy; it counts if the user has
-    an exec plugin. Raises `ConfigurationError` with everything that is wrong with the choice.
+    *policy_problems* are the errors of the application's own plugin policy; they count if the user has an exec plugin.
+    Raises `ConfigurationError` with all errors of the selection.
     """
     name = context or config.current_context
     entry = config.contexts.get(name, Context(name))
@@ -180,7 +177,7 @@ def select(
     selection = Selection(
         context_name=name,
         cluster=config.clusters.get(cluster_name, Cluster(cluster_name, place=entry.place)),
-        # A context may name a user that is not there: kubectl then goes on without credentials.
+        # A context may name a missing user: like kubectl, continue without credentials.
         user=config.users.get(user_name, User(user_name, place=entry.place)),
         namespace=entry.namespace or DEFAULT_NAMESPACE,
     )
@@ -188,7 +185,7 @@ def select(
 
 
 def _check(selection: Selection, policy_problems: Sequence[Problem]) -> Selection:
-    # Without TLS no credential is sent, so its files are not asked for.
+    # Without TLS no credential is sent, so its files are not required.
     is_secure = is_secure_server(selection.cluster.server)
     problems = [*user_problems(selection.user, is_secure=is_secure), *cluster_problems(selection.cluster)]
     if selection.user.exec is not None:
@@ -199,7 +196,7 @@ def _check(selection: Selection, policy_problems: Sequence[Problem]) -> Selectio
     return selection
 
 
-# --- what was asked for and is not there ---
+# --- requested but missing ---
 
 
 def _context_problems(config: Kubeconfig, asked: str | None, *, needed: bool) -> list[Problem]:

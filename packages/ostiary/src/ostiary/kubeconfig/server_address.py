@@ -1,7 +1,4 @@
-"""The ``server`` of a cluster, read as client-go reads it: where requests go, and over what.
-
-Called by `kubeconfig` to know whether credentials count at all, and by `connection`.
-"""
+"""Parse the ``server`` of a cluster like client-go: scheme, host, port and path."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ from ostiary.model import Secret
 DEFAULT_PORTS = {"https": 443, "http": 80}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-# What Go does not let pass in a host: the ASCII characters that are none of its own delimiters.
+# ASCII characters that Go rejects in a host.
 _NO_HOST = re.compile(r"[ \"#%/<>?@\\^`{|}]")
 
 
 class AddressError(ValueError):
-    """The server is not an address. The message does not quote it: a password may stand in it."""
+    """The server is not a valid address. The message does not quote it, because it may contain a password."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """`host` stands without brackets, and else as it is written: with the dot of a fully qualified name, say."""
+    """The parsed address. `host` has no brackets and is otherwise as written, for example with a trailing dot."""
 
     scheme: str
     host: str
@@ -50,7 +47,7 @@ class ServerAddress:
 
 
 def parse_server(server: str) -> ServerAddress:
-    """The address that *server* stands for. Without a scheme it is http, whatever else is configured."""
+    """Parse *server*. Without a scheme it is http, whatever else is configured."""
     scheme, rest = _split_scheme(server)
     has_host = rest.startswith("//") and not rest.startswith("///")
     if not (scheme and has_host):
@@ -67,7 +64,7 @@ def parse_server(server: str) -> ServerAddress:
 
 
 def is_secure_server(server: str) -> bool:
-    """Whether requests to *server* go over TLS; False for what is no address."""
+    """Whether requests to *server* use TLS. False for an invalid address."""
     try:
         return parse_server(server).is_secure
     except AddressError:
@@ -80,7 +77,7 @@ def has_scheme(server: str) -> bool:
 
 
 def server_for_plugins(server: str) -> str:
-    """The server as an exec plugin is told of it: as it stands, and only with a path without query and fragment."""
+    """Return the server for an exec plugin: as written, but without query and fragment if it has a path."""
     if "#" in server and _path_of(server.partition("#")[0]) in ("", "/"):
         return server
     base = re.split(r"[?#]", server, maxsplit=1)[0]
@@ -104,7 +101,7 @@ def _parse_rest(scheme: str, rest: str) -> ServerAddress:
     try:
         parts = urlsplit(f"{scheme}:{rest}")
         userinfo, _, netloc = parts.netloc.rpartition("@")
-        # Not parts.hostname, which is in lower case; but it checks the brackets.
+        # Not parts.hostname, which is in lower case; but accessing it validates the brackets.
         host, port = _host(netloc) if parts.hostname else "", _port(netloc)
     except ValueError:
         raise AddressError("its host or port is invalid") from None
@@ -126,7 +123,7 @@ def _port(netloc: str) -> int | None:
 
 
 def _clean(path: str) -> str:
-    """As Go joins paths: no double slashes, no dots, no slash at the end."""
+    """Normalize like Go joins paths: no double slashes, no dots, no trailing slash."""
     if not path:
         return ""
     clean = posixpath.normpath("/" + path.lstrip("/"))

@@ -1,7 +1,6 @@
-"""Finds the pod's own cluster: the service account that the kubelet mounted, and the server.
+"""Find the pod's own cluster: the service account mounted by the kubelet, and the server.
 
-Called by `selection` when nothing else is chosen. Reads the namespace; the token is read by what signs the requests,
-again and again, because the kubelet renews it in place.
+Reads only the namespace. The client reads the token file periodically, because the kubelet rotates it in place.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class PodServiceAccount:
-    """Where the cluster is, and which files of the pod speak for it."""
+    """The cluster's address, and the mounted files that authenticate the pod."""
 
     server: str
     token_file: str
@@ -32,7 +31,7 @@ class PodServiceAccount:
 
 
 def in_cluster(environ: Mapping[str, str], root: Path = SERVICE_ACCOUNT) -> Selection | None:
-    """The cluster that this program runs in, as its pod's service account; None outside of a cluster."""
+    """Return the cluster that this process runs in, with its pod's service account. None outside of a cluster."""
     account = _find_service_account(environ, root)
     if account is None:
         return None
@@ -46,7 +45,7 @@ def in_cluster(environ: Mapping[str, str], root: Path = SERVICE_ACCOUNT) -> Sele
 
 
 def _find_service_account(environ: Mapping[str, str], root: Path) -> PodServiceAccount | None:
-    """The service account of this pod; None outside of one, or where no token is mounted."""
+    """Return the service account of this pod. None outside of a pod, or if no token is mounted."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     token = root / "token"
     if not host or not port or not os.path.exists(token) or os.path.isdir(token):
@@ -60,7 +59,7 @@ def _find_service_account(environ: Mapping[str, str], root: Path) -> PodServiceA
 
 
 def _authority(path: Path) -> str | None:
-    # As client-go: without a usable file the system's authorities decide, and the handshake tells.
+    # Like client-go: without a usable file the system's authorities apply, and the handshake reports the error.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
     except OSError as error:

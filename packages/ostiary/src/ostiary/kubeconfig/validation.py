@@ -1,7 +1,7 @@
-"""Checks whether the chosen cluster and user can be used. Called by `selection` with one choice.
+"""Validate the selected cluster and user.
 
-Lists every mistake and not only the first. Only what was chosen is judged: people keep broken entries.
-Looks whether the named files can be read, and reads none of them.
+Reports all errors. Only the selection is checked, because kubeconfigs often contain broken entries. Checks that the
+named files are readable, but does not read them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
     if not cluster.server:
         yield Problem(f"cluster {cluster.name!r} has no server", _at(place, "server"))
     if cluster.proxy_url and not _is_proxy(cluster.proxy_url):
-        # The address is not quoted: a password may stand in it.
+        # Not quoted, because the address may contain a password.
         hint = "it begins with " + ", ".join(f"{scheme}://" for scheme in PROXY_SCHEMES) + " and names a host"
         yield Problem("the proxy URL is invalid", _at(place, "proxy-url"), hint)
     yield from _either(
@@ -34,7 +34,7 @@ def cluster_problems(cluster: Cluster) -> Iterator[Problem]:
 
 
 def unused_fields(user: User) -> Iterator[tuple[str, str]]:
-    """The credential fields of *user* that take no effect beside its others, and why; as with kubectl."""
+    """Yield the credential fields of *user* without effect, and the reason. The rules are kubectl's."""
     if user.password and not user.username:
         yield "password", "there is no username"
     if (user.client_key or user.client_key_data) and not user.has_certificate:
@@ -54,7 +54,7 @@ def user_problems(user: User, *, is_secure: bool = True) -> Iterator[Problem]:
         yield Problem("the key that is kept elsewhere has no client certificate", place, hint)
     if not user.token and is_secure:
         yield from _readable(place, "tokenFile", user.token_file)
-    # A token file counts only if it is read, and a password alone only beside a token; as with kubectl.
+    # As with kubectl, a token file counts only if it is read, and a password alone only in addition to a token.
     if (user.token and (user.username or user.password)) or (is_secure and user.token_file and user.username):
         yield Problem("there is a token and also a username or password", place, "keep one of the two")
     impersonate = user.impersonate
@@ -104,7 +104,7 @@ def _at(place: Place, field: str) -> Place:
 
 def _either(place: Place, field: str, path: str | None, data: object) -> Iterator[Problem]:
     if path and data:
-        # client-go words this as if the data would win, and then refuses the kubeconfig too.
+        # client-go's message suggests that the data wins, but it also rejects the kubeconfig.
         yield Problem(f"{field} and {field}-data are both set", place, "keep one of the two")
 
 
@@ -114,7 +114,7 @@ def _readable(place: Place, field: str, path: str | None) -> Iterator[Problem]:
 
 
 def _why_unreadable(path: str) -> str | None:
-    # Asked without opening it: the file may be a pipe, whose writer would take our glance for the reader.
+    # Check without opening: if the file is a pipe, its writer would mistake this for the reader.
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -129,7 +129,7 @@ def _why_unreadable(path: str) -> str | None:
 def _is_proxy(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        # Reading the port is what checks it.
+        # Accessing the port validates it.
         return parts.scheme in PROXY_SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False

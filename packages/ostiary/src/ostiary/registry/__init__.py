@@ -1,1 +1,1 @@
-"""Door 2: from the name of an image to the usernames and passwords that may pull it."""
+"""Registry credentials: from the name of an image to the usernames and passwords that may pull it."""

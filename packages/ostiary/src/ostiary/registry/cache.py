@@ -1,10 +1,10 @@
-"""Keeps what a provider answered, and has it asked once however many want the same.
+"""Caches the responses of credential providers, with one run for all concurrent lookups of the same credentials.
 
-    cached?  ->  is somebody asking already? then wait  ->  run the provider in a thread  ->  keep  ->  wake all
+    cached?  ->  is a run in progress? then wait  ->  run the provider in a thread  ->  cache  ->  wake all
 
-Called by the keyring. How long an answer holds, and for which other images, the provider says itself. The keys
-are the kubelet's, byte for byte. `CachedProvider.ask` is a flow without any waiting of its own: it yields what
-must be waited for, so that threads and event loops drive the same logic.
+The provider determines how long a response is valid, and for which other images. The keys are the kubelet's, byte for
+byte. `CachedProvider.ask` never waits itself: it yields what must be waited for, so that threads and event loops run
+the same logic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ostiary.wire.credential_provider import CacheKeyType, Response
 
 GLOBAL = "<global>"
 PURGE_SECONDS = 15 * 60.0
-# The kubelet has no limit. A cache whose keys hold tokens would otherwise grow with every pod.
+# The kubelet has no limit. Without one, a cache whose keys contain tokens would grow with every pod.
 ENTRY_LIMIT = 4096
 _LONGEST_PART = 0xFFFF
 
@@ -51,7 +51,7 @@ def cache_key(base: str, service_account_key: bytes = b"") -> bytes:
 def service_account_key(
     account: KubernetesServiceAccount, annotations: Mapping[str, str], *, token_hash: str = ""
 ) -> bytes:
-    """The part of a key that keeps accounts apart, and with a *token_hash* even the tokens of one account."""
+    """Return the part of a key that separates accounts, and with a *token_hash* even the tokens of one account."""
     parts = [_with_length(text) for text in (account.namespace, account.name, account.uid)]
     parts.append(len(annotations).to_bytes(4, "big"))
     parts += [_with_length(text) for item in sorted(annotations.items()) for text in item]
@@ -61,7 +61,7 @@ def service_account_key(
 
 
 class Target:
-    """An image, and the keys under which an answer for it may be kept, the narrowest first."""
+    """An image, and the keys under which a response for it may be cached, the most specific first."""
 
     __slots__ = ("bases", "keys", "registry", "repository")
 
@@ -79,7 +79,7 @@ class Target:
         return tuple(cache_key(base, account_key) for base in self.bases.values())
 
 
-# --- what is kept ---
+# --- entries ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CachedAnswer:
 
 
 class AnswerCache:
-    """Answers under their keys, each until its time is over. Any number of threads use it at once."""
+    """Responses under their keys, each until it expires. Thread-safe."""
 
     def __init__(self, *, clock: Clock | None = None, limit: int = ENTRY_LIMIT) -> None:
         self._clock = clock or SYSTEM_CLOCK
@@ -99,12 +99,12 @@ class AnswerCache:
         self._purged_at = float("-inf")
 
     def get(self, keys: Iterable[bytes]) -> Credentials | None:
-        """The answer under the first of *keys* that has one."""
+        """Return the response under the first of *keys* that has one."""
         now = self._clock.monotonic()
         if now - self._purged_at > PURGE_SECONDS:
             self._purge(now)
         for key in keys:
-            # Without the lock: one look into a dict is one step, and most lookups end right here.
+            # Without the lock: reading a dict is atomic, and most lookups end here.
             entry = self._entries.get(key)
             if entry is None:
                 continue
@@ -114,25 +114,25 @@ class AnswerCache:
         return None
 
     def seconds_left(self, key: bytes) -> float | None:
-        """For how long *key* is still kept; None if it is not. Looking does not count as a look-up."""
+        """Return how long *key* is still cached; None if it is not. Does not count as a lookup."""
         entry, now = self._entries.get(key), self._clock.monotonic()
         return None if entry is None or now > entry.expires_at else entry.expires_at - now
 
     def seconds_left_of(self, credentials: Credentials) -> float:
-        """For how long this very answer is still kept; 0 if it is not."""
+        """Return how long exactly this response is still cached; 0 if it is not."""
         now = self._clock.monotonic()
         with self._lock:
             ends = [entry.expires_at for entry in self._entries.values() if entry.credentials is credentials]
         return max(0.0, max(ends) - now) if ends else 0.0
 
     def count(self) -> int:
-        """How many answers are kept and still good."""
+        """Return how many valid responses are cached."""
         now = self._clock.monotonic()
         with self._lock:
             return sum(now <= entry.expires_at for entry in self._entries.values())
 
     def put(self, key: bytes, credentials: Credentials, *, seconds: float) -> None:
-        """Keep *credentials*; for no time at all if *seconds* is zero or less. The oldest make room."""
+        """Cache *credentials*, unless *seconds* is zero or less. The oldest entries are evicted."""
         if seconds <= 0:
             return
         entry = CachedAnswer(credentials, self._clock.monotonic() + seconds)
@@ -143,7 +143,7 @@ class AnswerCache:
             self._entries[key] = entry
 
     def forget(self, credentials: Credentials) -> bool:
-        """Drop this very answer, and not a newer one that took its place; says whether it was there."""
+        """Evict exactly this response, and not a newer one that replaced it. Returns whether it was cached."""
         with self._lock:
             keys = [key for key, entry in self._entries.items() if entry.credentials is credentials]
             for key in keys:
@@ -164,7 +164,7 @@ class AnswerCache:
                 del self._entries[key]
 
     def _purge(self, now: float) -> None:
-        # Entries that nobody asks for again would otherwise stay.
+        # Expired entries that are never looked up again would otherwise stay.
         with self._lock:
             self._purged_at = now
             self._entries = {key: entry for key, entry in self._entries.items() if now <= entry.expires_at}
@@ -173,24 +173,27 @@ class AnswerCache:
         self._lock = threading.Lock()
 
 
-# --- one provider, asked once ---
+# --- one provider ---
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """What a provider has for an image. `cached`: it was not run for this lookup, nor for one beside it."""
+    """The credentials of a provider for an image.
+
+    `cached`: it was not run for this lookup, nor for a concurrent one.
+    """
 
     credentials: Credentials
     cached: bool
 
 
 class _SharedRun(Future[Credentials]):
-    """One run of a provider, and all who wait for it."""
+    """One run of a provider, shared by all lookups that wait for it."""
 
     def __init__(self, target: Target, *, speaks_for_all: bool) -> None:
         super().__init__()
         self.target = target
-        # Whether its failure is also that of other images with the same key.
+        # Whether its failure also applies to other images with the same key.
         self.speaks_for_all = speaks_for_all
         self.kind: CacheKeyType | None = None
         self.landed = landing(self)
@@ -202,10 +205,10 @@ class _SharedRun(Future[Credentials]):
 
 
 class CachedProvider:
-    """A provider and what it answered. Equal questions at the same time are one run.
+    """A provider and its cached responses. Concurrent lookups of the same credentials share one run.
 
-    The kubelet shares a run between lookups of one image. Here, once an answer has told what its key is, all
-    lookups with that key share a run; until then all of one registry wait for the first answer.
+    The kubelet shares a run between lookups of one image. Here, once a response has revealed its key type, all lookups
+    with that key share a run; until then all lookups for one registry wait for the first response.
     """
 
     def __init__(
@@ -226,13 +229,13 @@ class CachedProvider:
         _living.add(self)
 
     def get_cached(self, target: Target) -> Credentials | None:
-        """What is kept for *target* and every service account alike: the way that most lookups take."""
+        """Return what is cached for *target* regardless of the service account. Fast path of most lookups."""
         credentials = self.cache.get(target.keys)
         self._metrics.cache(self.config.name, hit=credentials is not None)
         return credentials
 
     def ask(self, target: Target, presented: Presented | None = None) -> Generator[Future[None], None, ProviderAnswer]:
-        """Yields what must be waited for and returns the answer; raises `CredentialError`."""
+        """Yield what must be waited for and return the credentials; raises `CredentialError`."""
         account_key = self._account_key(presented)
         keys = target.keys_for(account_key)
         credentials = self.cache.get(keys)
@@ -248,7 +251,8 @@ class CachedProvider:
                 yield joined.landed
             if joined.serves(target):
                 return ProviderAnswer(wait(joined), cached=False)
-            # The run was for another image and says nothing of ours. As with the kubelet, ours is its own now.
+            # The run was for another image and its result does not apply. From here on use a run of its own, like the
+            # kubelet.
             narrow = True
         return ProviderAnswer(credentials, cached=True)
 
@@ -271,12 +275,12 @@ class CachedProvider:
     ) -> _SharedRun | Credentials:
         with self._runs.lock:
             kind = CacheKeyType.IMAGE if narrow else self._expected or CacheKeyType.REGISTRY
-            # Two tokens of one account are two questions: the answer may depend on the token.
+            # Two tokens of one account need two runs: the response may depend on the token.
             key = (target.bases[kind], account_key, presented and presented.token_hash)
             run = self._runs.running(key)
             if run is not None:
                 return run
-            # Again, now that no run can end: the one we wanted to join may be over.
+            # Check again with the lock held: the run that we wanted to join may just have ended.
             credentials = self.cache.get(keys)
             if credentials is not None:
                 return credentials
@@ -298,7 +302,7 @@ class CachedProvider:
     def _credentials(self, response: Response, presented: Presented | None) -> Credentials:
         logins = [(key, RegistryLogin(basic.username, basic.password)) for key, basic in response.auth.items()]
         account = presented.account if presented else None
-        # Marked as what they will be from the next lookup on, which is when it must be quick.
+        # Marked as cached already, for later lookups, which must be fast.
         return Credentials(logins, self._source, service_account=account, cached=True)
 
     def _seconds(self, response: Response) -> float:

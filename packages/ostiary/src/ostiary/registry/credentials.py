@@ -1,9 +1,9 @@
-"""Logins under their keys, and the ones that fit an image, in the order in which they are tried.
+"""Registry logins by key, and those that match an image, in the order in which they are tried.
 
-    raw key  ->  normalised key  ->  reverse order of the keys  ->  those that match the image
+    raw key  ->  normalized key  ->  reverse order of the keys  ->  those that match the image
 
-Used for every source alike: a docker config, a pull secret, a provider's answer. The rules are the kubelet's
-keyring: every matching key counts, the keys in reverse byte order, so that a longer path comes first.
+Used for every source: a docker config, a pull secret, a provider's response. The rules are those of the kubelet's
+keyring: every matching key counts, in reverse byte order, so that a longer path comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ostiary.registry.kubelet.service_account import KubernetesServiceAccount
 from ostiary.wire.go_json import go_json
 
 NO_SECRET = Secret("")
-# How many images one set of credentials remembers its answer for.
+# For how many images one set of credentials caches its result.
 MEMO_LIMIT = 1024
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCHEMES = ("https://", "http://")
@@ -37,7 +37,7 @@ class SourceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a credential came from: the name of a provider or a helper, a file, or ``namespace/name``."""
+    """The origin of a credential: the name of a provider or a helper, a file, or ``namespace/name``."""
 
     kind: SourceKind
     name: str
@@ -48,7 +48,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class RegistryLogin:
-    """What one entry of a docker config says."""
+    """One entry of a docker config."""
 
     username: str = ""
     password: Secret = NO_SECRET
@@ -62,9 +62,9 @@ class RegistryLogin:
 
 @dataclass(frozen=True, slots=True)
 class ImageCredential:
-    """A credential to try. `key` is the normalised key under which it stood.
+    """A credential to try. `key` is its normalized key.
 
-    `service_account` is set when it was made for that account alone. `origin` is for `Keyring.report_rejected`.
+    `service_account` is set if the credential is for that account only. `origin` is for `Keyring.report_rejected`.
     """
 
     username: str
@@ -80,18 +80,18 @@ class ImageCredential:
 
     @property
     def hash(self) -> str:
-        """What the kubelet writes into its records of pulled images, to know the credential again.
+        """Return the kubelet's hash of the credential, by which it recognizes it in its records of pulled images.
 
-        Of an entry's tokens it knows nothing, so they are not part of it.
+        The kubelet ignores the tokens of an entry, so they are not part of it.
         """
         fields = {"username": self.username, "password": self.password.reveal(), "email": self.email}
         text = go_json({name: text for name, text in fields.items() if text})
-        # Go escapes the replacement that it writes for a byte that is not UTF-8.
+        # Go escapes the replacement character that it writes for an invalid UTF-8 byte.
         return hashlib.sha256(_SURROGATE.sub(r"\\ufffd", text).encode()).hexdigest()
 
 
 class Credentials:
-    """The logins of one source. Never changes, so that any number of threads may ask at once."""
+    """The logins of one source. Immutable and thread-safe."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Credentials:
         by_key: dict[bytes, list[ImageCredential]] = {}
         for raw, login in logins:
             key = normalised_key(raw)
-            # Two raw keys may become one: their logins stay in the order they came in.
+            # Two raw keys may have the same normalized key: their logins stay in insertion order.
             if key is not None:
                 by_key.setdefault(key, []).append(self._credential(key, login))
         self.keys = tuple(sorted(by_key, reverse=True))
@@ -130,7 +130,7 @@ class Credentials:
         )
 
     def matching(self, repository: str) -> tuple[ImageCredential, ...]:
-        """Those whose key matches, best first."""
+        """Return the credentials whose key matches, best first."""
         credentials = self._memo.get(repository)
         if credentials is None:
             credentials = tuple(credential for under_key in self._index.find(repository) for credential in under_key)
@@ -140,21 +140,21 @@ class Credentials:
         return credentials
 
     def find(self, repository: str) -> tuple[ImageCredential, ...]:
-        """What the kubelet would try for *repository* if there were only these."""
+        """Return what the kubelet would try for *repository* if these were the only credentials."""
         return unite([self], repository)
 
     @property
     def for_docker_hub(self) -> tuple[ImageCredential, ...]:
-        """Those under Docker Hub's old address, which count for its images when nothing else matches."""
+        """Return those under Docker Hub's old address, which apply to its images if nothing else matches."""
         return self._hub
 
 
 def unite(blocks: Sequence[Credentials], repository: str) -> tuple[ImageCredential, ...]:
-    """*blocks* as one: a longer key of a later block comes before a shorter one of an earlier block."""
+    """Merge *blocks*: a longer key of a later block comes before a shorter one of an earlier block."""
     if len(blocks) == 1:
         credentials = blocks[0].matching(repository)
     else:
-        # Sorting keeps the order of equal keys, also in reverse: the blocks' own order.
+        # Sorting is stable, also in reverse: credentials with equal keys stay in the order of the blocks.
         every = (credential for block in blocks for credential in block.matching(repository))
         credentials = tuple(sorted(every, key=lambda credential: credential.key, reverse=True))
     if not credentials and is_default_registry(repository):
@@ -163,7 +163,7 @@ def unite(blocks: Sequence[Credentials], repository: str) -> tuple[ImageCredenti
 
 
 def is_default_registry(image: str) -> bool:
-    """Whether an image without a registry's name, or with Docker Hub's, is meant."""
+    """Return whether *image* names no registry, or Docker Hub."""
     first, slash, _ = image.partition("/")
     if not first or not slash:
         return bool(first)
@@ -171,7 +171,7 @@ def is_default_registry(image: str) -> bool:
 
 
 def normalised_key(raw: str) -> bytes | None:
-    """The key without scheme and without the version of the registry's API; None if it cannot be parsed."""
+    """Return the key without scheme and API version; None if it cannot be parsed."""
     scheme = next((scheme for scheme in _SCHEMES if raw.startswith(scheme)), "")
     try:
         address = parse_address(raw[len(scheme) :])

@@ -1,9 +1,9 @@
-"""Reads what docker writes: ``config.json``, the older ``.dockercfg``, and secrets that hold either of them.
+"""Reads docker's files: ``config.json``, the older ``.dockercfg``, and secrets that contain either of them.
 
-Called by the keyring for pull secrets and for the node's own file, which come before the providers, in this order.
-The node's file is searched for as the kubelet does: ``config.json`` in its directory, here, ``~/.docker`` and
-``/.docker``, then ``.dockercfg`` in the directory, here, ``~`` and ``/``. The first that can be read counts, whole.
-Helpers that a file names are for docker's clients and not for the kubelet: see `store`.
+Pull secrets and the node's own file come before the providers, in this order. The node's file is searched for like the
+kubelet does: ``config.json`` in its directory, here, ``~/.docker`` and ``/.docker``, then ``.dockercfg`` in the
+directory, here, ``~`` and ``/``. Only the first readable file counts. Helpers that a file names are for docker's
+clients and not for the kubelet: see `docker_store`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ostiary.model import Place, Problem, Secret
 from ostiary.registry.credentials import Credentials, ImageCredential, Provenance, RegistryLogin, SourceKind
 
 CONFIG_JSON, DOCKERCFG = "config.json", ".dockercfg"
-# The type of a secret, the key of its data, and whether the logins stand under ``auths`` there.
+# The type of a secret, the key of its data, and whether its logins are under ``auths``.
 SECRET_FORMS = {
     "kubernetes.io/dockerconfigjson": (".dockerconfigjson", True),
     "kubernetes.io/dockercfg": (".dockercfg", False),
 }
 LIFETIME_SECONDS = 5 * 60.0
 
-# What the kubelet reads of an entry, and what it does not.
+# The fields of an entry that the kubelet reads, and those that it ignores.
 _ENTRY_FIELDS = ("username", "password", "email", "auth")
 _TOKEN_FIELDS = ("identitytoken", "registrytoken")
 T = TypeVar("T")
@@ -41,7 +41,7 @@ log = logging.getLogger("ostiary.registry")
 
 @dataclass(frozen=True, slots=True)
 class DockerConfig:
-    """The logins of a file by their raw keys, and the helpers that docker's clients would ask."""
+    """The logins of a file by their raw keys, and the helpers that docker's clients would run."""
 
     logins: Mapping[str, RegistryLogin] = field(default_factory=dict)
     helpers: Mapping[str, str] = field(default_factory=dict)
@@ -64,23 +64,24 @@ class PullSecret:
 
 
 def parse_config_json(data: bytes, *, file: str | None = None, for_docker: bool = False) -> DockerConfig:
-    """Read a ``config.json`` or an ``auth.json``; raises `ConfigurationError`, which quotes nothing of it.
+    """Parse a ``config.json`` or an ``auth.json``; raises `ConfigurationError`, which quotes nothing of it.
 
-    Only what the kubelet reads has to have the right type. *for_docker*: also what docker's own tools read.
+    Only the fields that the kubelet reads must have the right type. *for_docker*: also those that docker's own tools
+    read.
     """
     return _DockerConfigReading(file, for_docker=for_docker).config_json(data)
 
 
 def parse_dockercfg(data: bytes, *, file: str | None = None, for_docker: bool = False) -> DockerConfig:
-    """Read a ``.dockercfg``: the logins without anything around them."""
+    """Parse a ``.dockercfg``: the logins without an enclosing object."""
     return _DockerConfigReading(file, for_docker=for_docker).dockercfg(data)
 
 
 class _DockerConfigReading:
-    """One pass over a file. One mistake makes the whole file unusable, and all of them are told.
+    """One pass over a file. One error makes the whole file unusable, and all errors are reported.
 
-    As in Go, the names of fields are compared without regard to case, while the names of registries are not. Of a
-    field that stands twice the last text counts, and two objects of logins are one.
+    As in Go, field names are case-insensitive, while registry names are not. Of a repeated field the last text counts,
+    and two objects of logins are merged.
     """
 
     def __init__(self, file: str | None, *, for_docker: bool) -> None:
@@ -165,7 +166,10 @@ class _DockerConfigReading:
         return {key: self._text(value, join(path, key), is_read=is_read) or "" for key, value in entries}
 
     def _text(self, node: Node, path: str, *, is_read: bool) -> str | None:
-        """The text there. None leaves an earlier one as it is: it is null, or of another type and not *is_read*."""
+        """Return the text at *path*.
+
+        None keeps an earlier value: the node is null, or of another type and not *is_read*.
+        """
         if isinstance(node.value, str):
             return node.value
         if is_read and node.value is not None:
@@ -177,9 +181,9 @@ class _DockerConfigReading:
 
 
 def decode_auth(text: str) -> tuple[str, str]:
-    """Username and password of an ``auth`` field; raises ValueError, which quotes nothing.
+    """Return username and password of an ``auth`` field; raises ValueError, which quotes nothing.
 
-    Padding may be left out, and line ends are read over, as Go's decoder does both. A password need not be text.
+    As in Go's decoder, padding may be missing, and line ends are ignored. A password need not be text.
     """
     decoded = decode_base64(text, padded=text.strip().endswith("="))
     if decoded is None:
@@ -194,9 +198,9 @@ def decode_auth(text: str) -> tuple[str, str]:
 
 
 def secret_credentials(secrets: Sequence[PullSecret]) -> list[Credentials]:
-    """What the pull secrets hold; raises `ConfigurationError` if one of them holds something else than it says.
+    """Return the credentials in pull secrets; raises `ConfigurationError` if the data does not match a secret's type.
 
-    A secret whose type and key do not belong together is passed over, as by the kubelet.
+    A secret whose type and key do not belong together is ignored, as by the kubelet.
     """
     return [credentials for secret in secrets if (credentials := _secret_credentials(secret)) is not None]
 
@@ -216,7 +220,7 @@ def _secret_credentials(secret: PullSecret) -> Credentials | None:
 
 
 def search_paths(directory: str | None = None) -> Iterator[str]:
-    """Where the kubelet looks for the node's file. *directory* is its own one."""
+    """Yield the paths where the kubelet looks for the node's file. *directory* is its own one."""
     home = os.path.expanduser("~")
     for name, places in (
         (CONFIG_JSON, (directory, os.curdir, os.path.join(home, ".docker"), "/.docker")),
@@ -226,7 +230,7 @@ def search_paths(directory: str | None = None) -> Iterator[str]:
 
 
 def read_node_config(directory: str | None = None) -> DockerConfig:
-    """The first file of `search_paths` that can be read; an empty configuration if there is none."""
+    """Return the first readable file of `search_paths`; an empty configuration if there is none."""
     for path in search_paths(directory):
         try:
             with open(path, "rb") as file:
@@ -242,7 +246,7 @@ def read_node_config(directory: str | None = None) -> DockerConfig:
 
 
 class NodeDockerConfig:
-    """The node's docker configuration, read again when it is older than *lifetime* seconds."""
+    """The node's docker configuration, reloaded when it is older than *lifetime* seconds."""
 
     def __init__(
         self,
@@ -270,7 +274,7 @@ class NodeDockerConfig:
             return self._kept[0]
 
     def forget(self, found: ImageCredential) -> bool:
-        """Read the file again next time, if *found* is what it said last."""
+        """Reload the file next time if *found* is in the current content."""
         cached = self._kept
         if cached is None or found.origin is not cached[0]:
             return False

@@ -1,17 +1,15 @@
-"""The program ``docker-credential-ostiary``: the registry door for docker, podman, skopeo and crane.
+"""The program ``docker-credential-ostiary``: a credential helper for docker, podman, skopeo and crane.
 
-    get   server on stdin -> the daemon, if one runs -> its output, as it is
+    get   server on stdin -> the daemon, if one runs -> its output, unchanged
                     else  -> an image of that registry -> Keyring -> the first credential, as JSON
 
-The credential providers are those of `user_config`. By the helper protocol a message for docker stands on stdout; why
-something failed is told on stderr, to a person.
-
-It starts for every image that is pulled, so nothing is imported before it is needed, not even for types.
+The credential providers are those of `user_config`. By the helper protocol, the message for docker is on stdout; stderr
+explains a failure to the user. It starts on every image pull, so modules are imported only when needed, even for types.
 """
 
 import sys
 
-# Not from typing: that alone would cost more than asking the daemon.
+# Not from typing: that import alone would cost more than calling the daemon.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ostiary.registry.kubelet.model import ProvidersConfig
@@ -61,13 +59,13 @@ def _get(is_program: bool) -> int:
 
 
 def _store(is_program: bool) -> int:
-    # Read to its end all the same: who writes would otherwise die of a broken pipe.
+    # Read stdin to its end anyway, or the writer would get a broken pipe.
     sys.stdin.buffer.read(LARGEST_INPUT)
     return _answer(NOT_IMPLEMENTED, FAILED)
 
 
 def _erase(is_program: bool) -> int:
-    """Forget what a registry rejected. Only the daemon keeps anything from one run to the next."""
+    """Evict the credentials that a registry rejected. Only the daemon caches any between runs."""
     server = _read_server()
     if not server:
         return _answer(NO_SERVER, FAILED)
@@ -76,7 +74,7 @@ def _erase(is_program: bool) -> int:
 
 
 def _list(is_program: bool) -> int:
-    """The registries that are named in full. Who signs in there is not known before a provider has run."""
+    """List the registries that are named in full. Their usernames are unknown before a provider has run."""
     import json
 
     patterns = [pattern for provider in _config().providers for pattern in provider.match_images]
@@ -90,11 +88,11 @@ def _version(is_program: bool) -> int:
     return _answer(f"docker-credential-ostiary (ostiary) {__version__}")
 
 
-# --- who is asked ---
+# --- lookup ---
 
 
 def _ask_daemon(verb: bytes, server: str, is_program: bool) -> int | None:
-    """The exit code, with the daemon's answer written; None if it is not there."""
+    """Write the daemon's response and return its exit code; None if there is no daemon."""
     from ostiary.registry.daemon import relay
     from ostiary.registry.user_config import bin_dir, config_path
 
@@ -119,9 +117,9 @@ def _look_up(server: str) -> int:
     from ostiary.registry.keyring import Keyring
     from ostiary.registry.user_config import bin_dir, search_path
 
-    # What the keyring would log is told by us.
+    # This program reports what the keyring would log.
     logging.getLogger("ostiary").addHandler(logging.NullHandler())
-    # Without the docker configuration: that is who asks us.
+    # Without the docker configuration, whose client is our caller.
     config = _config()
     keyring = Keyring(config, bin_dir=bin_dir(), search_path=search_path(), switches=Switches())
     search = LoginSearch(server, image, config)
@@ -137,7 +135,7 @@ def _config() -> "ProvidersConfig":
     from ostiary.registry.kubelet.config import load
     from ostiary.registry.user_config import config_path
 
-    # Not with bin_dir: one missing executable must not take away the other providers.
+    # Without bin_dir: one missing executable must not disable the other providers.
     return load(config_path())
 
 
@@ -146,13 +144,13 @@ def _read_server() -> str:
     return "".join(data.decode("utf-8", "replace").splitlines()).strip()
 
 
-# --- what is answered ---
+# --- output ---
 
 
 def _answer(text: str, code: int = OK) -> int:
     from ostiary.core.text import printable
 
-    # An answer is JSON, which escapes what is not printable; a message may name what stands in a file.
+    # Credentials are JSON, which escapes unprintable characters; a message may quote a file.
     print(text if code == OK else printable(text))  # noqa: T201
     return code
 

@@ -1,37 +1,37 @@
-"""The words of docker's credential helper protocol, for those who speak it on either side.
+"""Constants of docker's credential helper protocol, for both sides.
 
-`docker.store` asks helpers, and `docker.helper` is one. Imports next to nothing: the helper starts at every pull.
+`docker_store` calls helpers, and `docker_helper` is one. Imports next to nothing: the helper starts on every pull.
 """
 
 from __future__ import annotations
 
 from ostiary.registry.image_name import DOCKER_HUB, OLD_DOCKER_HUB, parse_image_name
 
-# The beginning of the name of every helper program.
+# The prefix of the name of every helper program.
 PREFIX = "docker-credential-"
-# How clients name Docker Hub to a helper.
+# Docker Hub in requests to helpers.
 HUB_SERVER = "https://index.docker.io/v1/"
 HUB_NAMES = (DOCKER_HUB, OLD_DOCKER_HUB, "registry-1.docker.io")
-# The username that says that the secret is an identity token.
+# The username that marks the secret as an identity token.
 TOKEN_USERNAME = "<token>"  # noqa: S105
-# What a helper prints when it has nothing.
+# What a helper prints when it has no credentials.
 NOT_FOUND = "credentials not found in native keychain"
-# Clients name a registry to their helpers and no image.
+# Clients pass a registry to their helpers, and no image.
 ANY_IMAGE = "any/image"
 
 
 def image_of(server: str) -> str | None:
-    """An image of the registry that *server* names: a URL, a host, or already a repository.
+    """Return an image of the registry that *server* names: a URL, a host, or already a repository.
 
-    None for a host that no image name can have, such as ``build-server``: that name would be read as one of
-    Docker Hub's, and Docker Hub's credential must not be given to somebody else.
+    None for a host that no image name can have, such as ``build-server``: that name would be parsed as one of Docker
+    Hub's, and Docker Hub's credential must not be sent to another host.
     """
     address = server.partition("://")[2] or server
     authority, _, path = address.partition("/")
     if any(character in authority for character in "?#\\"):
-        # Others end the host there, and what follows would be another one.
+        # Other parsers end the host there and would see another host.
         return None
-    # Without a user: a URL may have one before its host.
+    # A URL may have a username before its host.
     host = authority.rpartition("@")[2]
     if f"{path}/".startswith(("v1/", "v2/")):
         path = f"{path}/"[3:]

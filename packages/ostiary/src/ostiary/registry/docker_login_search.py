@@ -1,6 +1,6 @@
-"""From the name of a registry to what a client of a docker helper is told: the first login of one look-up or several.
+"""From a registry name to the output of a docker helper: the first login of one or several lookups.
 
-Used by `docker.helper`, which looks up itself, and by the daemon, which does it for many. Neither prints nor waits.
+Used by `docker_helper` itself and by the daemon. Does no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OK, FAILED = 0, 1
 
 
 class HelperOutput(NamedTuple):
-    """What the helper prints, for docker and for a person, and its exit code."""
+    """What the helper prints on stdout and stderr, and its exit code."""
 
     code: int
     stdout: str
@@ -30,7 +30,7 @@ class HelperOutput(NamedTuple):
 
 
 class LoginSearch:
-    """One question of a client: `images` are looked up in turn, until `take` has what is wanted."""
+    """The search for one request: `images` are looked up in turn, until `take` accepts a result."""
 
     def __init__(self, server: str, image: str, config: ProvidersConfig) -> None:
         self._server, self._image, self._config = server, image, config
@@ -39,14 +39,14 @@ class LoginSearch:
         self._notes: dict[str, None] = {}
 
     def images(self) -> Iterator[str]:
-        """The registry as a whole first; after that each part of it that a pattern names."""
+        """Yield the registry as a whole, and then each part of it that a pattern names."""
         yield self._image
         if self._image.endswith(f"/{ANY_IMAGE}"):
             for part in parts_of(self._image.removesuffix(f"/{ANY_IMAGE}"), self._config):
                 yield f"{part}/{ANY_IMAGE}"
 
     def take(self, lookup: Lookup) -> bool:
-        """Whether the search is over."""
+        """Add the result of a lookup; returns whether the search is over."""
         self._login = next((each for each in lookup if _is_login(each)), None)
         self._failures += [failure.error for failure in lookup.failures]
         self._notes |= dict.fromkeys(f"{each.provider}: {each.reason}" for each in lookup.skipped)
@@ -64,15 +64,15 @@ class LoginSearch:
 
 
 def tell(text: str) -> str:
-    """*text* as the helper says it to a person."""
+    """Format *text* as a message of the helper for the user."""
     return f"docker-credential-ostiary: {printable(text)}\n"
 
 
 def parts_of(registry: str, config: ProvidersConfig) -> list[str]:
-    """The parts of *registry* that patterns name by a path, each once, in the order of the configuration.
+    """Return the parts of *registry* that patterns name by a path, each once, in the order of the configuration.
 
-    Clients ask their helper for the registry only, so whichever part the image is in, its credential is
-    the one to give; with several, the first that has one.
+    Clients pass only the registry to their helper, so the credential of any part may be the right one; with several,
+    the first part that has one is used.
     """
     parts: dict[str, None] = {}
     for provider, pattern in ((each, pattern) for each in config.providers for pattern in each.match_images):
@@ -89,7 +89,7 @@ def parts_of(registry: str, config: ProvidersConfig) -> list[str]:
 
 
 def _is_login(found: ImageCredential) -> bool:
-    # A provider may answer with nothing at all for "without a credential".
+    # A provider may return an empty login to mean "without a credential".
     return bool(found.identity_token or found.username or found.password)
 
 

@@ -1,6 +1,6 @@
-"""One login for an image as docker's and podman's own tools would choose it: helpers, stores, auth files.
+"""The login for an image that docker's and podman's own tools would use: helpers, stores, auth files.
 
-The kubelet knows nothing of these; programs beside it do. Which file, and which entry of it:
+The kubelet does not use them; other programs on a node do. Which file, and which entry of it:
 
     files    the one given; else $REGISTRY_AUTH_FILE; else all of these, until one has a login:
              $XDG_RUNTIME_DIR/containers/auth.json, $XDG_CONFIG_HOME/containers/auth.json,
@@ -8,7 +8,7 @@ The kubelet knows nothing of these; programs beside it do. Which file, and which
     a file   credHelpers of the registry, and then nothing else; credsStore; auths by host/a/b, host/a, host;
              auths whose host is the registry under another spelling
 
-A helper that has nothing is not a helper that failed: only the first lets the search go on.
+A helper without a login lets the search continue; a helper that fails does not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STDERR_SHOWN = 2048
 
 
 class DockerHelper:
-    """A program ``docker-credential-<suffix>`` on our PATH, asked for one server at a time."""
+    """A program ``docker-credential-<suffix>`` on PATH, called for one server at a time."""
 
     def __init__(self, suffix: str, *, limits: RunLimits = DEFAULT_LIMITS, path: str | None = None) -> None:
         if not suffix or os.path.dirname(suffix):
@@ -44,10 +44,10 @@ class DockerHelper:
         self._path = path
 
     def get(self, server: str) -> RegistryLogin | None:
-        """The login for *server*, or None if it has none; raises `CredentialError` if it cannot say."""
+        """Return the login for *server*, or None if it has none; raises `CredentialError` on failure."""
         outcome = self._run(server)
-        # By the protocol a helper's messages stand on stdout, where a password may stand too: only the one
-        # message that we know is taken notice of, and none is quoted.
+        # By the protocol a helper prints messages on stdout, where a password may be too: only the one known message is
+        # evaluated, and none is quoted.
         if outcome.ending is Ending.EXITED and outcome.exit_code == 0:
             return self._login(outcome.stdout, server)
         if outcome.ending is Ending.EXITED and NOT_FOUND.encode() in outcome.stdout:
@@ -127,21 +127,21 @@ def _object(stdout: bytes) -> Mapping[str, object] | None:
 def _text(fields: Mapping[str, object] | None, name: str) -> str | None:
     if fields is None:
         return None
-    # docker, which is written in Go, reads the names of the fields without regard to case.
+    # docker, which is written in Go, compares field names without regard to case.
     values = [value for key, value in fields.items() if fold(key) == fold(name)]
     value = values[-1] if values else ""
     return value if isinstance(value, str) else None
 
 
 class DockerStore:
-    """The logins of this user's docker and podman. The files are read at every lookup, as those tools do."""
+    """The logins of this user's docker and podman. The files are read on every lookup, like those tools do."""
 
     def __init__(self, file: str | os.PathLike[str] | None = None, *, limits: RunLimits = DEFAULT_LIMITS) -> None:
         self._file = None if file is None else os.fspath(file)
         self._limits = limits
 
     def find(self, image: str) -> ImageCredential | None:
-        """The login for *image*; raises `ConfigurationError` for a broken file, `CredentialError` for a helper."""
+        """Return the login; raises `ConfigurationError` for an invalid file, `CredentialError` for a helper."""
         repository = parse_image_name(image).repository
         for config in self._configs():
             credential = self._find_in(config, repository)
@@ -160,7 +160,7 @@ class DockerStore:
                     raise _unreadable(path, "it does not exist") from None
                 continue
             except OSError as error:
-                # Passed over in silence, a file that may not be read looks like a login that does not work.
+                # Report an unreadable file: ignored silently, it would look like a login that does not work.
                 raise _unreadable(path, error.strerror or "it cannot be read") from None
             parse = parse_dockercfg if os.path.basename(path) == DOCKERCFG else parse_config_json
             yield parse(data, file=path, for_docker=True)
@@ -186,7 +186,7 @@ class DockerStore:
 
 
 def auth_files() -> list[str]:
-    """Where podman and then docker keep logins, the most specific first."""
+    """Return where podman and then docker store logins, the most specific first."""
     home = os.path.expanduser("~")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     containers = os.path.join("containers", "auth.json")
@@ -199,7 +199,7 @@ def auth_files() -> list[str]:
 
 
 def _walk(repository: str) -> Iterator[str]:
-    """``host/a/b``, ``host/a``, ``host``: a login for a part of a registry beats one for all of it."""
+    """Yield ``host/a/b``, ``host/a``, ``host``: a login for a part of a registry takes precedence."""
     key = repository
     while key:
         yield key

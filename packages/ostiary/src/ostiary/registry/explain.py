@@ -1,9 +1,9 @@
-"""Why an image gets the credentials it gets, or none: every step of a lookup, told.
+"""Explains why an image gets its credentials, or none: every step of a lookup.
 
-    name -> each source -> each provider x pattern -> cache -> run -> each key of the answer -> the order of trying
+    name -> each source -> each provider x pattern -> cache -> run -> each key of the response -> the order of trying
 
-Made with the keyring's own parts, so that what is told is what happens. With ``run=False`` nothing is started.
-No password is part of an `ImageExplanation`; it is plain data, for a person's screen or as JSON.
+Uses the keyring's own parts, so that the explanation matches a real lookup. With ``run=False`` no provider is started.
+An `ImageExplanation` contains no password; it is plain data, for the terminal or as JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ostiary.registry.lint_document import without_userinfo
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The name as it was given, and what became of it. Patterns are compared with `repository`."""
+    """The image name as given and as parsed. Patterns are compared with `repository`."""
 
     given: str
     repository: str
@@ -48,7 +48,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class PatternVerdict:
-    """Whether a pattern, or a key of an answer, matches the image; else the first reason why not."""
+    """Whether a pattern, or a key of a response, matches the image; otherwise the first reason why not."""
 
     pattern: str
     matches: bool
@@ -59,7 +59,7 @@ class PatternVerdict:
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """A key under which an answer may be kept. `seconds_left` is None if there is none."""
+    """A key under which a response may be cached. `seconds_left` is None if there is none."""
 
     scope: str
     key: str
@@ -68,7 +68,7 @@ class CacheState:
 
 @dataclass(frozen=True, slots=True)
 class ProviderTrace:
-    """What happened at one provider. `outcome` is one of the words of `OUTCOMES`, and `detail` is for people."""
+    """What happened at one provider. `outcome` is a key of `OUTCOMES`, and `detail` is for users."""
 
     name: str
     where: str
@@ -87,7 +87,7 @@ class ProviderTrace:
         return any(verdict.matches for verdict in self.patterns)
 
 
-# How a conclusion ends that is about the kubelet.
+# The end of a conclusion about the kubelet.
 PULLS_WITHOUT = "; the kubelet pulls without one"
 OUTCOMES = {
     "no-match": "none of its patterns matches, so it is not run",
@@ -102,7 +102,7 @@ OUTCOMES = {
 
 @dataclass(frozen=True, slots=True)
 class SourceTrace:
-    """A source that is no provider: a pull secret, or the node's docker configuration."""
+    """A source other than a provider: a pull secret, or the node's docker configuration."""
 
     source: str
     keys: tuple[PatternVerdict, ...] = ()
@@ -122,7 +122,7 @@ class CredentialCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ImageExplanation:
-    """The whole of it. `complete` is False if a provider that matches was not run."""
+    """The complete explanation. `complete` is False if a matching provider was not run."""
 
     image: Image
     config_hash: str
@@ -145,10 +145,9 @@ def explain(
     run: bool = True,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ImageExplanation:
-    """Look *image* up, one source after the other, and tell about it; raises `ImageNameError`.
+    """Look *image* up, one source after the other, and explain each step; raises `ImageNameError`.
 
-    *docker_config* and *tokens* are those of the keyring. Without *run* providers that are not in the cache
-    are left alone.
+    *docker_config* and *tokens* are those of the keyring. Without *run*, providers that are not cached are not started.
     """
     name = parse_image_name(image)
     explainer = _Explainer(keyring, Target(name.repository), pod, tokens, run, clock)
@@ -177,7 +176,7 @@ def _image(given: str, name: ImageName) -> Image:
 
 
 class _Explainer:
-    """Asks one provider after the other. Answers are gathered in their order."""
+    """Runs one provider after the other and collects the results in their order."""
 
     def __init__(
         self,
@@ -220,7 +219,7 @@ class _Explainer:
             return skip_without_account(attributes)
         assert self._pod is not None
         if not self._run:
-            # Nobody is asked for a token that will not be used.
+            # Dry run: do not request a service account token.
             return None
         return present(attributes, self._pod, self._tokens)
 
@@ -236,7 +235,7 @@ class _Explainer:
         return replace(trace, outcome=outcome, detail=detail, seconds=seconds, keys=keys, cache=cache)
 
     def _is_kept(self, provider: CachedProvider) -> bool:
-        # With an account, what is kept belongs to the account and its token.
+        # With a service account, the cache key depends on the account and its token.
         return provider.config.token_attributes is None and provider.cache.get(self._target.keys) is not None
 
     def _cache(self, provider: CachedProvider) -> Iterator[CacheState]:
@@ -264,7 +263,7 @@ def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -
         return PatternVerdict(displayed, True)
     message = mismatch.message
     if "@" in text and mismatch.reason is Reason.PATTERN_UNPARSABLE:
-        # Its parts cannot be told apart, and one of them may be a password that stands before the host.
+        # The parts cannot be told apart, and one of them may be a password before the host.
         displayed, message = f"***@{printable(text.rpartition('@')[2])}", "the pattern cannot be parsed"
     return PatternVerdict(displayed, False, mismatch.reason.value, message, mismatch.hint or "")
 
@@ -280,7 +279,7 @@ def _secrets(secrets: Sequence[PullSecret], repository: str) -> tuple[list[Crede
         try:
             read = secret_credentials([secret])
         except ConfigurationError as error:
-            # To the kubelet this is the end of the whole lookup.
+            # In the kubelet this ends the whole lookup.
             traces.append(SourceTrace(name, error=f"{error.cause or error.summary}; the kubelet gives up here"))
             continue
         blocks += read
@@ -309,7 +308,7 @@ def _for_the_hub(verdict: PatternVerdict) -> PatternVerdict:
     return PatternVerdict(verdict.pattern, True, message="it counts for Docker Hub because no other key matches")
 
 
-# --- what comes of it ---
+# --- conclusions ---
 
 
 def _candidate(position: int, found: ImageCredential) -> CredentialCandidate:

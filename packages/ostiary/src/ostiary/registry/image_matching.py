@@ -1,10 +1,10 @@
-"""Does a pattern match an image? Exactly the kubelet's answer, and the first reason when it is no.
+"""Image patterns: whether a pattern matches an image, exactly as in the kubelet, and why it does not.
 
     pattern, target  ->  ports equal?  ->  as many labels?  ->  each label?  ->  path a prefix?
 
-Pure. The same rules hold for ``matchImages`` and for the keys of an answer. In the dialect of the first proposal the
-port counts only if the pattern has one: *any_port*. A target is the repository of a normalised image
-(`image_name`). `matches` judges one pattern and `why_not` explains it; `pattern_index` does the same for thousands.
+The same rules apply to ``matchImages`` and to the keys of a response. In the dialect of the first proposal the port
+counts only if the pattern has one: *any_port*. A target is the repository of a normalized image (`image_name`).
+`matches` checks one pattern and `why_not` explains the result; `PatternIndex` finds matches among thousands. Pure.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from typing import Generic, TypeVar
 from ostiary.core.text import printable
 from ostiary.registry.image_name import ImageAddress, UnparsableAddress, parse_address
 
-# Does a glob match one label of a host? Go's filepath.Match, for the bytes that a host may hold.
-#
-# Called by `image_match` and `pattern_index`. Pure.
+# Globs of one host label: Go's filepath.Match, for the bytes that a host may contain.
 
 
 @dataclass(frozen=True, slots=True)
 class _CharacterClass:
-    """One character out of some ranges. Only the brackets of an IPv6 address without a port become one."""
+    """One character out of some ranges. Occurs only as the brackets of an IPv6 address without a port."""
 
     ranges: tuple[tuple[str, str], ...]
 
@@ -40,12 +38,12 @@ _NO_CHARACTER = "\ufffd"
 
 
 def is_valid_glob(glob: bytes) -> bool:
-    """Whether Go takes *glob* for a pattern; one that it does not take matches nothing."""
+    """Return whether *glob* is a valid pattern in Go. An invalid one matches nothing."""
     return b"[" not in glob or _chunks(glob) is not None
 
 
 def label_matches(glob: bytes, label: bytes) -> bool:
-    """Whether *glob* matches the whole of *label*; ``*`` stands for any text, also for none."""
+    """Return whether *glob* matches the whole *label*; ``*`` stands for any text, including none."""
     if b"*" not in glob and b"[" not in glob:
         return glob == label
     chunks = _chunks(glob)
@@ -53,7 +51,7 @@ def label_matches(glob: bytes, label: bytes) -> bool:
 
 
 def _chunks_match(chunks: list[_Chunk], label: bytes) -> bool:
-    """Each chunk is taken where it first fits, which leaves the most to the chunks after it."""
+    """Match each chunk at its first position, which leaves the most text to the following chunks."""
     first, *others = chunks
     end = _end_of(first, label, 0)
     if end is None or not others:
@@ -67,7 +65,7 @@ def _chunks_match(chunks: list[_Chunk], label: bytes) -> bool:
 
 
 def _ends_of(chunk: _Chunk, label: bytes, start: int) -> Iterator[int]:
-    """Where *chunk* ends, for each place from *start* on where it fits."""
+    """Yield the end of *chunk* for each position from *start* on where it matches."""
     ends = (_end_of(chunk, label, at) for at in range(start, len(label) + 1))
     return (end for end in ends if end is not None)
 
@@ -85,7 +83,7 @@ def _end_of(chunk: _Chunk, label: bytes, start: int) -> int | None:
 
 
 def _chunks(glob: bytes) -> list[_Chunk] | None:
-    """The parts of *glob* between its stars; None if Go finds its brackets malformed."""
+    """Split *glob* at its stars; None if its brackets are malformed in Go."""
     chunks: list[list[_Piece]] = [[]]
     while glob:
         if glob.startswith(b"*"):
@@ -128,7 +126,7 @@ def _class_character(text: bytes) -> tuple[str, bytes] | None:
 
 
 def _character_at(text: bytes, start: int) -> tuple[str, int]:
-    """A UTF-8 character and its length. Where none begins, Go sees U+FFFD of one byte; at the end, nothing."""
+    """Return a UTF-8 character and its length. For an invalid byte Go sees U+FFFD of length 1; at the end, nothing."""
     rest = text[start : start + 4]
     for size in range(1, len(rest) + 1):
         try:
@@ -142,7 +140,7 @@ Text = str | bytes
 
 
 class Reason(Enum):
-    """Why a pattern does not match, in the order in which it is found out."""
+    """Why a pattern does not match, in the order of the checks."""
 
     PATTERN_UNPARSABLE = "pattern-unparsable"
     IMAGE_UNPARSABLE = "image-unparsable"
@@ -161,7 +159,7 @@ class Mismatch:
 
 
 def matches(pattern: Text, target: Text, *, any_port: bool = False) -> bool:
-    """Whether the kubelet would say that *pattern* matches *target*. What cannot be parsed matches nothing.
+    """Return whether *pattern* matches *target* in the kubelet. Text that cannot be parsed matches nothing.
 
     *any_port*: a pattern without a port matches images with any.
     """
@@ -169,7 +167,7 @@ def matches(pattern: Text, target: Text, *, any_port: bool = False) -> bool:
 
 
 def why_not(pattern: Text, target: Text, *, any_port: bool = False) -> Mismatch | None:
-    """The first reason why *pattern* does not match *target*; None if it does."""
+    """Return the first reason why *pattern* does not match *target*; None if it matches."""
     try:
         glob = parse_address(pattern)
     except UnparsableAddress as error:
@@ -186,7 +184,10 @@ def why_not(pattern: Text, target: Text, *, any_port: bool = False) -> Mismatch 
 
 
 def without_port(address: ImageAddress) -> ImageAddress:
-    """*address* as if it had no port. What has none keeps the brackets of an IPv6 address; here they are taken off."""
+    """Return *address* without its port.
+
+    An address without a port keeps the brackets of IPv6; they are removed here.
+    """
     labels = address.labels
     if not address.port and address.host.startswith(b"[") and address.host.endswith(b"]"):
         labels = tuple(address.host[1:-1].split(b"."))
@@ -250,19 +251,17 @@ def _quote(text: bytes) -> str:
     return '"' + printable(text.decode("utf-8", "replace")) + '"'
 
 
-# Finds, among thousands of patterns, those that match an image, without looking at the others.
-#
-# Called by the keyring for the providers, and for the keys of an answer. `image_match` has the rules for one pattern.
+# Index of many patterns.
 
 T = TypeVar("T")
 
 
 class PatternIndex(Generic[T]):
-    """Patterns with a value each; finds the values of those that match an image, in the order they came in.
+    """Patterns with a value each. Finds the values of the patterns that match an image, in insertion order.
 
-    A tree per port and number of labels, from the last label to the first. What a lookup costs depends on the
-    image and on the patterns whose last labels match it, and not on how many others there are. Never changes.
-    *any_port* tells of a value whether its patterns without a port match images with any.
+    A tree per port and number of labels, from the last label to the first. The cost of a lookup depends on the image
+    and on the patterns whose last labels match it, not on the number of other patterns. Immutable. *any_port* returns
+    for a value whether its patterns without a port match images with any.
     """
 
     def __init__(self, patterns: Iterable[tuple[Text, T]], *, any_port: Callable[[T], bool] | None = None) -> None:
@@ -283,7 +282,7 @@ class PatternIndex(Generic[T]):
         self._has_any_port = any(port is None for port, _ in self._roots)
 
     def find(self, target: Text) -> list[T]:
-        """The values of all patterns that match *target*."""
+        """Return the values of all patterns that match *target*."""
         try:
             address = parse_address(target)
         except UnparsableAddress:
@@ -304,7 +303,7 @@ class PatternIndex(Generic[T]):
 
 
 class _Branch(Generic[T]):
-    """What is left of the patterns whose last labels are those that led here.
+    """The remainders of the patterns whose last labels lead to this branch.
 
     Most branches have neither globs nor paths, and thousands of them should be cheap.
     """
@@ -317,14 +316,14 @@ class _Branch(Generic[T]):
         self._paths: _Prefixes[tuple[int, T]] | None = None
 
     def grow(self, label: bytes) -> _Branch[T]:
-        """The branch of *label*, made if need be."""
+        """Return the branch of *label*, created if necessary."""
         if b"*" not in label and b"[" not in label:
             return self._literals.setdefault(label, _Branch())
         self._globs = self._globs or _Globs()
         return self._globs.setdefault(label, _Branch())
 
     def end(self, path: bytes, value: tuple[int, T]) -> None:
-        """A pattern ends here, with *path*."""
+        """Add a pattern that ends here with *path*."""
         self._paths = self._paths or _Prefixes()
         self._paths.add(path, value)
 
@@ -339,7 +338,7 @@ class _Branch(Generic[T]):
 
 
 class _Prefixes(Generic[T]):
-    """Texts with values; finds those that another text begins with, one look per length that occurs."""
+    """Texts with values. Finds the prefixes of a text with one dict lookup per length that occurs."""
 
     __slots__ = ("_lengths", "_values")
 
@@ -361,13 +360,13 @@ class _Prefixes(Generic[T]):
 
 
 class _Globs(Generic[T]):
-    """Globs of one label, found by the text they begin and end with, and by the longest text in between."""
+    """Globs of one label, indexed by the text they begin and end with, and by the longest text in between."""
 
     __slots__ = ("_by_ends", "_shapes")
 
     def __init__(self) -> None:
         self._by_ends: dict[tuple[bytes, bytes, bytes], dict[bytes, T]] = {}
-        # Which lengths of these three texts occur: what a label is asked for depends on these alone.
+        # The combinations of lengths of these three texts: they determine the dict lookups for a label.
         self._shapes: dict[tuple[int, int, int], None] = {}
 
     def setdefault(self, glob: bytes, value: T) -> T:
@@ -391,7 +390,7 @@ def _ends(glob: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _keys(label: bytes, head: int, tail: int, middle: int) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Every key of this shape that *label* fits, each once."""
+    """Yield every key of this shape that *label* matches, each once."""
     last = len(label) - tail
     if head > last:
         return

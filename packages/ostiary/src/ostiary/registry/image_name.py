@@ -1,9 +1,9 @@
-"""The name of an image, normalised as the kubelet does it before it looks for a credential.
+"""Image names, normalized like the kubelet does before it looks for a credential.
 
     nginx  ->  docker.io / library/nginx : latest
 
-Called first in a lookup: patterns are matched against `ImageName.repository`, which has a domain and a path and
-neither tag nor digest. The grammar is that of the distribution project's references.
+Patterns are matched against `ImageName.repository`, which has a domain and a path and neither tag nor digest. The
+grammar is that of the distribution project's references.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True, slots=True)
 class ImageName:
-    """A normalised name; `tag` and `digest` are empty when absent.
+    """A normalized name; `tag` and `digest` are empty when absent.
 
-    `domain` is empty in one odd case: a host that cannot be one (``my_host.io/app``) counts as path.
+    `domain` is empty in one case: an invalid host (``my_host.io/app``) counts as path.
     """
 
     domain: str
@@ -49,7 +49,7 @@ class ImageName:
 
     @property
     def repository(self) -> str:
-        """What patterns are matched against, and what a credential provider is asked for."""
+        """Return the name that patterns are matched against, and that credential providers receive."""
         return f"{self.domain}/{self.path}" if self.domain else self.path
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class ImageName:
 
 
 def parse_image_name(text: str) -> ImageName:
-    """The image that *text* names; raises `ImageNameError`.
+    """Parse *text*; raises `ImageNameError`.
 
     An image with neither tag nor digest gets the tag ``latest``.
     """
@@ -85,7 +85,7 @@ def _split_domain(text: str) -> tuple[str, str]:
         domain, rest = DOCKER_HUB, text
     else:
         domain = DOCKER_HUB if first == OLD_DOCKER_HUB else first
-    # Only the Hub keeps images without a namespace, and keeps them in this one.
+    # Only Docker Hub has images without a namespace, and stores them in this one.
     return domain, f"library/{rest}" if domain == DOCKER_HUB and "/" not in rest else rest
 
 
@@ -124,11 +124,9 @@ def _unusable(text: str, cause: str, hint: str | None = None) -> ImageNameError:
     return ImageNameError(f'"{displayed}" is not the name of an image', cause=cause, hint=hint)
 
 
-# Addresses as Go's ``url.Parse`` and ``net.SplitHostPort`` take them apart, without their scheme.
-#
-# Called by `image_match` for patterns and images, by `config` to check patterns, and for the keys of an answer.
-# Whether a pattern matches hangs on what Go makes of it, so this follows Go 1.26 where Go differs from the RFCs:
-# what it refuses, what it decodes, and what it leaves out. Go's strings are bytes, and so are the parts here.
+# Addresses without a scheme, parsed like Go's ``url.Parse`` and ``net.SplitHostPort``. Go's parser determines whether a
+# pattern matches, so this follows Go 1.26 where it differs from the RFCs in what it rejects, decodes and drops. Go's
+# strings are bytes, and so are the parts here.
 
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})?")
@@ -141,12 +139,12 @@ _PERCENT = b"%25"
 
 
 class UnparsableAddress(ValueError):
-    """Go cannot parse it. The text is Go's, and may quote a part of the address."""
+    """The address is invalid in Go. The text is Go's error, and may quote a part of the address."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageAddress:
-    """`host` is Go's ``URL.Host``, port and brackets included; `labels` and `port` are what is matched."""
+    """`host` is Go's ``URL.Host``, including port and brackets; `labels` and `port` are used for matching."""
 
     host: bytes
     path: bytes
@@ -155,7 +153,7 @@ class ImageAddress:
 
 
 def parse_address(text: str | bytes) -> ImageAddress:
-    """What Go makes of ``https://`` + *text*; raises `UnparsableAddress`. Userinfo, query and fragment are dropped."""
+    """Parse ``https://`` + *text* like Go; raises `UnparsableAddress`. Userinfo, query and fragment are dropped."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     rest, _, fragment = data.partition(b"#")
     if _CONTROL.search(rest):
@@ -170,13 +168,13 @@ def parse_address(text: str | bytes) -> ImageAddress:
 
 
 def split_port(host: bytes) -> tuple[bytes, bytes]:
-    """The host and its port. What ``SplitHostPort`` refuses is a host without a port, brackets and all."""
+    """Return host and port. Text that ``SplitHostPort`` rejects is a host without a port, including brackets."""
     name, colon, port = host.rpartition(b":")
     if not colon:
         return host, b""
     if name.startswith(b"["):
         inner = name[1:-1]
-        # A zone may hold brackets and colons, and then a part of it looks like a port.
+        # A zone may contain brackets and colons, so that a part of it looks like a port.
         whole = name.endswith(b"]") and not any(bracket in part for part in (inner, port) for bracket in (b"[", b"]"))
         return (inner, port) if whole else (host, b"")
     return (host, b"") if b"]" in name else (name, port)
@@ -197,7 +195,7 @@ def _host(host: bytes) -> bytes:
         raise UnparsableAddress("invalid IP-literal")
     if bracket == 0:
         return _ip_literal(host)
-    # Since Go 1.26 the first colon begins the port, so nothing after it may be anything but digits.
+    # Since Go 1.26 the first colon starts the port, so only digits may follow.
     colon = host.find(b":")
     if colon >= 0:
         _check_port(host[colon:])
@@ -233,7 +231,7 @@ def _check_port(port: bytes) -> None:
 
 
 def _decoded_host(text: bytes) -> bytes:
-    """Decoded; of the ASCII bytes only the percent sign may be written as an escape, as in Go."""
+    """Percent-decode a host. Of the ASCII bytes only the percent sign may be escaped, as in Go."""
     _check_host_bytes(text)
     for escape in _ESCAPE.finditer(text):
         if escape[1] and escape[1] < b"8" and escape[0] != _PERCENT:
@@ -242,7 +240,7 @@ def _decoded_host(text: bytes) -> bytes:
 
 
 def _decode_zone(text: bytes) -> bytes:
-    """Decoded; an escape must stand for what could have been written without it, or for a space."""
+    """Percent-decode a zone. An escape must stand for a byte that is valid unescaped, or for a space."""
     _check_host_bytes(text)
     for escape in _ESCAPE.finditer(text):
         if escape[1] and escape[0] != _PERCENT and not _IN_ZONE.match(bytes.fromhex(escape[1].decode())):

@@ -1,11 +1,10 @@
-"""Which credentials are tried for an image, and in which order. This is where the registry door begins.
+"""The keyring: which credentials are tried for an image, and in which order.
 
-    image -> pull secrets -> the node's docker config -> every provider that matches, all at once
-          -> the logins of docker and podman, where they are asked for -> Lookup
+    image -> pull secrets -> the node's docker config -> all matching providers, concurrently
+          -> the logins of docker and podman, if enabled -> Lookup
 
-The order is the kubelet's, which knows nothing of the last. A provider that fails takes nothing away from the
-others: its failure stands beside what they found. `lookup` and `lookup_async` drive one and the same `_Inquiry`;
-only how they wait differs.
+The order is the kubelet's, which does not use docker and podman logins. The failure of a provider does not affect the
+others and is part of the result. `lookup` and `lookup_async` run the same `_Inquiry` and differ only in how they wait.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ from ostiary.registry.kubelet.service_account import (
 from ostiary.registry.metrics import LookupVerdict, NoRegistryMetrics, RegistryMetrics
 
 if TYPE_CHECKING:
-    # Most callers have neither, and the docker credential helper starts at every pull.
+    # Most callers need neither, and the docker credential helper starts on every pull.
     from ostiary.core.provider_switches import SwitchedOff, Switches
     from ostiary.registry.docker_config import NodeDockerConfig, PullSecret
     from ostiary.registry.docker_store import DockerStore
 
-# How many image names are remembered with the providers that match them.
+# How many image names are cached with the providers that match them.
 IMAGE_LIMIT = 8192
 DOCKER_STORE = "the logins of docker and podman"
 
@@ -56,7 +55,7 @@ log = logging.getLogger("ostiary.registry")
 
 @dataclass(frozen=True, slots=True)
 class ProviderFailure:
-    """A provider that matched and could not be asked, or gave no usable answer."""
+    """A provider that matched but could not be run or returned no usable response."""
 
     provider: str
     error: OstiaryError
@@ -67,7 +66,7 @@ class ProviderFailure:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A provider that matched and was left out, as the configuration wants it."""
+    """A provider that matched but was left out according to the configuration."""
 
     provider: str
     reason: str
@@ -75,7 +74,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The credentials to try, in order. Empty: try without one, unless there were `failures`."""
+    """The credentials to try, in order. If empty, try without credentials, unless there were `failures`."""
 
     repository: str
     found: tuple[ImageCredential, ...] = ()
@@ -89,10 +88,10 @@ class Lookup:
         return len(self.found)
 
     def docker_config(self) -> dict[str, dict[str, dict[str, str]]]:
-        """The first credential as docker, podman and others read it from a ``config.json``. The secrets are revealed.
+        """Return the first credential as a ``config.json`` for docker, podman and others. The secrets are revealed.
 
-        The entry is for the whole registry, since docker knows neither paths nor patterns. Without a credential
-        ``auths`` is empty. Raises `ConfigurationError` for a username that such a file cannot hold.
+        The entry applies to the whole registry, because docker supports neither paths nor patterns. Without a
+        credential ``auths`` is empty. Raises `ConfigurationError` for a username that such a file cannot hold.
         """
         auths: dict[str, dict[str, str]] = {}
         for credential in self.found[:1]:
@@ -120,13 +119,12 @@ def _docker_entry(credential: ImageCredential) -> dict[str, str]:
 
 
 class Keyring:
-    """Everything that may have a credential for an image. Any number of threads and event loops share one.
+    """All sources of credentials for images. Shared by any number of threads and event loops.
 
-    The providers' executables are files of *bin_dir*; with *search_path* also those of PATH, which the kubelet does
-    not search. Without a *docker_config* the node's file is not looked
-    for. *docker_store* adds, after everything the kubelet knows, what docker and podman on this machine would
-    use: their auth files and helpers. *tokens* is needed by providers that work with the tokens of service
-    accounts. Providers that *switches* has disabled are skipped, and what was cached of them is not used.
+    The providers' executables are in *bin_dir*, and with *search_path* also on PATH, which the kubelet does not search.
+    Without a *docker_config* the node's file is not used. *docker_store* adds, after everything that the kubelet uses,
+    the auth files and helpers of docker and podman on this machine. *tokens* is required by providers that use service
+    account tokens. Providers that *switches* disables are skipped, and so are their cached credentials.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class Keyring:
 
     @property
     def config(self) -> ProvidersConfig:
-        """The configuration in force."""
+        """Return the active configuration."""
         return self._table.config
 
     @property
@@ -166,15 +164,18 @@ class Keyring:
         return self._table.providers
 
     def matching_providers(self, image: str) -> tuple[CachedProvider, ...]:
-        """Those that a lookup of *image* would ask, in this order; raises `ImageNameError`."""
+        """Return the providers that a lookup of *image* would run, in this order; raises `ImageNameError`."""
         return self._table.image(image).providers
 
     def disabled(self, provider: CachedProvider) -> SwitchedOff | None:
-        """Why *provider* is not asked now; None if it is. Raises `ConfigurationError` if that cannot be known."""
+        """Return why *provider* is disabled; None if it is not.
+
+        Raises `ConfigurationError` if that cannot be determined.
+        """
         return None if self._switches is None else self._switches.disabled(provider.config.name)
 
     def replace(self, config: ProvidersConfig) -> None:
-        """Put *config* into force, at once and whole. A provider that stays as it was keeps its cache."""
+        """Activate *config* atomically. Unchanged providers keep their caches."""
         with self._replacing:
             old = {provider.config: provider for provider in self._table.providers}
             self._table = _ProviderTable(
@@ -185,11 +186,10 @@ class Keyring:
     def lookup(
         self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
     ) -> Lookup:
-        """The credentials for *image*, any spelling of its name; waits for providers that must run.
+        """Return the credentials for *image*, in any spelling of its name; waits for providers that must run.
 
-        Raises `ImageNameError` for what is no image name, and `ConfigurationError` for a pull secret that does
-        not hold what its type says, or for switches that cannot be read. What goes wrong with a provider is part
-        of the result.
+        Raises `ImageNameError` for an invalid image name, and `ConfigurationError` for a pull secret that does not
+        match its type, or for switches that cannot be read. Failures of providers are part of the result.
         """
         inquiry = self._inquire(image, pod, pull_secrets)
         if isinstance(inquiry, Lookup):
@@ -201,20 +201,20 @@ class Keyring:
     async def lookup_async(
         self, image: str, *, pod: PodCoordinates | None = None, pull_secrets: Sequence[PullSecret] = ()
     ) -> Lookup:
-        """`lookup` for an event loop."""
+        """Like `lookup`, for an event loop."""
         inquiry = self._inquire(image, pod, pull_secrets)
         while not isinstance(inquiry, Lookup) and (landing := inquiry.pending()) is not None:
             await wait_async(landing)
         lookup = inquiry if isinstance(inquiry, Lookup) else inquiry.result()
         if self._docker_store is None:
             return lookup
-        # In a thread: it may run a helper.
+        # In a thread, because it may run a helper.
         return await wait_async(in_thread(lambda: self._with_store(lookup), name="ostiary-docker-helper"))
 
     def report_rejected(self, found: ImageCredential) -> bool:
-        """The registry refused *found*: do not serve it from a cache again. Says whether it was in one.
+        """Report that the registry rejected *found*, and evict it from the caches. Returns whether it was cached.
 
-        The next lookup runs its provider again. A newer answer that came meanwhile stays.
+        The next lookup runs its provider again. A newer entry that was cached meanwhile stays.
         """
         if self._docker_config is not None and self._docker_config.forget(found):
             return True
@@ -222,7 +222,7 @@ class Keyring:
             return False
         return any(provider.cache.forget(found.origin) for provider in self._table.providers)
 
-    # --- the parts of a lookup ---
+    # --- parts of a lookup ---
 
     def _with_store(self, lookup: Lookup) -> Lookup:
         if self._docker_store is None:
@@ -236,7 +236,7 @@ class Keyring:
     def _provider(self, config: ProviderConfig) -> CachedProvider:
         executable = os.path.join(self._bin_dir, config.name)
         if self._search_path:
-            # Imported only if it is asked for: see above.
+            # Imported only if needed: see above.
             from ostiary.registry.kubelet.provider import find_provider
 
             executable = find_provider(config.name, self._bin_dir)
@@ -284,7 +284,7 @@ class Keyring:
         attributes = provider.config.token_attributes
         assert attributes is not None
         assert pod is not None
-        # Before the cache is looked into, for the answer may be cached by the token.
+        # Before the cache lookup, because the cache key may contain the token.
         fetching = in_thread(lambda: present(attributes, pod, self._tokens), name="ostiary-service-account-token")
         while not fetching.done():
             yield landing(fetching)
@@ -295,7 +295,7 @@ class Keyring:
 
 
 class _RememberedImage:
-    """An image name, read once, the providers that match it, and what the last lookup found in the caches."""
+    """A parsed image name, the providers that match it, and the cached credentials that the last lookup found."""
 
     __slots__ = ("_memory", "providers", "target")
 
@@ -305,7 +305,7 @@ class _RememberedImage:
         self._memory: tuple[Credentials | None, list[Credentials | None], Lookup] | None = None
 
     def recall(self, node: Credentials | None, kept: list[Credentials | None]) -> Lookup | None:
-        """The last lookup, if it was made of just these. Lists are equal that hold the same objects."""
+        """Return the last lookup if it was made of exactly these. Comparing lists of identical objects is fast."""
         memory = self._memory
         return memory[2] if memory is not None and memory[0] is node and memory[1] == kept else None
 
@@ -314,7 +314,7 @@ class _RememberedImage:
 
 
 class _ProviderTable:
-    """The providers of one configuration, and which of them match an image. Replaced whole, never changed."""
+    """The providers of one configuration, indexed by pattern. Immutable: replaced as a whole."""
 
     def __init__(self, config: ProvidersConfig, providers: tuple[CachedProvider, ...]) -> None:
         self.config = config
@@ -341,7 +341,7 @@ _Flow = Generator[Future[None], None, ProviderAnswer | Skip]
 
 
 class _ProviderQuestion:
-    """What one provider is asked, and how far that is."""
+    """The state of one provider's part in a lookup."""
 
     __slots__ = ("_flow", "_waits_for", "outcome", "provider")
 
@@ -358,7 +358,7 @@ class _ProviderQuestion:
         self._waits_for: Future[None] | None = None
 
     def advance(self) -> Future[None] | None:
-        """Go on as far as possible; says what must be waited for, or None when `outcome` is there."""
+        """Continue as far as possible. Returns what to wait for, or None once `outcome` is set."""
         while self.outcome is None and (self._waits_for is None or self._waits_for.done()):
             assert self._flow is not None
             try:
@@ -371,7 +371,7 @@ class _ProviderQuestion:
 
 
 class _Inquiry:
-    """One lookup: the questions to all providers that match, side by side."""
+    """One lookup: all matching providers run concurrently."""
 
     __slots__ = ("_before", "_metrics", "_questions", "_repository")
 
@@ -388,7 +388,7 @@ class _Inquiry:
         self._metrics = metrics
 
     def pending(self) -> Future[None] | None:
-        """Something whose end lets us go on, or None when every provider has been heard."""
+        """Return a future to wait for before continuing, or None when every provider has finished."""
         waits_for = [future for question in self._questions if (future := question.advance()) is not None]
         return _first_of(waits_for) if waits_for else None
 
@@ -420,13 +420,13 @@ class _Inquiry:
 
 
 def _first_of(futures: Sequence[Future[None]]) -> Future[None]:
-    """Done as soon as one of *futures* is."""
+    """Return a future that is done as soon as one of *futures* is."""
     if len(futures) == 1:
         return futures[0]
     first: Future[None] = Future()
 
     def wake(_: object) -> None:
-        # A second one may end at the same moment.
+        # Another future may complete at the same moment.
         with suppress(Exception):
             first.set_result(None)
 

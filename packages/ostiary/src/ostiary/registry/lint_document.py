@@ -1,4 +1,4 @@
-"""What can be read of a provider configuration for `lint`, even if the kubelet would refuse the rest."""
+"""The readable parts of a provider configuration for `lint`, even if the kubelet would reject the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USERINFO = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*://)?[^/?#]*@")
 
 
 class Severity(Enum):
-    """ERROR: it does not work as written. WARNING: it likely does something else than was meant."""
+    """ERROR: it does not work as written. WARNING: it likely differs from what was intended."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -36,7 +36,7 @@ class LintFinding:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPattern:
-    """`text` is without userinfo, which matching ignores and which may hold a password.
+    """A pattern. `text` is without userinfo, which matching ignores and which may hold a password.
 
     `any_port`: the dialect of the proposal, in which the port counts only if the pattern has one.
     """
@@ -58,7 +58,7 @@ class WrittenPattern:
 
 
 def without_userinfo(pattern: str) -> str:
-    """*pattern* as it may be shown: without what stands before an @ of its host."""
+    """Return *pattern* for display: without the text before an @ of its host."""
     return _USERINFO.sub(r"\1", pattern)
 
 
@@ -75,7 +75,7 @@ class WrittenProvider:
 
 
 class WrittenProviders:
-    """Takes from the files what has the shape of a provider, and minds nothing else."""
+    """Collects everything in the files that has the shape of a provider, and ignores the rest."""
 
     def __init__(self) -> None:
         self.providers: list[WrittenProvider] = []
@@ -88,7 +88,7 @@ class WrittenProviders:
                 documents = parse_all(stream.read(MAX_BYTES + 1), file=file, dialect=KUBELET)
             first = next(documents, None)
         except (OSError, ConfigurationError):
-            # `load` has told of it.
+            # `load` has reported it.
             return
         if first is None:
             return
@@ -128,7 +128,7 @@ def _second_document(documents: Iterator[Document], file: str) -> LintFinding:
     try:
         line = next(documents).root.line
     except ConfigurationError:
-        # Nobody reads it, so nobody minds that it is broken.
+        # The field is not used, so an error in it does not matter.
         line = None
     message = "only the first YAML document of a file is read, and this one is silently ignored"
     fix = "put it into a file of its own, in a directory that is given as the configuration"

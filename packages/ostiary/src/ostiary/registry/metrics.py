@@ -1,8 +1,4 @@
-"""The figures that the kubelet publishes about credential providers, under the same names, and two of our own.
-
-Called by `registry.kubelet.provider` (runs), `registry.cache` (hits and misses) and `registry.keyring` (lookups, the
-configuration). `core.metrics` publishes them.
-"""
+"""The kubelet's metrics of credential providers, under the same names, and two of our own."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
 ERRORS_TOTAL = "kubelet_credential_provider_plugin_errors_total"
 DURATION = "kubelet_credential_provider_plugin_duration"
 CONFIG_INFO = "kubelet_credential_provider_config_info"
-# The kubelet has nothing like these two, so they have our name.
+# The kubelet has no such metrics, so these have our prefix.
 CACHE_TOTAL = "ostiary_credential_provider_cache_lookups_total"
 LOOKUPS_TOTAL = "ostiary_image_lookups_total"
 
@@ -28,7 +24,7 @@ DURATION_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class LookupVerdict(Enum):
-    """How the lookup of an image ended. FAILED: nothing was found, and a provider that might know was not heard."""
+    """The outcome of an image lookup. FAILED: nothing was found, and a provider that might have a credential failed."""
 
     FOUND = "found"
     NONE = "none"
@@ -36,23 +32,26 @@ class LookupVerdict(Enum):
 
 
 class RegistryMetrics(Protocol):
-    """What is counted. Called from any thread; never raises and never waits."""
+    """Receives what is counted. Called from any thread; never raises or blocks."""
 
     def record_run(self, provider: str, *, seconds: float, failed: bool) -> None:
-        """A provider's process ended, or could not be started. *failed* says nothing of its answer."""
+        """Record that a provider's process ended, or could not be started.
+
+        *failed* does not cover an invalid response.
+        """
 
     def cache(self, provider: str, *, hit: bool) -> None:
-        """An answer was looked for in the provider's cache."""
+        """Record a lookup in the provider's cache."""
 
     def record_lookup(self, verdict: LookupVerdict) -> None:
-        """The lookup of an image is over."""
+        """Record the outcome of an image lookup."""
 
     def record_config(self, config_hash: str) -> None:
-        """A configuration is in force now."""
+        """Record that a configuration became active."""
 
 
 class NoRegistryMetrics:
-    """Counts nothing."""
+    """Discards all metrics."""
 
     def record_run(self, provider: str, *, seconds: float, failed: bool) -> None: ...
 
@@ -64,7 +63,7 @@ class NoRegistryMetrics:
 
 
 class PrometheusRegistryMetrics(PublishedMetrics):
-    """Counts in *registry*, which is prometheus_client's own unless given."""
+    """Counts in *registry*, by default prometheus_client's own."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         super().__init__(registry)
@@ -90,7 +89,7 @@ class PrometheusRegistryMetrics(PublishedMetrics):
             "How many images were looked up, by whether there was a credential to try.",
             ["verdict"],
         )
-        # Looking up a series costs more than counting in it, and every lookup of an image counts twice.
+        # Getting a series costs more than incrementing it, and every image lookup increments two.
         self._series: dict[tuple[str, bool], Counter] = {}
         self._verdicts = {verdict: lookups.labels(verdict.value) for verdict in LookupVerdict}
         self._config_hash = ""
@@ -121,7 +120,7 @@ class PrometheusRegistryMetrics(PublishedMetrics):
             "Always 1: the hash is that of the credential provider configuration in force.",
             labels=["hash"],
         )
-        # Only the latest one: an old hash that stayed would say that both are in force.
+        # Only the latest hash: an old one would suggest that both configurations are active.
         if self._config_hash:
             info.add_metric([self._config_hash], 1)
         yield info
@@ -130,7 +129,7 @@ class PrometheusRegistryMetrics(PublishedMetrics):
 # The documented name.
 PrometheusMetrics = PrometheusRegistryMetrics
 
-# The metrics of this process: Prometheus's if `prometheus_client` is installed, else none.
+# The metrics of this process: Prometheus if `prometheus_client` is installed, otherwise none.
 default_metrics: DefaultMetrics[RegistryMetrics] = DefaultMetrics(
     "credential provider", published=PrometheusRegistryMetrics, none=NoRegistryMetrics, log=logging.getLogger(__name__)
 )

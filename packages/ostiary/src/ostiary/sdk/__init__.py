@@ -1,6 +1,6 @@
-"""For those who write plugins: everything but the part that knows the identity system.
+"""The SDK for plugins: everything except the call to the identity provider.
 
-An exec credential plugin, which a Kubernetes client runs:
+An exec credential plugin, run by a Kubernetes client:
 
     from datetime import timedelta
     from ostiary.sdk import ExecInfo, Token, exec_plugin
@@ -12,7 +12,7 @@ An exec credential plugin, which a Kubernetes client runs:
     if __name__ == "__main__":
         main()
 
-An image credential provider, which the kubelet runs:
+An image credential provider, run by the kubelet:
 
     from ostiary.sdk import ImageCredentials, ImageRequest, image_provider
 
@@ -20,8 +20,7 @@ An image credential provider, which the kubelet runs:
     def main(request: ImageRequest) -> ImageCredentials:
         return ImageCredentials.for_registry("robot", fetch_a_password(), cache=timedelta(minutes=15))
 
-The version that was asked for, the shape of the answer, a clean stdout, readable errors and the exit code
-are taken care of.
+The decorators handle API versions, encoding, a clean stdout, readable errors and the exit code.
 """
 
 from ostiary.sdk.decorator import Certificate, Program, SignInRefused, Token, exec_plugin
@@ -29,8 +28,8 @@ from ostiary.sdk.exec_info import ExecInfo
 from ostiary.sdk.image_provider import ImageCredentials, ImageProgram, ImageRequest, image_provider
 from ostiary.wire.client_authentication import ClusterInfo
 
-# Imported here and now, and not when first used: the function `image_provider` has the name of its module, and
-# whoever imported the module first would find that in place of the function.
+# Imported eagerly: the function `image_provider` has the name of its module, and importing the module first would bind
+# the module instead of the function.
 __all__ = [
     "Certificate",
     "ClusterInfo",

@@ -1,6 +1,6 @@
-"""Makes a whole program of an exec plugin's function.
+"""The decorator for exec plugins: it turns a function into a complete program.
 
-read the exec info -> the function -> encode -> judge our own answer -> `program` prints it
+read the exec info -> call the function -> encode -> validate the output -> print it
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from ostiary.sdk.exec_info import ExecInfo, load_from_env
 from ostiary.sdk.program import PluginProgram, await_result
 from ostiary.wire.client_authentication import AnswerRefused, ExecAnswer, decode_answer, encode_answer
 
-# What a plugin's function ends with: a token, a certificate, both, or a refusal.
-#
-# The decorator asks `answer_of` to make the wire's `ExecAnswer` of it; nothing here knows of versions or stdout.
+# Results of a plugin's function.
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A bearer token, and when it expires: after a time, at a time, or never."""
+    """A bearer token. It expires after *expires_in*, at *expires_at*, or never."""
 
     text: str | Secret = field(repr=False)
     expires_in: timedelta | None = field(default=None, kw_only=True)
@@ -38,10 +36,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A client certificate chain and its key, both PEM. It expires when told, or else with the certificate.
+    """A client certificate chain and its key, both in PEM. It expires when given, or else with the certificate.
 
-    In place of the key there may be its address (``pkcs11:...``), for a key that is kept elsewhere. Clients of ostiary
-    ask it for signatures; kubectl does not know such addresses.
+    Instead of the key, pass its address (``pkcs11:...``) for a device key. ostiary's client uses such a key for
+    signing; kubectl does not support such addresses.
     """
 
     chain_pem: str
@@ -60,13 +58,13 @@ Result: TypeAlias = "Token | Certificate | tuple[Token, Certificate]"
 
 
 class SignInRefused(OstiaryError):
-    """Raise this when the answer is no: the person is told *summary*, *cause* and *hint*, and nothing else."""
+    """Raise this to deny the sign-in. The user sees only *summary*, *cause* and *hint*."""
 
     default_code = "sign-in-refused"
 
 
 def answer_of(result: object, *, now: datetime) -> ExecAnswer:
-    """The answer that says *result*; raises `AnswerInvalid` for what no client could use."""
+    """Return the wire form of *result*. Raises `AnswerInvalid` if no client could use it."""
     parts = result if isinstance(result, tuple) else (result,)
     tokens = [part for part in parts if isinstance(part, Token)]
     certificates = [part for part in parts if isinstance(part, Certificate)]
@@ -109,14 +107,14 @@ def _moments(parts: list[Token | Certificate], now: datetime) -> Iterator[dateti
 
 
 def _ends(certificates: list[Certificate], pair: ClientCertificate | None) -> Iterator[datetime]:
-    # Clients look at the answer's expiry alone. Without one they would go on with a certificate that has ended.
+    # Clients check only the expiry of the credential, and would continue to use an expired certificate.
     has_expiry = any(part.expires_in is not None or part.expires_at is not None for part in certificates)
     if pair is not None and pair.not_after is not None and not has_expiry:
         yield pair.not_after
 
 
 def _pair(certificate: Certificate) -> ClientCertificate:
-    # Imported here: TLS takes longer to load than all the rest of a plugin that has a token.
+    # Lazy import: TLS takes longer to import than the rest of a plugin that returns a token.
     from ostiary.core.tls import parse_certificate, read_chain
 
     try:
@@ -136,12 +134,12 @@ Function: TypeAlias = "Callable[[ExecInfo], Result | Awaitable[Result]]"
 
 
 def exec_plugin(function: Function) -> Program:
-    """Decorates ``def main(info)``, or ``async def main(info)``, that returns a `Token` or a `Certificate`."""
+    """Decorate ``def main(info)`` or ``async def main(info)``, which returns a `Token` or a `Certificate`."""
     return Program(function)
 
 
 class Program(PluginProgram):
-    """A plugin, ready to be run once: ``main()``. `answer` is the same without touching the process."""
+    """A plugin that runs once when called: ``main()``. `answer` returns the output without printing it."""
 
     __name__: str
     __wrapped__: Function
@@ -151,14 +149,14 @@ class Program(PluginProgram):
         functools.update_wrapper(self, function)
 
     def answer(self, environ: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> str:
-        """What a client that sets *environ* would be answered; raises what went wrong. For tests of plugins."""
+        """Return the output for a client that sets *environ*. Raises errors unchanged. For tests of plugins."""
         info = load_from_env(environ)
         answer = answer_of(await_result(self._function(info)), now=clock.now())
         text = encode_answer(answer, api_version=info.api_version, as_proposed=info.as_proposed)
         if not _is_utf8(text):
             raise unusable("its answer is not UTF-8 text", hint="return text that can be printed")
         try:
-            # We take nothing on trust that a client would refuse, least of all from ourselves.
+            # Validate the output with the decoder of our client.
             decode_answer(text.encode(), api_version=info.api_version)
         except AnswerRefused as refused:
             raise unusable(refused.cause, hint=refused.hint) from None
@@ -166,5 +164,5 @@ class Program(PluginProgram):
 
 
 def _is_utf8(text: str) -> bool:
-    # Asked, and not tried: the exception of the encoder carries the text along.
+    # Not by encoding: the exception of the encoder contains the text.
     return not any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,7 +1,7 @@
-"""What a plugin is told by the client that started it, and the way to the cluster that it is told of.
+"""The input of an exec plugin, and its access to the cluster named there.
 
-Read once per run by the decorator and handed to the plugin's function. Plugins that do without the decorator call
-`load_from_env`; its public name is `ostiary.exec_info`.
+The decorator passes it to the plugin's function. Plugins without the decorator call `load_from_env`, public as
+`ostiary.exec_info`.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ PROXY_SCHEMES = ("http", "https", "socks5")
 
 @dataclass(frozen=True, slots=True)
 class ClusterEndpoint:
-    """How to reach the cluster with any HTTP client; anonymously, since the credential is what the plugin is to fetch.
+    """Settings to reach the cluster with any HTTP client, without a credential, which the plugin is about to fetch.
 
-    `ssl_context` trusts the cluster's authority (the system's, if it names none) and expects its TLS server name,
-    whatever the client is told to expect. `proxy` is the kubeconfig's; None leaves it to the environment. `headers`
-    belong to every request.
+    `ssl_context` trusts the cluster's authority (the system's, if it names none) and verifies its TLS server name,
+    regardless of the client's setting. `proxy` is the kubeconfig's; None means that the environment applies. `headers`
+    must be sent with every request.
     """
 
     base_url: str
     ssl_context: ssl.SSLContext
-    # A proxy's address may hold a password.
+    # A proxy's address may contain a password.
     proxy: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExecInfo(wire.ExecCredentialSpec):
-    """`api_version`, `interactive`, `cluster` and `config`; `http` and `http_async` reach the cluster.
+    """`api_version`, `interactive`, `cluster` and `config`. `http` and `http_async` return clients for the cluster.
 
-    `interactive` tells whether a person may be asked: on stderr and stdin, never on stdout. `cluster` is
-    None unless the kubeconfig says ``provideClusterInfo: true``. `rejection` is what the server said when
-    it rejected the last credential; only v1alpha1 tells it.
+    `interactive` says whether the plugin may prompt the user, on stderr and stdin but never on stdout. `cluster` is
+    None unless the kubeconfig sets ``provideClusterInfo: true``. `rejection` is the server's response to the last
+    credential if it rejected that; only v1alpha1 has it.
     """
 
     __slots__ = ()
 
     @property
     def config(self) -> Any:
-        """The cluster's extension ``client.authentication.k8s.io/exec``, as it stands in the kubeconfig."""
+        """The cluster's extension ``client.authentication.k8s.io/exec``, as in the kubeconfig."""
         return None if self.cluster is None else self.cluster.config
 
     def http(self, **options: Any) -> httpx.Client:
-        """An anonymous `httpx.Client` whose base URL is the cluster: its authority, its proxy, its name."""
+        """Return an unauthenticated `httpx.Client` with the cluster's URL, authority, proxy and TLS server name."""
         _require_httpx()
         import httpx
 
         return httpx.Client(**{**self._defaults(), **options})
 
     def http_async(self, **options: Any) -> httpx.AsyncClient:
-        """`http` for an event loop."""
+        """Like `http`, for an event loop."""
         _require_httpx()
         import httpx
 
         return httpx.AsyncClient(**{**self._defaults(), **options})
 
     def endpoint(self) -> ClusterEndpoint:
-        """The way to the cluster for any HTTP client; raises `ConfigurationError` if the plugin is not told of it."""
+        """Return the settings to reach the cluster. Raises `ConfigurationError` if there is no cluster info."""
         cluster = self.cluster
         if cluster is None or not cluster.server:
             raise ConfigurationError(
@@ -94,14 +94,14 @@ class ExecInfo(wire.ExecCredentialSpec):
         return {
             "base_url": endpoint.base_url,
             "verify": endpoint.ssl_context,
-            # Without one, httpx asks the environment, as kubectl does.
+            # With None, httpx uses the environment's proxy, like kubectl.
             "proxy": endpoint.proxy,
             "headers": endpoint.headers,
         }
 
 
 def load_from_env(environ: Mapping[str, str] | None = None) -> ExecInfo:
-    """What the client told this run; raises `ConfigurationError` if that is nothing, or not understood."""
+    """Read the input of this run from the environment. Raises `ConfigurationError` if it is missing or invalid."""
     text = (os.environ if environ is None else environ).get(INFO_VARIABLE)
     if not text:
         raise ConfigurationError(
@@ -114,16 +114,16 @@ def load_from_env(environ: Mapping[str, str] | None = None) -> ExecInfo:
 
 
 def load(data: str | bytes) -> ExecInfo:
-    """The same from *data*, such as what a client that gives the input on stdin wrote there.
+    """Like `load_from_env`, but from *data*, such as the stdin of a client that writes the input there.
 
-    Any version is read. Without cluster info `cluster` is None, and `endpoint` says so when it is asked.
+    Reads any version. Without cluster info `cluster` is None, and `endpoint` raises.
     """
     info = wire.decode_info(data if isinstance(data, str) else data.decode("utf-8", "replace"))
     return ExecInfo(**{entry.name: getattr(info, entry.name) for entry in fields(info)})
 
 
 def _context(cluster: ClusterInfo) -> SealedContext:
-    # Imported here, as httpx is: TLS takes longer to load than all the rest of a plugin that does without.
+    # Lazy import, like httpx: TLS takes longer to import than the rest of a plugin that does not need it.
     from ostiary.core.tls import TlsSettings, build_context
 
     authority = cluster.certificate_authority_data.decode("utf-8", "replace")
@@ -144,7 +144,7 @@ def _proxy(cluster: ClusterInfo) -> str | None:
     if not usable:
         raise TransportError(
             "the cluster's proxy cannot be used",
-            # The address is not quoted: a password may stand in it.
+            # Not quoted, because the address may contain a password.
             cause=f"proxy-url in {INFO_VARIABLE} is not the address of a proxy",
             hint=f"use one of {', '.join(scheme + '://' for scheme in PROXY_SCHEMES)} and a host",
             code="proxy-invalid",
@@ -153,6 +153,6 @@ def _proxy(cluster: ClusterInfo) -> str | None:
 
 
 def _require_httpx() -> None:
-    # A plugin that does not talk to the cluster need not have it.
+    # Plugins that do not call the cluster do not need it.
     if find_spec("httpx") is None:
         raise missing("httpx", "httpx", purpose="this plugin")

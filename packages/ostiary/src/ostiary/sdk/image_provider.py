@@ -1,11 +1,10 @@
-"""Makes a whole image credential provider, as the kubelet runs them, of one function.
+"""The decorator for image credential providers of the kubelet: it turns a function into a complete program.
 
-stdin -> ImageRequest -> the function -> ImageCredentials -> Response -> judge our own answer -> print it, at once
+    stdin -> ImageRequest -> the function -> ImageCredentials -> Response -> validate the output -> print it
 
-A provider that is switched off (`ostiary.core.provider_switches`) has no credentials, and its function is not called.
-
-What may be kept for which other images follows from what the credential is for, so that the one mistake that
-hides for hours cannot be made: an answer kept for a whole registry whose key is for a part of it.
+A disabled provider (`ostiary.core.provider_switches`) has no credentials, and its function is not called. The cache
+scope follows from the scope of the credential. That prevents an error that stays hidden for hours: a response cached
+for a whole registry whose key covers only a part of it.
 """
 
 from __future__ import annotations
@@ -57,9 +56,9 @@ _API_VERSIONS = ("v1/", "v2/")
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """What the kubelet asks. `image` is a repository, such as ``registry.example.com:5000/team/app``.
+    """The request of the kubelet. `image` is a repository, such as ``registry.example.com:5000/team/app``.
 
-    `service_account_token` and `annotations` are there if the configuration has ``tokenAttributes``.
+    `service_account_token` and `annotations` are set if the configuration has ``tokenAttributes``.
     """
 
     image: str
@@ -75,10 +74,10 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True)
 class ImageCredentials:
-    """A username and password, what they are for, and how long the kubelet may keep them.
+    """A username and password, their scope, and how long the kubelet may cache them.
 
-    Made by `for_registry`, `for_image`, `for_key` or `none`. *cache* is how long; without it, the provider's
-    ``defaultCacheDuration`` counts. `key` is empty where it follows from the request.
+    Created by `for_registry`, `for_image`, `for_key` or `none`. Without *cache*, the provider's
+    ``defaultCacheDuration`` applies. `key` is empty if it follows from the request.
     """
 
     auth: BasicAuth | None
@@ -94,12 +93,12 @@ class ImageCredentials:
 
     @classmethod
     def for_registry(cls, username: str, password: str | Secret, *, cache: timedelta | None = None) -> ImageCredentials:
-        """They hold for every image of the registry that the request names."""
+        """Return credentials for every image of the registry in the request."""
         return cls(_basic_auth(username, password), CacheKeyType.REGISTRY, cache)
 
     @classmethod
     def for_image(cls, username: str, password: str | Secret, *, cache: timedelta | None = None) -> ImageCredentials:
-        """They hold for the repository of the request, and nothing is said of others."""
+        """Return credentials for the repository in the request only."""
         return cls(_basic_auth(username, password), CacheKeyType.IMAGE, cache)
 
     @classmethod
@@ -112,9 +111,9 @@ class ImageCredentials:
         cache: timedelta | None = None,
         cache_key_type: CacheKeyType | None = None,
     ) -> ImageCredentials:
-        """They hold for the images that *pattern* matches, as in ``matchImages``.
+        """Return credentials for the images that *pattern* matches, as in ``matchImages``.
 
-        Kept for the registry if the pattern is only a host, and for the image if it has a path.
+        Cached for the registry if the pattern is only a host, and for the image if it has a path.
         """
         key_type = cache_key_type or (CacheKeyType.IMAGE if _path_of(pattern) else CacheKeyType.REGISTRY)
         return cls(_basic_auth(username, password), key_type, cache, pattern)
@@ -123,11 +122,11 @@ class ImageCredentials:
     def none(
         cls, *, cache: timedelta | None = NOT_KEPT, cache_key_type: CacheKeyType = CacheKeyType.IMAGE
     ) -> ImageCredentials:
-        """There is no credential. Not kept unless told: somebody who is given access should have it at once."""
+        """Return no credential. Not cached by default, so that a user who is granted access gets it immediately."""
         return cls(None, cache_key_type, cache)
 
     def response(self, request: ImageRequest) -> Response:
-        """The answer to *request*."""
+        """Return the response to *request*."""
         if self.auth is None:
             return Response(self.cache_key_type, self.cache)
         by_request = request.registry if self.cache_key_type is CacheKeyType.REGISTRY else _image_key(request)
@@ -139,12 +138,12 @@ Function: TypeAlias = "Callable[[ImageRequest], Result | Awaitable[Result]]"
 
 
 def image_provider(function: Function) -> ImageProgram:
-    """Decorates ``def main(request)``, or ``async def``, that returns `ImageCredentials`, or None if it has none."""
+    """Decorate ``def main(request)`` or ``async def main(request)``, which returns `ImageCredentials` or None."""
     return ImageProgram(function)
 
 
 class ImageProgram(PluginProgram):
-    """A provider, ready to be run once: ``main()``. `answer` is the same without touching the process."""
+    """A provider that runs once when called: ``main()``. `answer` returns the output without printing it."""
 
     __name__: str
     __wrapped__: Function
@@ -154,7 +153,7 @@ class ImageProgram(PluginProgram):
         functools.update_wrapper(self, function)
 
     def __call__(self, *, environ: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Answer one request; with ``--help`` alone, say what this program is, and read nothing."""
+        """Process one request. With only ``--help``, print the help and read nothing."""
         if sys.argv[1:] in (["--help"], ["-h"]):
             print(self._help(), end="")  # noqa: T201
             return
@@ -168,7 +167,7 @@ class ImageProgram(PluginProgram):
     def answer(
         self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK, stdin: bytes | None = None
     ) -> str:
-        """What a kubelet that writes *stdin* would be answered; raises what went wrong. For tests of providers."""
+        """Return the output for a kubelet that writes *stdin*. Raises errors unchanged. For tests of providers."""
         wire_request = _request(_read_stdin() if stdin is None else stdin)
         request = ImageRequest(
             wire_request.image,
@@ -184,7 +183,7 @@ class ImageProgram(PluginProgram):
         response = credentials.response(request)
         data = _encode(response, wire_request, clock)
         try:
-            # We take nothing on trust that the kubelet would refuse, least of all from ourselves.
+            # Validate the output with the decoder of our kubelet side.
             decode_response(data, wire_request, now=clock.now())
         except ResponseRefused as refused:
             raise _unusable(refused.cause, hint=refused.hint) from None
@@ -192,7 +191,7 @@ class ImageProgram(PluginProgram):
 
 
 def _is_switched_off(variable: str) -> bool:
-    """Whether this program is switched off, by the name that the kubelet runs it under, and say so on stderr."""
+    """Whether the operator disabled this provider, by the name of the executable. Prints that on stderr."""
     switched_off = Switches(variable=variable).disabled(os.path.basename(sys.argv[0]))
     if switched_off is not None and sys.stderr is not None:
         print(switched_off, file=sys.stderr)  # noqa: T201
@@ -200,7 +199,7 @@ def _is_switched_off(variable: str) -> bool:
 
 
 def _read_stdin() -> bytes:
-    # At a terminal nobody would end the input; the error then says who sends it.
+    # A terminal would never send end of file. The error then says who sends the input.
     if sys.stdin is None or sys.stdin.isatty():
         return b""
     return sys.stdin.buffer.read(LARGEST_REQUEST)
@@ -229,17 +228,17 @@ def _unusable(cause: str, *, hint: str) -> AnswerInvalid:
 def _basic_auth(username: str, password: str | Secret) -> BasicAuth:
     secret = password if isinstance(password, Secret) else Secret(password)
     for name, text in (("username", username), ("password", secret.reveal())):
-        # The bytes of a file name, say, or nothing at all: neither can be sent, and neither is quoted.
+        # Surrogates (from a file name, for example) or not a string: neither can be sent, and neither is quoted.
         if not isinstance(text, str) or any("\ud800" <= char <= "\udfff" for char in text):
             raise ValueError(f"the {name} is not text that a registry can be sent")
     return BasicAuth(username, secret)
 
 
-# --- what a credential is for, and what may be kept of it ---
+# --- scope of a credential, and of its cache entry ---
 
 
 def _check_scope(key: str, kept_for: CacheKeyType) -> None:
-    """Refuse what would hide: an answer that other images find in the cache, and none of whose keys match them."""
+    """Reject a response that would be cached for images that none of its keys match."""
     path = _path_of(key)
     if "*" in path:
         raise ValueError(f'the key "{printable(key)}" has a * in its path, where it stands for itself: end it before')
@@ -255,19 +254,19 @@ def _check_scope(key: str, kept_for: CacheKeyType) -> None:
 
 
 def _path_of(key: str) -> str:
-    """The part of a registry that *key* is for; empty if it is for all of it."""
+    """Return the part of a registry that *key* covers. Empty if it covers all of it."""
     path = key.removeprefix("https://").removeprefix("http://").partition("/")[2]
-    # What the kubelet takes for the version of the registry's API is no path.
+    # The kubelet treats v1/ and v2/ as versions of the registry API, not as part of the path.
     return path[3:] if path.startswith(_API_VERSIONS) else path
 
 
 def _image_key(request: ImageRequest) -> str:
     path = request.image.partition("/")[2]
-    # As a key, such an image would lose the begin of its path and not match itself.
+    # As a key, such an image would lose the beginning of its path and not match itself.
     return request.registry if path.startswith(_API_VERSIONS) else request.image
 
 
-# --- the proposal's words: {"image"} -> {"username", "password", "expirationTimestamp"} ---
+# --- format of the proposal: {"image"} -> {"username", "password", "expirationTimestamp"} ---
 
 
 def _request(stdin: bytes) -> Request:

@@ -1,8 +1,8 @@
-"""Runs a plugin's function as a whole program: the part that exec plugins and credential providers share.
+"""The program around a plugin's function, shared by exec plugins and credential providers.
 
-reserve stdout -> answer -> print it, at once
-                    |
-                    +-> any exception: one message on stderr, exit code 1
+reserve stdout -> answer -> print it
+     |
+     +-> any exception: one message on stderr, exit code 1
 """
 
 from __future__ import annotations
@@ -18,25 +18,23 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.text import printable
 from ostiary.errors import OstiaryError
 
-# Keeps stdout for the answer alone.
-#
-# A client reads the plugin's stdout as one object; a progress bar, a library's greeting or a child that says
-# "done" would spoil it. So file descriptor 1 is moved aside before the plugin's own code runs, and from then
-# on leads to stderr, for this process and for those it starts.
+# A client parses the plugin's stdout as one object, which output of a library or of a child process would corrupt. File
+# descriptor 1 is therefore moved before the plugin's code runs, and then points to stderr, in this process and its
+# children.
 
 FIRST_FREE = 3
 
 
 class ReservedStdout:
-    """The real stdout, out of reach. It is not given back: what an exit handler prints must not reach it."""
+    """The original stdout. It is never restored, so that exit handlers cannot write to it."""
 
     def __init__(self) -> None:
         if sys.__stdout__ is None:
             raise OSError("stdout is closed, and the answer must go there")
-        # Above 2, even when one of those is free; and closed in every process that is started from here.
+        # Above 2, even if a lower descriptor is free; and closed in child processes.
         self._descriptor = copy_above(1, FIRST_FREE)
         _lead_stdout_to_stderr()
-        # What was printed before this moment goes to stderr as well, unless it has left the buffer already.
+        # Text that is still buffered goes to stderr as well.
         for stream in (sys.stdout, sys.__stdout__):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(line_buffering=True)
@@ -47,15 +45,15 @@ class ReservedStdout:
         data = memoryview(answer.encode())
         while data:
             data = data[os.write(self._descriptor, data) :]
-        # The client may wait for the end of stdout before it reads the answer.
+        # The client may wait for end of file before it parses the output.
         os.close(self._descriptor)
 
 
 def copy_above(descriptor: int, first: int) -> int:
-    """A copy of *descriptor* whose number is *first* or higher."""
+    """Return a copy of *descriptor* whose number is *first* or higher."""
     low: list[int] = []
     try:
-        # Not F_DUPFD, which Windows does not know. A copy by `os.dup` is not inherited.
+        # Not F_DUPFD, which Windows lacks. A copy by `os.dup` is not inherited.
         while (copy := os.dup(descriptor)) < first:
             low.append(copy)
         return copy
@@ -68,7 +66,7 @@ def _lead_stdout_to_stderr() -> None:
     try:
         os.dup2(2, 1)
     except OSError:
-        # There is no stderr either.
+        # stderr is closed, too.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
@@ -79,12 +77,12 @@ INTERRUPTED = 130
 
 
 class PluginProgram(ABC):
-    """A plugin, ready to be run once by calling it."""
+    """A plugin that runs once when called."""
 
     def __call__(self, *, environ: Mapping[str, str] | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Run the plugin, print its answer, and leave by `SystemExit` if there is none.
+        """Run the plugin and print its output. Exits with `SystemExit` on errors.
 
-        From here to the end of the process, what anybody prints goes to stderr.
+        From then on until the process ends, all other output goes to stderr.
         """
         variables = os.environ if environ is None else environ
         try:
@@ -101,7 +99,7 @@ class PluginProgram(ABC):
 
     @abstractmethod
     def answer(self, environ: Mapping[str, str], *, clock: Clock = SYSTEM_CLOCK) -> str:
-        """What is printed; raises what went wrong."""
+        """Return the text to print. Raises errors unchanged."""
 
 
 def await_result(result: object) -> object:
@@ -130,7 +128,7 @@ def _explain(error: Exception, *, debug: bool) -> None:
     if isinstance(error, OstiaryError):
         _say(str(error))
         return
-    # Imported here: it is needed only when something has gone wrong.
+    # Lazy import, needed only for errors.
     from ostiary.core.redaction import redact
 
     text = redact(str(error))

@@ -1,1 +1,1 @@
-"""Kubernetes JSON <-> model: one module per API group, pure functions."""
+"""Conversion between Kubernetes JSON and the model: one module per API group, pure functions."""

@@ -1,7 +1,7 @@
-"""``client.authentication.k8s.io``: what a client tells an exec plugin, and what the plugin answers.
+"""``client.authentication.k8s.io``: the input and output of exec plugins.
 
-Three shipped versions, and the dialect of the 2018 proposal that v1alpha1 grew out of. Pure; used by the client,
-by the SDK for plugins, by ``ostiary get-token`` and by the checks.
+Three shipped versions, and the dialect of the 2018 proposal that v1alpha1 evolved from. Pure; used by the client, the
+plugin SDK, ``ostiary get-token`` and the conformance checks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ostiary.model import Secret
 from ostiary.wire.go_json import TEXT_AFTER, go_json, read_go_json
 from ostiary.wire.go_time import ZERO, parse_rfc3339
 
-# The versions and kinds of ``client.authentication.k8s.io``, and how a field of a wrong type is called.
+# Versions and kinds.
 
 GROUP = "client.authentication.k8s.io"
 V1 = f"{GROUP}/v1"
@@ -36,18 +36,16 @@ INFO_VARIABLE = "KUBERNETES_EXEC_INFO"
 
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false", int: "a whole number"}
 
-# What a client tells an exec plugin: written byte for byte as client-go does, and read by the plugin. Pure.
-
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster as a plugin is told of it (``spec.cluster``)."""
+    """The cluster as passed to a plugin (``spec.cluster``)."""
 
     server: str
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
     certificate_authority_data: bytes = b""
-    # A proxy's address may hold a password.
+    # A proxy URL may hold a password.
     proxy_url: str = field(default="", repr=False)
     disable_compression: bool = False
     config: Any = field(default=None, repr=False)
@@ -55,9 +53,9 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class ExecCredentialSpec:
-    """What ``KUBERNETES_EXEC_INFO`` holds. `rejection` is (status, headers) of the 401, for v1alpha1.
+    """The content of ``KUBERNETES_EXEC_INFO``. `rejection` is (status, headers) of the 401, for v1alpha1.
 
-    `as_proposed` tells that it is written as the flat ``ExecInfo`` of the 2018 proposal.
+    `as_proposed` selects the flat ``ExecInfo`` of the 2018 proposal.
     """
 
     api_version: str
@@ -67,11 +65,11 @@ class ExecCredentialSpec:
     as_proposed: bool = False
 
 
-# --- as the client writes it ---
+# --- input, written by the client ---
 
 
 def encode_info(info: ExecCredentialSpec) -> str:
-    """The JSON of *info*, byte for byte as client-go writes it, with its newline."""
+    """Encode *info* as JSON, byte for byte as client-go does, with its newline."""
     if info.as_proposed:
         fields = {"kind": PROPOSAL_INFO_KIND, "apiVersion": info.api_version, **_alpha_fields(info)}
     elif info.api_version == V1ALPHA1:
@@ -112,19 +110,19 @@ def _cluster_fields(cluster: ClusterInfo) -> dict[str, Any]:
 
 
 def _key_sorted(value: Any) -> Any:
-    # kubectl reads every kubeconfig by way of Go maps, so an extension reaches the plugin with sorted keys.
+    # kubectl reads every kubeconfig through Go maps, so an extension reaches the plugin with sorted keys.
     if isinstance(value, dict):
         return {key: _key_sorted(value[key]) for key in sorted(value)}
     return [_key_sorted(item) for item in value] if isinstance(value, list) else value
 
 
-# --- as the plugin reads it ---
+# --- input, read by the plugin ---
 
 
 def decode_info(text: str) -> ExecCredentialSpec:
-    """Read what a client told a plugin; raises `ConfigurationError` when it cannot be understood.
+    """Decode the input of a plugin; raises `ConfigurationError` if it is invalid.
 
-    Absent fields have the meaning that client-go gives them: clients other than it leave some out.
+    Absent fields have client-go's defaults: other clients omit some.
     """
     fields = _info_object(text)
     version, kind = fields.get("apiVersion"), fields.get("kind")
@@ -186,7 +184,7 @@ def _field(fields: dict[str, Any], name: str, kind: type, absent: Any) -> Any:
     value = fields.get(name)
     if value is None:
         return absent
-    # type, not isinstance: to Python a boolean is a number too.
+    # type, not isinstance: in Python a boolean is a number too.
     if type(value) is not kind:
         raise _unusable_info(f"{name} is not {TYPE_NAMES[kind]}")
     return value
@@ -201,14 +199,14 @@ def _unusable_info(cause: str, *, hint: str | None = None) -> ConfigurationError
     )
 
 
-# What an exec plugin answers, and how it is written. Pure.
+# --- output ---
 
 KEY_ADDRESS = "clientKeyAddress"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecAnswer:
-    """What a plugin printed, taken apart. The certificate and key are not checked yet."""
+    """The decoded output of a plugin. The certificate and key are not validated yet."""
 
     token: Secret | None
     certificate_pem: str | None
@@ -219,7 +217,7 @@ class ExecAnswer:
 
 
 class AnswerRefused(Exception):
-    """What a plugin printed is not a credential. `code` is one of ours; `rule` names what it broke."""
+    """The output of a plugin is not a credential. `code` is one of ours; `rule` names the broken rule."""
 
     def __init__(self, cause: str, *, hint: str, rule: str, code: str = "exec-plugin-answer-invalid") -> None:
         super().__init__(cause)
@@ -227,9 +225,9 @@ class AnswerRefused(Exception):
 
 
 def encode_answer(answer: ExecAnswer, *, api_version: str, as_proposed: bool = False) -> str:
-    """The JSON of *answer*, as a plugin prints it, with a newline; the expiry in whole seconds, rounded down.
+    """Encode the output of a plugin as JSON, with a newline; the expiry in whole seconds, rounded down.
 
-    *as_proposed* writes the flat ``ExecCredentials`` of the 2018 proposal instead.
+    *as_proposed* selects the flat ``ExecCredentials`` of the 2018 proposal.
     """
     key = answer.key_pem.reveal() if answer.key_pem else None
     credential: dict[str, Any] = {
@@ -251,22 +249,20 @@ def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rfc3339(moment: datetime) -> str:
-    # Always in this one form: there are clients that read no other, neither fractions nor offsets.
+    # Always this form: some clients parse neither fractions nor offsets.
     try:
         return moment.astimezone(UTC).replace(microsecond=0, tzinfo=None).isoformat() + "Z"
     except OverflowError:
-        # The very end of the year 9999, west of Greenwich.
+        # The last hours of the year 9999, west of Greenwich.
         return moment.isoformat(timespec="seconds")
 
 
-# Reads what an exec plugin printed, by the rules of client-go. Pure.
-#
-# `decode_answer` stops at the first rule that is broken, `refusals` lists all of them. Neither quotes what the plugin
-# printed: the part that cannot be decoded may be the token.
+# Decoding, by the rules of client-go. `decode_answer` stops at the first broken rule, `refusals` lists all of them.
+# Neither quotes the output: the part that cannot be decoded may be the token.
 
 
 def decode_answer(stdout: bytes, *, api_version: str) -> ExecAnswer:
-    """Read what a plugin printed; raises `AnswerRefused`, which says what is wrong and never quotes it."""
+    """Decode the output of a plugin; raises `AnswerRefused`, which describes the error without quoting the output."""
     fields = answer_fields(stdout)
     for check in _VERSION_CHECKS:
         check(fields, api_version)
@@ -277,9 +273,9 @@ def decode_answer(stdout: bytes, *, api_version: str) -> ExecAnswer:
 
 
 def refusals(stdout: bytes, *, api_version: str) -> Iterator[AnswerRefused]:
-    """Every rule that an answer breaks, and not only the first; none if `decode_answer` would take it.
+    """Yield every rule that the output breaks; none if `decode_answer` would accept it.
 
-    What hides behind a broken rule is not guessed at: a status that is no object has no token to judge.
+    Rules that depend on a broken one are not evaluated: a status that is no object has no token to check.
     """
     try:
         fields = answer_fields(stdout)
@@ -315,7 +311,7 @@ def _refusals_of(check: Callable[..., object], *arguments: object) -> Iterator[A
 
 
 def answer_fields(stdout: bytes) -> dict[str, Any]:
-    """The one object that a plugin printed, before anything in it is judged."""
+    """Return the one object in the output, before validation."""
     if not stdout.strip():
         raise AnswerRefused(
             "it printed nothing on stdout",
@@ -329,13 +325,13 @@ def answer_fields(stdout: bytes) -> dict[str, Any]:
     return document
 
 
-# The one scalar of the answer for which client-go has a pointer, so that null takes it away.
+# The only scalar of the output that is a pointer in client-go, so that null clears it.
 _POINTERS = frozenset({"expirationTimestamp"})
 
 
 def _decode(stdout: bytes) -> Any:
-    # As client-go: what begins with a brace is JSON and nothing else. A byte order mark leads to YAML, which
-    # reads UTF-16 too: that is what a redirection in PowerShell writes.
+    # Like client-go: output that begins with a brace is JSON only. A byte order mark leads to YAML, which supports
+    # UTF-16 too: redirection in PowerShell writes that.
     if stdout.lstrip().startswith(b"{"):
         try:
             return read_go_json(stdout, pointers=_POINTERS)
@@ -344,7 +340,7 @@ def _decode(stdout: bytes) -> Any:
         if where == TEXT_AFTER:
             raise _undecodable("there is text after the JSON object on stdout")
         raise _undecodable(f"what it printed on stdout is not JSON ({where})")
-    # Imported here: nearly every plugin answers in JSON, and a plugin that judges itself starts faster.
+    # Imported here: nearly every plugin prints JSON, and a plugin that checks its own output starts faster.
     from ostiary.core.yaml import KUBERNETES, parse
 
     try:
@@ -366,7 +362,7 @@ def _undecodable(cause: str) -> AnswerRefused:
 def _check_kind(fields: dict[str, Any], wanted: str) -> None:
     kind = _type_meta(fields, "kind")
     kinds = (KIND, PROPOSAL_ANSWER_KIND) if wanted == V1ALPHA1 else (KIND,)
-    # client-go takes an answer without a kind, and scripts rely on it.
+    # client-go accepts output without a kind, and scripts rely on it.
     if kind not in (None, "", *kinds):
         raise AnswerRefused(
             f"its answer is not of kind {KIND}",
@@ -396,7 +392,7 @@ def _check_version(fields: dict[str, Any], wanted: str) -> None:
 
 
 def _type_meta(fields: dict[str, Any], name: str) -> Any:
-    """``apiVersion`` or ``kind``. For these two alone, client-go ignores case, and the last one counts."""
+    """Return ``apiVersion`` or ``kind``. Only for these two, client-go ignores case, and the last one counts."""
     values = [value for key, value in fields.items() if key.lower() == name.lower() and value is not None]
     wrong = [value for value in values if not isinstance(value, str)]
     return (wrong or values or [None])[-1]
@@ -410,7 +406,7 @@ def _is_proposed(fields: dict[str, Any]) -> bool:
 
 
 def _body(fields: dict[str, Any]) -> dict[str, Any]:
-    """The part that holds the credential."""
+    """Return the object that holds the credential."""
     if _is_proposed(fields):
         return fields
     status = fields.get("status")
@@ -421,7 +417,7 @@ def _body(fields: dict[str, Any]) -> dict[str, Any]:
     return status
 
 
-# What client-go decodes beside the status: it refuses a field of another type even where it does not use it.
+# The fields that client-go decodes beside the status: it rejects a wrong type even where it does not use the field.
 _SPEC_FIELDS: dict[str, type] = {"cluster": dict, "interactive": bool}
 _CLUSTER_FIELDS: dict[str, type] = {
     "server": str,
@@ -448,7 +444,7 @@ def _check_spec(fields: dict[str, Any]) -> None:
 def _check_types(section: dict[str, Any], types: dict[str, type], path: str) -> None:
     for name, kind in types.items():
         value = section.get(name)
-        # type, not isinstance: to Python a boolean is a number too.
+        # type, not isinstance: in Python a boolean is a number too.
         if value is not None and type(value) is not kind:
             raise _wrong_type(path + name, TYPE_NAMES[kind])
 

@@ -1,7 +1,7 @@
-"""``credentialprovider.kubelet.k8s.io``: what a credential provider is asked on stdin, and answers on stdout.
+"""``credentialprovider.kubelet.k8s.io``: the input and output of credential providers.
 
-Three shipped versions, and the dialect of the first proposal. Pure functions. Nothing here quotes what a
-provider printed: the part that cannot be decoded may be the password.
+Three shipped versions, and the dialect of the first proposal. Pure. Errors never quote what a provider printed: the
+part that cannot be decoded may be the password.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ V1 = f"{GROUP}/v1"
 V1ALPHA1 = f"{GROUP}/v1alpha1"
 V1BETA1 = f"{GROUP}/v1beta1"
 API_VERSIONS = (V1, V1ALPHA1, V1BETA1)
-# Where a credential server of ours is asked, with the repository behind it.
+# The path of our credential server, followed by the repository.
 CREDENTIALS_PATH = "/v1/credentials/"
 
 REQUEST_KIND = "CredentialProviderRequest"
@@ -35,14 +35,14 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d
 
 
 class ProviderDialect(Enum):
-    """Which protocol a provider speaks: the one that shipped, or that of the first proposal."""
+    """The protocol of a provider: the one that shipped, or that of the first proposal."""
 
     KUBELET = "kubelet"
     PROPOSAL = "proposal"
 
 
 class CacheKeyType(Enum):
-    """For which other images an answer holds."""
+    """The other images for which a response is valid."""
 
     IMAGE = "Image"
     REGISTRY = "Registry"
@@ -51,7 +51,7 @@ class CacheKeyType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a provider is asked. `image` is a repository: without tag and digest."""
+    """The input of a provider. `image` is a repository: without tag and digest."""
 
     image: str
     api_version: str = V1
@@ -68,9 +68,9 @@ class BasicAuth:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What a provider answered. The keys of `auth` are patterns, in the order they were printed.
+    """The output of a provider. The keys of `auth` are patterns, in the order they were printed.
 
-    Without a `cache_duration` the configuration's default counts.
+    Without a `cache_duration` the configuration's default applies.
     """
 
     cache_key_type: CacheKeyType
@@ -78,19 +78,19 @@ class Response:
     auth: Mapping[str, BasicAuth] = field(default_factory=dict)
 
     def gives_back(self, token: Secret) -> bool:
-        """Whether a password in it is the service account's *token*, which only some caches may hold."""
+        """Return whether a password in it is the service account's *token*, which only some caches may hold."""
         return any(basic.password == token for basic in self.auth.values())
 
 
 class ResponseRefused(Exception):
-    """What a provider printed cannot be used. `code` is one of ours; `rule` names what it broke."""
+    """The output of a provider cannot be used. `code` is one of ours; `rule` names the broken rule."""
 
     def __init__(self, cause: str, *, hint: str, rule: str, code: str = "credential-provider-answer-invalid") -> None:
         super().__init__(cause)
         self.cause, self.hint, self.rule, self.code = cause, hint, rule, code
 
 
-# --- to the provider ---
+# --- requests, written by the kubelet ---
 
 
 def _line(value: Any) -> bytes:
@@ -99,7 +99,7 @@ def _line(value: Any) -> bytes:
 
 
 def encode_request(request: Request) -> bytes:
-    """One line of JSON, byte for byte as the kubelet writes it. Before v1 nothing is told of service accounts."""
+    """Return one line of JSON, byte for byte as the kubelet writes it. Service accounts are included since v1."""
     fields: dict[str, Any] = {"image": request.image}
     if request.dialect is ProviderDialect.KUBELET:
         fields = {"kind": REQUEST_KIND, "apiVersion": request.api_version, **fields}
@@ -117,11 +117,11 @@ def _service_account_fields(request: Request) -> dict[str, Any]:
     return fields
 
 
-# --- the same, as the provider reads it ---
+# --- requests, read by the provider ---
 
 
 def decode_request(stdin: bytes) -> Request:
-    """Read what the kubelet asks; raises `ConfigurationError`. Fields of later versions are passed over."""
+    """Decode the kubelet's request; raises `ConfigurationError`. Fields of later versions are ignored."""
     fields, problem = _json_object(stdin)
     if fields is None:
         raise _unusable_request(f"what came on stdin {problem}")
@@ -151,11 +151,11 @@ def _unusable_request(cause: str, *, hint: str | None = None) -> ConfigurationEr
     )
 
 
-# --- from the provider ---
+# --- responses, written by the provider ---
 
 
 def encode_response(response: Response, *, api_version: str = V1) -> bytes:
-    """The JSON of *response*, as a provider prints it, with a newline. It holds the passwords."""
+    """Encode *response* as JSON, with a newline. It contains the passwords."""
     fields: dict[str, Any] = {
         "kind": RESPONSE_KIND,
         "apiVersion": api_version,
@@ -169,13 +169,13 @@ def encode_response(response: Response, *, api_version: str = V1) -> bytes:
     return _line({**fields, "auth": auth} if auth else fields)
 
 
-# --- the same, as the kubelet reads it ---
+# --- responses, read by the kubelet ---
 
 
 def decode_response(stdout: bytes, request: Request, *, now: datetime) -> Response:
-    """Read what a provider printed; raises `ResponseRefused`, which says what is wrong and never quotes it.
+    """Decode the output of a provider; raises `ResponseRefused`, which describes the error without quoting the output.
 
-    *now* turns the proposal's ``expirationTimestamp`` into a duration.
+    *now* is used to convert the proposal's ``expirationTimestamp`` to a duration.
     """
     fields = _response_object(stdout)
     refused = next(_mistakes(fields, request), None)
@@ -185,7 +185,7 @@ def decode_response(stdout: bytes, request: Request, *, now: datetime) -> Respon
 
 
 def refusals(stdout: bytes, request: Request) -> Iterator[ResponseRefused]:
-    """Every rule that an answer breaks, and not only the first; none if `decode_response` would take it."""
+    """Yield every rule that a response breaks; none if `decode_response` would accept it."""
     try:
         fields = _response_object(stdout)
     except ResponseRefused as refused:
@@ -195,7 +195,7 @@ def refusals(stdout: bytes, request: Request) -> Iterator[ResponseRefused]:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object. Of a key that stands twice the last value counts, and `repeats` tells of it."""
+    """A JSON object. Of a repeated key the last value counts, and `repeats` lists the key."""
 
     repeats = False
 
@@ -215,7 +215,7 @@ def _no_constant(_: str) -> Any:
 
 
 def _json_object(data: bytes) -> tuple[_Object | None, str]:
-    """The one object that *data* holds, or why there is none, as the end of a sentence."""
+    """Return the one object in *data*, or why there is none, as the end of a sentence."""
     if not data.strip():
         return None, "is empty"
     try:
@@ -345,7 +345,7 @@ def _basic_auth(fields: Mapping[str, Any]) -> BasicAuth:
     return BasicAuth(fields.get("username") or "", Secret(fields.get("password") or ""))
 
 
-# --- the proposal's dialect: one username and password, and when they expire ---
+# --- the proposal's dialect: one username and password, and their expiry ---
 
 
 def _proposal_mistakes(fields: _Object) -> Iterator[ResponseRefused]:
@@ -378,8 +378,8 @@ def _proposed_response(fields: _Object, request: Request, now: datetime) -> Resp
 
 def _auth_key(image: str) -> str:
     registry, _, path = image.partition("/")
-    # In front of a key's path, v1/ and v2/ count as the version of the registry's API and are dropped, so
-    # that such an image would not match its own name.
+    # At the start of a key's path, v1/ and v2/ count as the registry's API version and are dropped, so such an image
+    # would not match its own name.
     return registry if path.startswith(("v1/", "v2/")) else image
 
 

@@ -1,7 +1,6 @@
 """JSON as Go's encoder writes it and its decoder reads it.
 
-Written for bytes that must equal what kubectl and the kubelet hand over, read where client-go decides what an
-answer means.
+For bytes that must equal those of kubectl and the kubelet, and for parsing what client-go parses.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NoReturn
 
 from ostiary.core.go_text import decode_like_go, without_surrogates
 
-# Go escapes these in every string, so that JSON can stand in HTML and JavaScript.
+# Go escapes these in every string, so that JSON is safe in HTML and JavaScript.
 _ESCAPES = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
 TEXT_AFTER = "text after the value"
 # Go writes floats between these without an exponent.
@@ -22,12 +21,12 @@ _SMALLEST_PLAIN, _LARGEST_PLAIN = 1e-6, 1e21
 
 
 def go_json(value: Any) -> str:
-    """Compact JSON, escaped as Go escapes it, with Go's text for numbers; the keys stay in their order."""
+    """Return compact JSON with Go's escaping and number format; the keys keep their order."""
     return _write(value).translate(_ESCAPES)
 
 
 def indented_go_json(value: Any) -> str:
-    """The same for people: two spaces for each level."""
+    """Like `go_json`, but indented by two spaces per level."""
     return json.dumps(value, indent=2, ensure_ascii=False).translate(_ESCAPES)
 
 
@@ -42,7 +41,7 @@ def _write(value: Any) -> str:
 
 
 def _holds_float(value: Any) -> bool:
-    """Python's encoder, which is fast, has no place to say how a float is written."""
+    """Return whether *value* contains a float: Python's fast encoder has no option for the number format."""
     if isinstance(value, dict):
         return any(map(_holds_float, value.values()))
     return any(map(_holds_float, value)) if isinstance(value, (list, tuple)) else isinstance(value, float)
@@ -73,11 +72,10 @@ def _without_exponent(text: str) -> str:
 
 
 def read_go_json(data: bytes, *, pointers: frozenset[str] = frozenset()) -> Any:
-    """What Go's decoder reads from *data* into a struct; raises ValueError, which does not quote it.
+    """Decode *data* like Go decodes into a struct; raises ValueError, which does not quote it.
 
-    A byte that is not UTF-8 becomes a replacement character. Of an object that stands twice, the fields are united.
-    A null that comes second leaves a field as it is, unless Go has a pointer there (*pointers*, by their names).
-    Neither NaN nor infinity is a number.
+    A byte that is not UTF-8 becomes a replacement character. Repeated objects are merged. A repeated null leaves a
+    field unchanged, unless it is a pointer in Go (*pointers*, by name). NaN and infinity are invalid.
     """
     decoder = json.JSONDecoder(object_pairs_hook=partial(_unite, pointers), parse_constant=_refuse)
     try:
@@ -86,7 +84,7 @@ def read_go_json(data: bytes, *, pointers: frozenset[str] = frozenset()) -> Any:
         message = TEXT_AFTER if error.msg == "Extra data" else f"line {error.lineno}, column {error.colno}"
     except RecursionError:
         message = "nested too deeply"
-    # Raised outside of the handler: the decoder's exception carries the whole text along.
+    # Raised outside of the handler: the decoder's exception holds the whole text.
     raise ValueError(message)
 
 

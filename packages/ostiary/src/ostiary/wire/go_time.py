@@ -1,7 +1,7 @@
-"""Times as Go reads RFC 3339, which is wider than the standard and narrower than Python's reader.
+"""RFC 3339 times as Go parses them, which is wider than the standard and narrower than Python's parser.
 
-A comma may stand before the fraction, and the hour may have one digit; the letters are upper case. A time that
-Python's calendar does not hold becomes the nearest one that it does.
+A comma may precede the fraction, and the hour may have one digit; the letters are upper case. A time outside of
+Python's range becomes the nearest one within it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ _FORM = re.compile(
     r"(?:[.,](?P<fraction>\d+))?(?:Z|(?P<sign>[+-])(?P<zone_hours>\d\d):(?P<zone_minutes>\d\d))",
     re.ASCII,
 )
-# Go's zero time, which Kubernetes takes for "no time".
+# Go's zero time, which means "no time" in Kubernetes.
 ZERO = datetime(1, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = ZERO + timedelta(microseconds=1), datetime.max.replace(tzinfo=UTC)
-# Of a year that Python does not have only the calendar counts; every 400 years it is the same.
+# For a year outside of Python's range only the calendar matters, which repeats every 400 years.
 _SAME_CALENDAR = 400
 
 
 def parse_rfc3339(text: str) -> datetime:
-    """The time that Go's ``time.Parse(time.RFC3339, text)`` gives, in UTC; raises ValueError, without the text."""
+    """Parse *text* like Go's ``time.Parse(time.RFC3339, text)``, in UTC; raises ValueError, without the text."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError("not a time of RFC 3339")
@@ -35,7 +35,7 @@ def parse_rfc3339(text: str) -> datetime:
     offset = _offset(match)
     if not year:
         moment -= offset
-        # West of Greenwich, the last hours of the year 0 are in the year 1.
+        # West of Greenwich, the last hours of the year 0 are in the year 1 in UTC.
         return moment.replace(year=1) if moment.year > _SAME_CALENDAR else _FIRST
     try:
         return moment - offset
@@ -51,7 +51,7 @@ def _offset(match: re.Match[str]) -> timedelta:
     if match["sign"] is None:
         return timedelta(0)
     hours, minutes = int(match["zone_hours"]), int(match["zone_minutes"])
-    # Go lets 24 hours and 60 minutes pass, "as some people do write offsets of" these.
+    # Go accepts 24 hours and 60 minutes, "as some people do write offsets of" these.
     if hours > 24 or minutes > 60:
         raise ValueError("no such zone")
     offset = timedelta(hours=hours, minutes=minutes)

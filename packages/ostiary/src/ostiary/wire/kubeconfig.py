@@ -1,10 +1,8 @@
-"""The kubeconfig of somebody who signs in with ``ostiary get-token``: one context, or one for each cluster.
+"""Builds kubeconfigs for users who sign in with ``ostiary get-token``: one context, or one per cluster. Pure.
 
-The context of ``ostiary connect``, which has its own exec plugin, is made here too.
-
-Made here and nowhere else, for ``ostiary kubeconfig`` and for the gateway's own page: what a person downloads, what
-the command writes, and what kubectl is told to write are the same. It holds no secret, but for the one with a token
-that ``ostiary token`` writes. Pure.
+Also builds the context of ``ostiary connect``, which has its own exec plugin. Used by ``ostiary kubeconfig`` and by the
+gateway's page, so that downloads, the command and the printed kubectl commands agree. Contains no secret, except with a
+token of ``ostiary token``.
 """
 
 from __future__ import annotations
@@ -20,13 +18,13 @@ from urllib.parse import urlsplit
 from ostiary.wire.client_authentication import V1
 
 PROGRAM, COMMAND = "ostiary", "get-token"
-# The words of the exec plugin that asks the proxy of ``ostiary connect``; the name of the context follows them.
+# Arguments of the exec plugin that calls the proxy of ``ostiary connect``, before the name of the context.
 CONNECT, TOKEN = "connect", "token"
-# The extension of a context that says which upstream of which gateway it is for.
+# The extension of a context that names its upstream and gateway.
 MARK = "ostiary.dev/upstream"
-# The extension of a cluster that clients hand to exec plugins (``spec.cluster.config``).
+# The extension of a cluster that clients pass to exec plugins (``spec.cluster.config``).
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
-# Of a user: the address of a key that is kept elsewhere, in place of client-key. Ours; kubectl ignores it.
+# The extension of a user with the address of an external key, instead of client-key. kubectl ignores it.
 CLIENT_KEY_EXTENSION = "ostiary.dev/client-key"
 GATEWAY = "gateway"
 INSTALL_HINT = """\
@@ -53,11 +51,11 @@ def gateway_kubeconfig(
     api_server: str = "",
     jwt: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A whole kubeconfig with one context, called *name* as are its cluster and user.
+    """Return a kubeconfig with one context; *name* is the name of the context, its cluster and its user.
 
-    *gateway* is where people sign in; its cluster is there too, below *prefix*. With *platform*, which are the options
-    of get-token for it, a CI job or pod signs in and nobody is asked. With *api_server* the cluster is there, and
-    trusts JWTs of the gateway, for which *jwt* are the options of get-token; *authorities_pem* are that server's.
+    *gateway* is where users sign in and where the cluster is, below *prefix*. With *platform*, which are the options of
+    get-token for it, a CI job or pod signs in without a user. With *api_server* the cluster is there, and trusts JWTs
+    of the gateway, for which *jwt* are the options of get-token; *authorities_pem* are that server's.
     """
     cluster: dict[str, Any] = {"server": api_server or gateway + prefix.rstrip("/")}
     if authorities_pem is not None:
@@ -66,13 +64,13 @@ def gateway_kubeconfig(
     user = {
         "exec": {
             "apiVersion": V1,
-            # By name: the same file serves people whose program is installed elsewhere.
+            # By name: the file also works where the program is installed at another path.
             "command": PROGRAM,
             "args": args,
             "installHint": INSTALL_HINT,
-            # Without a terminal a cached credential, or one that can be renewed, still works.
+            # Without a terminal a cached credential, or one that can be refreshed, still works.
             "interactiveMode": "Never" if platform else "IfAvailable",
-            # get-token trusts the authority that comes along with it.
+            # get-token trusts the CA in it.
             "provideClusterInfo": True,
         }
     }
@@ -80,7 +78,10 @@ def gateway_kubeconfig(
 
 
 def connect_kubeconfig(server: str, *, name: str, authorities_pem: str, namespace: str | None = None) -> dict[str, Any]:
-    """The same for the proxy of ``ostiary connect`` at *server*. It is of use on one machine, to one user."""
+    """Like `gateway_kubeconfig`, for the proxy of ``ostiary connect`` at *server*.
+
+    Works for one user on one machine.
+    """
     cluster = {"server": server, "certificate-authority-data": authorities_data(authorities_pem)}
     user = {
         "exec": {
@@ -88,7 +89,7 @@ def connect_kubeconfig(server: str, *, name: str, authorities_pem: str, namespac
             "command": PROGRAM,
             "args": [CONNECT, TOKEN, name],
             "installHint": CONNECT_HINT,
-            # It asks nobody: the proxy in the background has no terminal.
+            # The proxy runs in the background and has no terminal for prompts.
             "interactiveMode": "Never",
         }
     }
@@ -109,7 +110,7 @@ def _one_context(name: str, cluster: dict[str, Any], user: dict[str, Any], names
 
 @dataclass(frozen=True, slots=True)
 class OfferedCluster:
-    """A cluster of the gateway that somebody may use: its upstream's name there, and where kubectl finds it."""
+    """A cluster of the gateway that the user may use: the name of its upstream, and its URL for kubectl."""
 
     name: str
     server: str
@@ -125,9 +126,10 @@ def clusters_kubeconfig(
     authorities_pem: str | None = None,
     platform: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A context for each of *clusters*, called ``<name>/<cluster>``; one user, *name*, and so one session, for all.
+    """Return a context ``<name>/<cluster>`` for each of *clusters*, with one user *name* and so one session for all.
 
-    Contexts keep their names when a cluster is added or goes. A mark in each tells by whom it was written.
+    Adding or removing a cluster does not rename the others. An extension in each context names the gateway that it is
+    for.
     """
     base = gateway_kubeconfig(gateway, name=name, account=account, authorities_pem=authorities_pem, platform=platform)
     (template,) = base["clusters"]
@@ -159,7 +161,7 @@ def cluster_context(name: str, cluster: str) -> str:
 
 
 def _of_gateway(gateway: str) -> dict[str, Any]:
-    """What get-token is told of the cluster: it is behind *gateway*, whose authority is the same."""
+    """Tell get-token that the cluster is behind *gateway*, which uses the same CA."""
     return {"extensions": [{"name": EXEC_EXTENSION, "extension": {GATEWAY: gateway}}]}
 
 
@@ -172,19 +174,19 @@ def token_kubeconfig(
     namespace: str | None = None,
     authorities_pem: str | None = None,
 ) -> dict[str, Any]:
-    """The same whose user has *token* and nothing else: a secret, for whoever was given it."""
+    """Like `gateway_kubeconfig`, but the user has a static *token*. The result is a secret."""
     config = gateway_kubeconfig(gateway, name=name, prefix=prefix, namespace=namespace, authorities_pem=authorities_pem)
     return {**config, "users": [{"user": {"token": token}, "name": name}]}
 
 
 def context_name(gateway: str, account: str | None = None) -> str:
-    """What a context is called unless somebody says otherwise."""
+    """Return the default name of a context."""
     host = urlsplit(gateway).hostname or "gateway"
     return f"{account}@{host}" if account else host
 
 
 def is_our_program(command: object) -> bool:
-    """Whether the *command* of an exec plugin is this program, wherever it is installed."""
+    """Return whether the *command* of an exec plugin is this program, wherever it is installed."""
     return os.path.basename(str(command)) in (PROGRAM, f"kubectl-{PROGRAM}")
 
 
@@ -193,7 +195,7 @@ def authorities_data(authorities_pem: str) -> str:
 
 
 def ostiary_command(config: dict[str, Any]) -> str:
-    """The one line that puts the contexts of *config* into somebody's kubeconfig."""
+    """Return the shell command that merges the contexts of *config* into the user's kubeconfig."""
     (user,), context, cluster = config["users"], config["contexts"][0], config["clusters"][0]
     _, *account = user["user"]["exec"]["args"]
     every = ["--all"] if _is_marked(context) else []
@@ -205,7 +207,7 @@ def ostiary_command(config: dict[str, Any]) -> str:
 
 
 def kubectl_commands(config: dict[str, Any]) -> list[str]:
-    """The same with nothing but kubectl, a line each."""
+    """Like `ostiary_command`, with kubectl only, one command per line."""
     (user,) = config["users"]
     name, command = quote(user["name"]), user["user"]["exec"]
     data = config["clusters"][0]["cluster"].get("certificate-authority-data")
@@ -231,7 +233,7 @@ def kubectl_commands(config: dict[str, Any]) -> list[str]:
 
 
 def mark_of(context: object) -> dict[str, Any]:
-    """Which upstream of which gateway a context was written for by `clusters_kubeconfig`; empty if it was not."""
+    """Return the upstream and gateway that `clusters_kubeconfig` wrote a context for; empty if it did not."""
     extensions = context.get("extensions") if isinstance(context, dict) else None
     for extension in extensions if isinstance(extensions, list) else ():
         if isinstance(extension, dict) and extension.get("name") == MARK:

@@ -1,7 +1,7 @@
-"""The names of Kubernetes' own resources, as far as people write them differently: in the singular, or short.
+"""Names of built-in Kubernetes resources, and notes on likely misspellings: singular, short names, capitals. Pure.
 
-Policies and reviews know the plural in lower case only, so ``pod``, ``po`` and ``Pods`` are names that match nothing.
-kubectl asks the cluster which resource is meant; nobody can be asked where a policy is looked at.
+Policies and reviews match only the lower-case plural, so ``pod``, ``po`` and ``Pods`` match nothing. kubectl asks the
+cluster which resource is meant; offline checks of a policy cannot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ostiary.core.policy_rules import ANY
 from ostiary.core.scopes import Scope, group_and_resource
 from ostiary.model import RequestInfo
 
-# Those of Kubernetes' own resources. A role must name them: to RBAC, a star after the slash is a name.
+# Subresources of built-in resources. A role must name them: in RBAC, a star after the slash is a plain name.
 SUBRESOURCES = (
     *("approval", "attach", "binding", "ephemeralcontainers", "eviction", "exec", "finalize", "log"),
     *("portforward", "proxy", "resize", "scale", "status", "token"),
@@ -58,7 +58,7 @@ _PLURALS = frozenset(
     )
 )
 
-# Of the resources that are not in the core group; events and those of every group are left out.
+# API groups of built-in resources outside of the core group; without events and resources that exist in every group.
 _GROUPS = {
     **dict.fromkeys(("controllerrevisions", "daemonsets", "deployments", "replicasets", "statefulsets"), "apps"),
     **dict.fromkeys(("cronjobs", "jobs"), "batch"),
@@ -91,12 +91,12 @@ _GROUPS = {
 
 
 def group_of(plural: str) -> str | None:
-    """The API group of one of Kubernetes' own resources; None for the core group, and if nothing is known of it."""
+    """Return the API group of a built-in resource; None for the core group, and for unknown resources."""
     return _GROUPS.get(plural)
 
 
 def plural_of(name: str) -> str | None:
-    """What was likely meant by *name*, which is no resource's name as it stands; None if nothing is known of it."""
+    """Return the resource likely meant by *name*, which is no resource name itself; None if unknown."""
     lower = name.lower()
     if lower in _PLURALS:
         return None if lower == name else lower
@@ -105,14 +105,12 @@ def plural_of(name: str) -> str | None:
     return next((plural for plural in candidates if plural in _PLURALS), None)
 
 
-# What was likely misspelt in a question, or in the scope of a token: policies know no such thing. Pure.
-#
-# Called by the commands that people write verbs and resources for. A name that looks wrong may be right in an API that
-# is not Kubernetes', so these are notes and never refusals.
+# Notes for commands with verbs and resources. A name that looks wrong may be right in a non-Kubernetes API, so these
+# are notes and never errors.
 
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 _PATH_VERBS = ("get", "head", "post", "put", "patch", "delete", "options")
-# No request has them, but Kubernetes asks policies about them.
+# No request has these verbs, but Kubernetes checks them against policies.
 _VERBS_OF_POLICIES = ("approve", "attest", "bind", "escalate", "impersonate", "proxy", "sign", "use")
 
 
@@ -122,7 +120,7 @@ def misspelling_notes(request: RequestInfo) -> list[str]:
 
 
 def scope_notes(scope: Scope) -> list[str]:
-    """What in *scope* matches nothing that Kubernetes has, or more than it seems to."""
+    """Return notes on the parts of *scope* that match nothing in Kubernetes, or more than they seem to."""
     notes: list[str] = []
     for rule in scope.rules:
         verbs = [verb for verb in rule.verbs if verb != ANY]
@@ -141,7 +139,7 @@ def scope_notes(scope: Scope) -> list[str]:
 
 def _verb_note(request: RequestInfo) -> str | None:
     verbs = (*VERBS, *_VERBS_OF_POLICIES) if request.is_resource else _PATH_VERBS
-    # There are more of one kind: impersonate-on:user-info:get, say.
+    # Other verbs have a colon: impersonate-on:user-info:get, say.
     if request.verb in verbs or ":" in request.verb:
         return None
     close = get_close_matches(request.verb.lower(), verbs, n=1)
@@ -150,9 +148,9 @@ def _verb_note(request: RequestInfo) -> str | None:
 
 
 def _resource_note(request: RequestInfo) -> str | None:
-    """Policies know the plural in lower case only, and each resource in its own API group."""
+    """Note a name that is not the lower-case plural, or has the wrong API group."""
     name, plural = request.resource, plural_of(request.resource)
-    # Who names a group knows it.
+    # A user who names a group knows it.
     group = None if request.api_group else group_of(plural or name)
     suggestion = (plural or name) + (f".{group}" if group else "")
     if plural:
@@ -165,7 +163,7 @@ def _resource_note(request: RequestInfo) -> str | None:
 
 
 def _subresource_note(request: RequestInfo) -> str | None:
-    """kubectl takes pods/web for a name, where a policy has a subresource."""
+    """Note a subresource that looks like an object name: kubectl reads pods/web as one."""
     is_known = group_of(request.resource) or request.api_group == ""
     if not request.subresource or request.subresource in SUBRESOURCES or not is_known or request.name:
         return None

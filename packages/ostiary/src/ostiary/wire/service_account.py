@@ -1,7 +1,4 @@
-"""Service accounts, and ``TokenRequest`` of ``authentication.k8s.io/v1``: what is asked for and what comes back.
-
-Called by the registry's source of tokens and by the commands that prove who a pod is. Pure.
-"""
+"""Service accounts, and ``TokenRequest`` of ``authentication.k8s.io/v1``: requests and responses. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ KIND = "TokenRequest"
 
 
 class UnusableAnswer(ValueError):
-    """An answer that is not what was asked for. The message says why, and never quotes what may be a token."""
+    """The response does not match the request. The message says why, and never quotes what may be a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundToken:
-    """A token of a service account. `lifetime` is what the server granted, and not always what was asked for."""
+    """A service account token. `lifetime` is what the server granted, which may differ from the request."""
 
     token: Secret
     expires_at: datetime
@@ -40,7 +37,7 @@ def token_path(namespace: str, name: str) -> str:
 
 
 def decode_service_account(body: bytes) -> tuple[str, dict[str, str]]:
-    """The uid and the annotations of a ServiceAccount; raises `UnusableAnswer`."""
+    """Return the uid and the annotations of a ServiceAccount; raises `UnusableAnswer`."""
     metadata = _fields(_json_object(body), "metadata")
     uid, annotations = metadata.get("uid"), _fields(metadata, "annotations")
     if not isinstance(uid, str) or not uid:
@@ -51,9 +48,9 @@ def decode_service_account(body: bytes) -> tuple[str, dict[str, str]]:
 def encode_token_request(
     audience: str, *, account_uid: str = "", pod_name: str = "", pod_uid: str = "", seconds: int | None = None
 ) -> bytes:
-    """The body of a request. With *account_uid* the server refuses an account that was replaced meanwhile.
+    """Return the body of a request. With *account_uid* the server rejects it if the account was replaced meanwhile.
 
-    Without *seconds* the token lives as long as the server thinks right, which is an hour.
+    Without *seconds* the server's default lifetime applies, which is an hour.
     """
     spec: dict[str, object] = {"audiences": [audience]}
     if seconds is not None:
@@ -66,7 +63,7 @@ def encode_token_request(
 
 
 def decode_token_request(body: bytes, *, audience: str) -> BoundToken:
-    """The token of an answer; raises `UnusableAnswer`, also if it is for another audience than *audience*."""
+    """Return the token of a response; raises `UnusableAnswer`, also if its audience is not *audience*."""
     document = _json_object(body)
     spec, status = _fields(document, "spec"), _fields(document, "status")
     token = status.get("token")
@@ -85,7 +82,7 @@ def _json_object(body: bytes) -> Mapping[str, object]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        # Outside of the handler: the decoder's exception holds the whole text.
+        # Continue outside of the handler: the decoder's exception holds the whole text.
         document = None
     if not isinstance(document, dict):
         raise UnusableAnswer("the answer is not a JSON object")

@@ -1,7 +1,7 @@
-"""The body of every answer that is not the upstream's: a Kubernetes ``Status``, worded as kube-apiserver words it.
+"""Kubernetes ``Status`` bodies of all responses of the gateway itself, worded like kube-apiserver's.
 
-Called by the engine, the webhooks and the self reviews. Pure: each function gives the status code and the bytes. They
-tell the caller what Kubernetes would, and nothing of the gateway; the detail is in the log and the audit record.
+Each function returns the status code and the body. They contain what Kubernetes would tell the client, and no details
+of the gateway; those are in the log and the audit event. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UPSTREAM = {
     503: ("ServiceUnavailable", "the server behind the gateway is unreachable"),
     504: ("Timeout", "the server behind the gateway did not answer in time"),
 }
-# Kubernetes escapes these in the words of a refusal, besides what its JSON encoder does.
+# Kubernetes escapes these in the message of a 403, in addition to its JSON encoder.
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _ESCAPES |= {'"': '\\"', "\\": "\\\\"}
@@ -35,12 +35,12 @@ class Answer(NamedTuple):
 
 
 def failure(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> Answer:
-    """A ``Status`` as Go encodes it, down to the line end."""
+    """Return a ``Status`` as encoded by Go, including the newline."""
     return Answer(code, (go_json(failure_object(code, reason, message, details)) + "\n").encode("utf-8", "replace"))
 
 
 def failure_object(code: int, reason: str, message: str, details: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A ``Status`` before it is encoded."""
+    """Return a ``Status`` before encoding."""
     status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
     status["message"] = message
     if reason:
@@ -52,7 +52,7 @@ def failure_object(code: int, reason: str, message: str, details: dict[str, Any]
 
 
 def message_of(body: bytes) -> str:
-    """What a ``Status`` that another server sent says in its message; empty if it says nothing, or is none."""
+    """Return the message of another server's ``Status``; empty if it has none, or is no ``Status``."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
@@ -61,28 +61,28 @@ def message_of(body: bytes) -> str:
     return message if isinstance(message, str) else ""
 
 
-# --- who, and may they ---
+# --- authentication and authorization ---
 
 _UNAUTHORIZED = failure(401, "Unauthorized", "Unauthorized")
 
 
 def unauthorized() -> Answer:
-    """The same bytes whether there was no token, or an unknown, expired or revoked one."""
+    """Return a 401. The bytes are the same for a missing, unknown, expired or revoked token."""
     return _UNAUTHORIZED
 
 
 def sign_in_required() -> Answer:
-    """For the scripts of a web application, whose session has ended."""
+    """Return the response for scripts of a web application whose session has ended."""
     return failure(401, "Unauthorized", "sign-in required: load a page of the application in the browser")
 
 
 def step_up_required(message: str) -> Answer:
-    """The token is good, and its owner must prove more before this request."""
+    """Return the response for a valid token whose owner must prove more before this request."""
     return failure(401, "Unauthorized", message)
 
 
 def step_up_challenge(message: str, *, acr_values: Sequence[str], max_age: float | None) -> str:
-    """What goes with it (RFC 9470, section 3)."""
+    """Return the challenge for a step-up response (RFC 9470, section 3)."""
     error = 'error="insufficient_user_authentication"'
     parts = ['Bearer realm="ostiary"', error, f"error_description={_param(message)}"]
     if acr_values:
@@ -93,7 +93,7 @@ def step_up_challenge(message: str, *, acr_values: Sequence[str], max_age: float
 
 
 def _param(text: str) -> str:
-    """A quoted string of a header. Of ASCII only what RFC 6750 allows in it."""
+    """Return *text* as a quoted header parameter, limited to the ASCII characters that RFC 6750 allows."""
     return '"' + "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text) + '"'
 
 
@@ -102,13 +102,13 @@ def refused_origin(message: str) -> Answer:
 
 
 def www_authenticate(error: bool, realm: str = "ostiary") -> str:
-    """The challenge that goes with a 401 (RFC 6750, section 3): *error* if there was a token, and it is no good."""
+    """Return the challenge of a 401 (RFC 6750, section 3). *error* if there was a token, and it is invalid."""
     quoted = realm.replace("\\", "\\\\").replace('"', '\\"')
     return f'Bearer realm="{quoted}"' + (', error="invalid_token"' if error else "")
 
 
 def forbidden(attributes: Attributes, reason: str = "") -> Answer:
-    """Names who asked for what. *reason* is shown to the caller."""
+    """Return a 403 that names the user and the request. *reason* is shown to the client."""
     info = attributes.request
     words = _cannot(attributes).translate(_HTML) + (f": {reason}" if reason else "")
     return failure(403, "Forbidden", f"{_forbidden_subject(info)}: {words}", _details(info))
@@ -132,10 +132,10 @@ def _cannot(attributes: Attributes) -> str:
 
 
 def not_found(info: RequestInfo) -> Answer:
-    """The bytes that Kubernetes gives for an object that does not exist.
+    """Return the bytes that Kubernetes returns for an object that does not exist.
 
-    They name the object and never its namespace: whoever may see nothing there learns only what they wrote. A request
-    that names no object gets what an unknown path gets.
+    They name the object but not its namespace, so a user without access learns nothing beyond their own request. A
+    request that names no object gets the response for an unknown path.
     """
     if not info.is_resource or not info.name:
         return no_route()
@@ -146,7 +146,7 @@ _NO_ROUTE = failure(404, "NotFound", _MISSING, {})
 
 
 def no_route() -> Answer:
-    """Nobody serves this host and path."""
+    """Return the response for a host and path without a route."""
     return _NO_ROUTE
 
 
@@ -159,7 +159,7 @@ def _details(info: RequestInfo) -> dict[str, str]:
     return {key: value for key, value in details.items() if value}
 
 
-# --- what is wrong with the request ---
+# --- invalid and rejected requests ---
 
 
 def bad_request(message: str) -> Answer:
@@ -171,12 +171,12 @@ def method_not_allowed() -> Answer:
 
 
 def not_admitted(info: RequestInfo, reason: str) -> Answer:
-    """The request is allowed, but not now, or not so much of it: worded as Kubernetes' own admission words it."""
+    """Return the response to a request that admission rejects, worded like Kubernetes' own admission."""
     return failure(403, "Forbidden", f"{_forbidden_subject(info)}: {reason}", _details(info))
 
 
 def quota_unavailable() -> Answer:
-    """Nobody could say whether the request is within its quota."""
+    """Return the response if the quota could not be checked."""
     return failure(503, "ServiceUnavailable", "the quota of this request could not be counted; try again later")
 
 
@@ -185,23 +185,23 @@ def too_large() -> Answer:
 
 
 def too_many(retry_after: float) -> Answer:
-    """*retry_after* is rounded up to whole seconds, as in the header of that name."""
+    """Return a 429. *retry_after* is rounded up to whole seconds, like the header of that name."""
     seconds = max(1, math.ceil(retry_after))
     message = "Too many requests, please try again later."
     return failure(429, "TooManyRequests", message, {"retryAfterSeconds": seconds})
 
 
-# --- what is wrong with us, or behind us ---
+# --- failures of the gateway or the upstream ---
 
 
 def internal(request_id: str = "") -> Answer:
-    """*request_id* leads the operator to the cause, which the caller is not told."""
+    """Return a 500. *request_id* leads the operator to the cause, which the client does not see."""
     message = f"Internal error occurred: see request {request_id} in the gateway's log" if request_id else ""
     return failure(500, "InternalError", message or "Internal error occurred")
 
 
 def upstream_failed(code: int) -> Answer:
-    """502, 503 or 504."""
+    """Return a 502, 503 or 504."""
     reason, message = _UPSTREAM[code]
     return failure(code, reason, message)
 
@@ -214,12 +214,15 @@ _UNAUTHENTICATED_GATEWAY = failure(
 
 
 def gateway_unauthenticated() -> Answer:
-    """The upstream does not accept the gateway's own credential, or there is none: nothing that the caller can mend."""
+    """Return the response if the upstream rejects the gateway's own credential, or there is none.
+
+    The client cannot fix it.
+    """
     return _UNAUTHENTICATED_GATEWAY
 
 
 def is_unauthorized(body: bytes) -> bool:
-    """Whether this is the ``Status`` by which an API server rejects a credential, in any encoding that it has."""
+    """Return whether *body* is the ``Status`` by which an API server rejects a credential, in any of its encodings."""
     if body.startswith((b"k8s\x00", b"\xd9\xd9\xf7")):
         return b"Unauthorized" in body and b"Status" in body
     words = re.sub(rb"[\"'\s,]", b"", body)
@@ -227,7 +230,7 @@ def is_unauthorized(body: bytes) -> bool:
 
 
 def _quote(text: str) -> str:
-    """*text* as Go's ``%q`` prints it."""
+    """Format *text* like Go's ``%q``."""
     return '"' + "".join(map(_escape_char, text)) + '"' if not text.isalnum() else f'"{text}"'
 
 

@@ -1,7 +1,7 @@
-"""The header ``WWW-Authenticate``: which proofs of identity a server would take (RFC 9110, section 11.6.1).
+"""Parses ``WWW-Authenticate``: the authentication schemes that a server accepts (RFC 9110, section 11.6.1). Pure.
 
-Called with what a registry answers to an anonymous ``GET /v2/``. Pure. A comma separates both challenges and the
-parameters of one, and a value may stand without its quotes although it needs them: registries send all of that.
+Lenient, for what registries send: a comma separates both challenges and the parameters of one, and values may lack
+their quotes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 class ChallengeError(ValueError):
-    """A header is not a list of challenges. The message does not quote it."""
+    """The header is not a list of challenges. The message does not quote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WwwChallenge:
-    """One way to sign in. `scheme` and the names of the `parameters` are in lower case."""
+    """One challenge. `scheme` and the names of the `parameters` are in lower case."""
 
     scheme: str
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -42,12 +42,12 @@ class WwwChallenge:
 
 
 def parse_challenges(header: str) -> tuple[WwwChallenge, ...]:
-    """Every challenge of *header*, in order; raises `ChallengeError`. Several headers are joined by commas first."""
+    """Return every challenge of *header*, in order; raises `ChallengeError`. Join several headers with commas first."""
     return tuple(_challenges(header))
 
 
 def find_challenge(header: str, scheme: str) -> WwwChallenge | None:
-    """The first challenge of *scheme*."""
+    """Return the first challenge of *scheme*."""
     return next((challenge for challenge in parse_challenges(header) if challenge.scheme == scheme.lower()), None)
 
 
@@ -73,7 +73,7 @@ def _read_parameters(header: str, position: int, parameters: dict[str, str]) -> 
     position = _after(_SEPARATORS, header, position)
     while (match := _PARAMETER.match(header, position)) is not None:
         name, quoted, bare = match.groups()
-        # A name may stand once. Of two, the later one was perhaps added by somebody who may not say this.
+        # Names must not repeat. Keep the first one: a later one may have been injected.
         parameters.setdefault(name.lower(), bare if quoted is None else _ESCAPED.sub(r"\1", quoted))
         position = _after(_SEPARATORS, header, match.end())
     return position

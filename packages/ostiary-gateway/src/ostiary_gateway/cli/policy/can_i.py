@@ -1,4 +1,4 @@
-"""``ostiary-gateway can-i``: ask the policy of a gateway whether somebody may do something, and why."""
+"""``ostiary-gateway can-i``: check whether the policy of a gateway allows a user to do something, and why."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _note_prefixes(config: GatewayConfig, arguments: argparse.Namespace) -> None:
-    """A policy may well have something to say about a name that nobody has here, for want of the provider's prefix."""
+    """Note names that no user can have because they lack the provider's prefix, although the policy may match them."""
     from ostiary_gateway.authorization.who_can import PossibleSubjects
 
     possible = PossibleSubjects.from_config(config)
@@ -145,6 +145,6 @@ def _user(arguments: argparse.Namespace) -> UserInfo:
     if arguments.user is not None:
         return UserInfo(arguments.user, groups=groups)
     if groups:
-        # Whoever is in a group has signed in.
+        # Only authenticated users are members of groups.
         return UserInfo("", groups=(*groups, AUTHENTICATED))
     return UserInfo(login_name())

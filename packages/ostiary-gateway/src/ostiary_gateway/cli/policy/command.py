@@ -1,4 +1,4 @@
-"""``ostiary-gateway policy``: judge a policy, compare two, or replay against a new one what people really did."""
+"""``ostiary-gateway policy``: lint a policy, compare two, or replay recorded requests against a new one."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def lint_policy(arguments: argparse.Namespace) -> int:
 
     for path in arguments.files:
         if is_gateway(path):
-            # It would pass for a file without any rules in it.
+            # It would be accepted as a policy file without rules.
             raise UsageError(
                 f"{path} is the configuration of a gateway", hint=f"ostiary-gateway serve --check --config {path}"
             )
@@ -123,7 +123,7 @@ def lint_policy(arguments: argparse.Namespace) -> int:
 
 
 def _unmatched_findings(arguments: argparse.Namespace) -> tuple[Finding, ...]:
-    """The lines that can match nobody, as far as it is known who can sign in."""
+    """Return the rules whose subjects cannot match any user, as far as it is known who can sign in."""
     from ostiary_gateway.authorization.who_can import PossibleSubjects
     from ostiary_gateway.config import load
     from ostiary_gateway.policy.source import lint_subjects
@@ -188,7 +188,7 @@ async def _differences(old_path: str, new_path: str, plugin_type: str | None) ->
     ):
         unlisted = sorted({*old.unlisted, *new.unlisted})
         if unlisted and not old.grants and not new.grants:
-            # Comparing nothing would look like a comparison that found nothing.
+            # Comparing nothing would look like a comparison without differences.
             raise ConfigurationError(
                 "these policies cannot be compared",
                 cause=f"{', '.join(unlisted)} cannot list what the policy allows",

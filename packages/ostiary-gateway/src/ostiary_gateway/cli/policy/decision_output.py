@@ -1,4 +1,4 @@
-"""Prints decisions and their explanations, from the JSON that the gateway's own API gives too."""
+"""Printing of decisions and their explanations, from the JSON that the operator API also returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ostiary_gateway.authorization.implied_groups import AUTHENTICATED
 WIDTH = 8
 
 
-# As `ostiary_gateway.api.operator_json` writes them.
+# The format of `ostiary_gateway.api.operator_json`.
 
 
 class AttributesJson(TypedDict, total=False):
@@ -36,7 +36,7 @@ class DecisionJson(TypedDict):
 
 
 class StepJson(TypedDict, total=False):
-    """One provider of the chain: what it said, or why it could not be asked."""
+    """One provider of the chain: its decision, or why it could not be queried."""
 
     provider: str
     error: str
@@ -55,10 +55,10 @@ class ExplanationJson(TypedDict):
 
 
 def asked_text(attributes: AttributesJson) -> str:
-    """As in: User "alice" (groups: dev): get pods/log "web" in namespace "team"."""
+    """Return a request as text, such as: User "alice" (groups: dev): get pods/log "web" in namespace "team"."""
     user = attributes.get("user", "")
     who = f'User "{user}"' if user else "somebody"
-    # That somebody is known goes without saying where their name stands.
+    # The group of authenticated users is omitted if the user is named.
     group_names = [group for group in attributes.get("groups") or () if not user or group != AUTHENTICATED]
     groups = f" (groups: {', '.join(group_names)})" if group_names else ""
     if "path" in attributes:
@@ -90,7 +90,7 @@ def print_rows(parts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> None
 
 
 def print_steps(explanation: ExplanationJson) -> None:
-    """Every provider of the chain: what it says, the rule that came closest, what failed, what would mend it."""
+    """Print for every provider of the chain its decision, the closest rule, what failed, and what would fix it."""
     for step in explanation["steps"]:
         print(f"\n{paint(printable(str(step['provider'])), Style.FAINT, sys.stdout)}: {_step_text(step)}")
         reasons = (("closest", step.get("closest")), ("failed", step.get("failed")))

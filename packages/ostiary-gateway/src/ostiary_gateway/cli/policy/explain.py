@@ -1,4 +1,4 @@
-"""``ostiary-gateway explain``: a denied request by its id: what was requested, what was decided then, and why."""
+"""``ostiary-gateway explain``: a denied request by its id, with the decision at that time and the reason."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _print(explanation: ApiObject) -> None:
 
 
 def _print_end(ended: ApiObject) -> None:
-    """A request that came to no decision: somebody signed in, or nobody was identified."""
+    """Print a request without a decision: a sign-in, or an unauthenticated request."""
     login, user = ended.get("login"), ended.get("user", "")
     who = f'User "{user}"' if user else "somebody"
     where = f" from {ended['from']}" if ended.get("from") else ""
@@ -143,12 +143,12 @@ async def _explain_record(config: GatewayConfig, logs: list[str], decision_id: s
     async with open_policy(config.authorization, config.upstreams) as policy:
         now = await policy.authorizer.explain(record.attributes)
     fields = decided_json(Refusal(record.id, record.attributes, record.decision, record.at, record.scope), now)
-    # A request that was allowed may still have failed: over a limit, or at the upstream.
+    # An allowed request may still have failed: over a limit, or at the upstream.
     return {**fields, "status": record.status} if record.decision.allowed and record.status >= 400 else fields
 
 
 def _logs(config: GatewayConfig, where: str) -> list[str]:
-    """The audit log and what it was rotated to, the newest first. What is compressed is left alone."""
+    """Return the audit log and its rotated files, the newest first, without compressed ones."""
     from ostiary_gateway.capabilities import ability
     from ostiary_gateway.interfaces.audit import KeepsEventsInFile
 

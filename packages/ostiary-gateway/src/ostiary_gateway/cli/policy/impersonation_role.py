@@ -1,4 +1,4 @@
-"""``ostiary-gateway impersonation-role``: what a cluster must allow the gateway itself, as manifests."""
+"""``ostiary-gateway impersonation-role``: the manifests of the rights that the gateway itself needs in a cluster."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def _objects(
     except ProviderError as error:
         if not followed:
             raise
-        # Nobody can read the policy before this is allowed, and what else is needed stands in the policy.
+        # The policy can be read only after this is allowed, and the other rights depend on the policy.
         print_note(f"the policy of the cluster cannot be read yet: {error.cause or error.summary}")
         print_note("apply this, and run the command again: it then prints all that the gateway needs")
         return roles.reading_role(own, name=arguments.name, subject=subject), ()
@@ -155,7 +155,7 @@ async def _objects(
 
 
 def _followed_rules(config: GatewayConfig, upstream: str) -> tuple[PolicyRule, ...]:
-    """What it needs to follow the policy of the cluster, if that is where the policy comes from."""
+    """Return the rules needed to follow the policy of the cluster, if the policy comes from there."""
     from ostiary.core.policy_rules import PolicyRule
     from ostiary_gateway.proxy.following import needed_access
 
@@ -168,7 +168,7 @@ def _followed_rules(config: GatewayConfig, upstream: str) -> tuple[PolicyRule, .
 def _identity(
     possible: PossibleSubjects, mentioned: frozenset[str], named: set[str], arguments: argparse.Namespace
 ) -> ImpersonationTargets:
-    """Whom the gateway must be able to be: who can sign in, as far as that is known, and who was asked for."""
+    """Return the users and groups to impersonate: those who can sign in, as far as known, and those of the options."""
     from ostiary_gateway.policy.impersonation_role import ImpersonationTargets
 
     return ImpersonationTargets(
@@ -184,7 +184,7 @@ def _identity(
 
 
 def _known_users(possible: PossibleSubjects, named: set[str], *, any_user: bool) -> tuple[str, ...]:
-    """Those that the providers list. Of a provider that cannot list its users, those that the policy names."""
+    """Return the users that the providers list. For a provider without a list, return those that the policy names."""
     listed = possible.usernames()
     others = {name for name in named if possible.can_be_user(name)} - listed
     if possible.unlisted and not any_user:

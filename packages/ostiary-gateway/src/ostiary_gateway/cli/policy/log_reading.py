@@ -1,4 +1,4 @@
-"""What the commands that read audit logs share: the argument, progress on a terminal, and what was skipped."""
+"""Shared by the commands that read audit logs: the arguments, progress on a terminal, and skipped lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_since(parser: argparse.ArgumentParser) -> None:
 
 
 def since_time(text: str | None) -> datetime | None:
-    """The time that ``--since`` means; raises `UsageError`."""
+    """Return the time that ``--since`` means. Raises `UsageError`."""
     if text is None:
         return None
     from ostiary.core.clock import SYSTEM_CLOCK
@@ -54,13 +54,14 @@ def since_time(text: str | None) -> datetime | None:
 
 @contextmanager
 def counting() -> Iterator[Counts]:
-    """The counts of a run. Long ones are shown while they grow, if somebody sees it."""
+    """Return the counts of a run. Progress is shown if stderr is a terminal."""
     from ostiary_gateway.audit.log_files import Counts
 
     counts = Counts()
     if sys.stderr.isatty():
         counts.on_progress = _show
-    # What is kept of a log grows and has no cycles: to look for some every 700 objects takes a quarter of the time.
+    # The data of a log grows and has no cycles. With the default threshold of 700 objects the garbage collector would
+    # take a quarter of the time.
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_PER_COLLECTION, *thresholds[1:])
     try:
@@ -68,7 +69,7 @@ def counting() -> Iterator[Counts]:
     finally:
         gc.set_threshold(*thresholds)
         if sys.stderr.isatty() and counts.lines:
-            # Back to the beginning, and erase the line.
+            # Return to the start of the line, and erase it.
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
@@ -77,7 +78,7 @@ def _show(lines: int) -> None:
 
 
 def print_skipped(counts: Counts) -> None:
-    """Which lines could not be read: by their numbers, since nobody knows what is on them."""
+    """Print which lines could not be read, by number, because their content is unknown."""
     if counts.unreadable:
         places = ", ".join(counts.places)
         more = ", ..." if counts.unreadable > len(counts.places) else ""

@@ -1,4 +1,4 @@
-"""The question of ``can-i`` and ``who-can``: a verb, and a resource or a path."""
+"""The request that ``can-i`` and ``who-can`` are about: a verb, and a resource or a path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add_question(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
-    """The upstream that a question is about; raises `UsageError` where the answer depends on it and nobody said."""
+    """Return the upstream. Raises `UsageError` if the result depends on it and none was named."""
     names = [upstream.name for upstream in config.upstreams]
     if named is not None:
         if named not in names:
@@ -50,20 +50,20 @@ def chosen_upstream(named: str | None, config: GatewayConfig) -> str:
 
 
 def misspelling_notes(request: RequestInfo, config: GatewayConfig, *, allowed: bool) -> list[str]:
-    """What to say about a question that was likely misspelt: to a policy, that is something which nobody may do."""
+    """Return notes on likely misspellings: for the policy, a misspelt resource is one that is not allowed."""
     if allowed or not speaks_kubernetes(request.upstream, config):
         return []
     return misspellings.misspelling_notes(request)
 
 
 def speaks_kubernetes(upstream: str, config: GatewayConfig) -> bool:
-    """Whether the question can only be about Kubernetes: other APIs have verbs and resources of their own."""
+    """Whether the request can only be for Kubernetes: other APIs define their own verbs and resources."""
     upstreams = [candidate for candidate in config.upstreams if upstream in ("", candidate.name)]
     return all(candidate.is_kubernetes for candidate in upstreams)
 
 
 def question(arguments: argparse.Namespace) -> RequestInfo:
-    """What is asked for; raises `UsageError`."""
+    """Return the requested action. Raises `UsageError`."""
     verb, resource, path = arguments.verb, arguments.resource, arguments.path
     if (resource is None) == (path is None):
         raise UsageError(

@@ -61,7 +61,7 @@ def replay_logs(arguments: argparse.Namespace) -> int:
     with counting() as counts:
         replay = run_async(_replay(config.load(arguments.config), arguments.logs, counts))
     if not replay.asked:
-        # A gate that tried nothing must not be an open one.
+        # A CI gate that replayed nothing must fail.
         raise ConfigurationError(
             "there are no requests to replay",
             cause=f"no event records a decision; {counts.unreadable} lines are not audit events",

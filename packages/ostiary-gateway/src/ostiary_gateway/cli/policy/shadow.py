@@ -59,7 +59,7 @@ def show_disagreements(arguments: argparse.Namespace) -> int:
             arguments.logs, counts, since=since_time(arguments.since), upstream=arguments.upstream or ""
         )
     if not compared.agreed and not compared.disagreements:
-        # A gate that compared nothing must not be an open one.
+        # A CI gate that compared nothing must fail.
         raise ConfigurationError(
             "the logs have no decisions that were compared",
             cause=f"{compared.unknown:,} could not be asked about"
@@ -89,7 +89,7 @@ def _exit_code(fail_on: str, compared: Comparisons) -> int:
 
 
 async def _explain(config: str, compared: Comparisons) -> dict[Disagreement, str]:
-    """Which rule decides now, as far as a provider can say."""
+    """Return the rule that decides now, as far as the provider can determine it."""
     from ostiary_gateway import config as gateway_config
     from ostiary_gateway.audit.recorded import with_upstream
     from ostiary_gateway.policy.source import open_policy

@@ -1,4 +1,4 @@
-"""``ostiary-gateway policy suggest``: what was used, what was never used, and the smallest role, from audit logs."""
+"""``ostiary-gateway policy suggest``: rights that were used or never used, and the smallest role, from audit logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ostiary_gateway.policy.suggested_role import UnusedRight
     from ostiary_gateway.policy.usage import Right, SubjectUse, UsageSelection, Use
 
-# What ``ostiary-gateway policy suggest`` prints for one subject: what was used, what never, and the roles.
+# Report for one subject.
 
 _REMARKS = {
     "system:masters": "a member of system:masters may do everything, without any role",
@@ -38,7 +38,7 @@ _REMARKS = {
 
 
 class SuggestionReport:
-    """Of one subject."""
+    """The used and unused rights of one subject, and the suggested roles."""
 
     def __init__(
         self, use: SubjectUse, grants: Iterable[Grant] | None, prefix: str, namespaces: Iterable[str] = ()
@@ -55,7 +55,7 @@ class SuggestionReport:
         return _who(self.use.subject)
 
     def print_notes(self) -> None:
-        """What was left out, and why."""
+        """Print what was left out, and why."""
         use = self.use
         for count, why in (
             (use.denied, "refused"),
@@ -107,7 +107,7 @@ def print_reports(reports: list[SuggestionReport], *, only_manifest: bool, compa
 
 
 def _used_rows(use: SubjectUse) -> list[tuple[str, str, str, str]]:
-    """A row for each resource in a namespace, with how often each verb was used."""
+    """Return a row for each resource in a namespace, with the number of uses of each verb."""
     together: dict[tuple[str, str], list[tuple[Right, Use]]] = {}
     for right, each in _in_order(use):
         together.setdefault((right.namespace, _what(right)), []).append((right, each))
@@ -213,7 +213,7 @@ def _unused_json(unused: UnusedRight) -> dict[str, object]:
 
 YAML = "yaml"
 KUBERNETES = "kubernetes"
-# Of those who used nothing, so many are told, with the reason.
+# Maximum number of listed subjects without counted requests.
 _IDLE_SHOWN = 5
 DESCRIPTION = """\
 Read what users really did from audit logs, of the gateway or of kube-apiserver, and print for each user, group or
@@ -282,14 +282,14 @@ def suggest(arguments: argparse.Namespace) -> int:
     with counting() as counts:
         usage = _usage(arguments, config, counts)
     if not usage:
-        # An empty role would look like an answer.
+        # An empty role would look like a result.
         raise ConfigurationError(
             "the logs have no requests to suggest a role from",
             cause=f"{counts.lines:,} lines, {counts.unreadable:,} of them no audit events, and none was chosen",
             where=", ".join(arguments.logs),
             code="config-invalid",
         )
-    # Whoever is impersonated in vain is in the log, too, under any name. Those without a request come last.
+    # Failed impersonations are in the log too, under arbitrary names. Subjects without counted requests come last.
     is_chosen = arguments.user or arguments.group or arguments.serviceaccount
     shown = len(usage) if is_chosen else sum(use.requests > 0 for use in usage) + _IDLE_SHOWN
     usage, hidden = usage[:shown], len(usage) - shown
@@ -368,7 +368,10 @@ def _account(text: str) -> tuple[str, str]:
 
 
 def _requiring(config: GatewayConfig | None) -> Sequence[RequiresMore]:
-    """The mappers that know for which requests one permission is not enough; without a configuration Kubernetes'."""
+    """Return the mappers that know which requests need several permissions.
+
+    Without a configuration it is the Kubernetes mapper.
+    """
     from ostiary_gateway import catalog
     from ostiary_gateway.capabilities import ability
     from ostiary_gateway.interfaces.attributes import RequiresMore
@@ -380,13 +383,13 @@ def _requiring(config: GatewayConfig | None) -> Sequence[RequiresMore]:
     return () if mapper is None else (mapper,)
 
 
-# --- what the policy gives ---
+# --- granted rights ---
 
 
 def _grants(
     arguments: argparse.Namespace, config: GatewayConfig | None
 ) -> tuple[tuple[Grant, ...] | None, tuple[str, ...]]:
-    """What the present policy gives; None if there is none to compare with."""
+    """Return the grants of the current policy; None if there is none to compare with."""
     from ostiary_gateway.policy.source import open_policy, open_policy_at
 
     upstream = arguments.upstream or ""

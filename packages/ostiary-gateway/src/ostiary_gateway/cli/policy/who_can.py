@@ -1,4 +1,4 @@
-"""``ostiary-gateway who-can``: everyone whom the policy of a gateway lets do something."""
+"""``ostiary-gateway who-can``: the subjects that the policy of a gateway allows to do something."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ examples:
 
 
 class WhoCanJson(TypedDict):
-    """As `ostiary_gateway.api.operator_json` writes it."""
+    """The format of `ostiary_gateway.api.operator_json`."""
 
     subjects: list[dict[str, str]]
     unknown: list[str]
@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print("nobody")
     for name in answer["unknown"]:
         print_note(f'the provider "{name}" cannot list whom it allows')
-    # Who may do everything may also do this to what does not exist.
+    # A wildcard rule also matches misspelt resources, so print the spelling notes even if subjects were found.
     for note in misspelling_notes(request, config, allowed=False):
         print_note(note)
     return OK if answer["subjects"] else FAILED

@@ -1,1 +1,1 @@
-"""``ostiary-gateway door``: the configuration of a proxy that asks the gateway; a module for each kind of proxy."""
+"""``ostiary-gateway door``: configurations of proxies that use external authorization, one module per kind of proxy."""

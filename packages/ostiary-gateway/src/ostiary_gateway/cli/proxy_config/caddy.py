@@ -1,4 +1,4 @@
-"""The configuration of Caddy, which asks by ``forward_auth``. Pure; called by `printing`."""
+"""The configuration of Caddy, with ``forward_auth``. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ostiary_gateway.cli.proxy_config.layout import ANY_HOST, Backend, Layout, prefixes
 from ostiary_gateway.extauth.dialects import SIGN_IN_PATHS
 
-# Of what proxies say about the client, this is not set by Caddy itself.
+# The forwarding header that Caddy does not overwrite itself.
 _NOT_OVERWRITTEN = ("x-forwarded-port",)
 _HEAD = """\
 # {title}.
@@ -80,7 +80,7 @@ _TRANSPORT = """\
 					tls_server_name {name}
 {authorities}				}}
 			}}"""
-# As one of the names in a Connection header.
+# Matches a Connection header with this name.
 _UPGRADE = r'"(?i)(^|,)[ \t]*upgrade[ \t]*(,|$)"'
 
 
@@ -102,13 +102,13 @@ def _sign_in(layout: Layout, path: str, host: str) -> str:
     trust = ""
     if layout.gateway.scheme == "https":
         trust = f"\t\t\ttransport http {{\n\t\t\t\ttls_trust_pool file {layout.ca}\n\t\t\t}}\n"
-    # No upstream has a name with capital letters.
+    # Upstream names have no capital letters, so this cannot collide.
     name = "SignIn" + path.replace("/", "-")
     return _SIGN_IN.format(name=name, path=path, gateway=layout.gateway.geturl(), host=host, trust=trust)
 
 
 def _handle(layout: Layout, backend: Backend) -> str:
-    # Caddy's own matcher of paths takes capital letters for small ones.
+    # Caddy's own path matcher is case-insensitive.
     match = "path /*" if backend.prefix == "/" else f"path_regexp {backend.prefix_pattern}"
     return _HANDLE.format(
         name=backend.name,
@@ -131,7 +131,7 @@ def _transport(backend: Backend) -> str:
 
 
 def _claims(layout: Layout) -> list[str]:
-    """Names to delete before the gateway is asked; a star at the end is a prefix."""
+    """Return the names to delete before the query to the gateway; a trailing star makes a prefix."""
     beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
     for_gateway = ("authorization", "impersonate", *beginnings)
     return [
@@ -142,11 +142,11 @@ def _claims(layout: Layout) -> list[str]:
 
 
 def _proof(layout: Layout) -> list[str]:
-    """How Caddy proves itself to the gateway, and the gateway to Caddy."""
+    """Return how Caddy authenticates to the gateway, and the gateway to Caddy."""
     lines = []
     if layout.secret is not None:
         lines.append(f'header_up X-Ostiary-Door "{layout.secret.reveal()}"')
-    # Caddy itself tells the method and the path. A switch of protocols the gateway is only told of.
+    # Caddy sends the method and the path itself. The query must describe an upgrade, but not be one.
     lines += [
         "header_up X-Original-Host {http.request.hostport}",
         "header_up X-Original-Upgrade {http.request.header.Upgrade}",

@@ -1,6 +1,4 @@
-"""``ostiary-gateway door``: print the configuration of nginx, Traefik, Caddy, Envoy, HAProxy or the Gateway API for a
-door.
-"""
+"""``ostiary-gateway door``: print the configuration of nginx, Traefik, Caddy, Envoy, HAProxy or the Gateway API."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ examples:
 FOR_THE_PROXY_ALONE = """\
 It holds the secret of the door: write it to a file that only the proxy can read.
 """
-# Of the kinds that differ: what else there is to know, and the examples.
+# Additional help and examples of the kinds that need them.
 MORE = {
     "gateway-api": """\
 It holds the secret of the door. The hosts of --gateway and --backend are names of Services. --listen, --certificate and
@@ -44,7 +42,7 @@ examples:
   ostiary-gateway door haproxy --config gateway.yaml --backend shop=http://10.0.0.5:9000 --spoe > ostiary-spoe.conf
 """,
 }
-# What each kind is called, and the file that its configuration is usually written to.
+# The name of each kind, and the usual file name of its configuration.
 PROXIES = {
     "nginx": ("nginx", "ostiary.conf"),
     "traefik": ("Traefik", "ostiary.yaml"),
@@ -110,7 +108,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.set_defaults(run=_print, proxy=proxy, title=title)
 
 
-# What only some kinds have.
+# Defaults of options that only some kinds have.
 _ABSENT: dict[str, object] = {
     "cache": None,
     "hash_module": "njs",
@@ -165,7 +163,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _print(arguments: argparse.Namespace) -> int:
-    # What is slow to import stands there: --help must not wait for it.
+    # Imported lazily: ``--help`` must not wait for slow imports.
     from ostiary_gateway.cli.proxy_config.printing import run
 
     return run(argparse.Namespace(**{**_ABSENT, **vars(arguments)}))

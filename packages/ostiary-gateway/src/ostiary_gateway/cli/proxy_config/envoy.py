@@ -1,6 +1,6 @@
-"""The configuration of Envoy, which asks by the filter ``ext_authz`` over HTTP. Pure; called by `printing`.
+"""The configuration of Envoy, with the filter ``ext_authz`` over HTTP or gRPC. Pure.
 
-What does not depend on how it asks (`whole_configuration`) is shared with `envoy_grpc`.
+`whole_configuration` is the part that does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ostiary_gateway.extauth.dialects import ORIGINAL_UPGRADE, SECRET_HEADER, SI
 from ostiary_gateway.extauth.ext_authz import DOOR_EXTENSION, HOST, LENGTH, METHOD, TARGET, UPSTREAM_EXTENSION
 from ostiary_gateway.settings.outgoing import is_ip
 
-# What a client gets of a refusal, besides its status and its body.
+# Headers of an error response that reach the client, in addition to its status and its body.
 REFUSAL_HEADERS = (
     *("audit-id", "cache-control", "content-type", "retry-after", "www-authenticate", "x-content-type-options"),
 )
-# And what a browser gets that is led to the sign-in page, or sees a page.
+# Further headers for a browser that is redirected to the sign-in page, or shown a page.
 REFUSAL_HEADERS_OF_BROWSERS = (
     *("content-security-policy", "location", "referrer-policy", "set-cookie", "vary", "x-frame-options"),
     "x-ostiary-sign-in",
 )
-# Of what proxies say about the client, these are not set by Envoy itself.
+# Forwarding headers that Envoy does not set itself.
 _NOT_OVERWRITTEN = ("x-forwarded-host", "x-forwarded-port")
 FILTERS = "type.googleapis.com/envoy.extensions.filters"
 _LISTENER = """\
@@ -164,7 +164,7 @@ _TLS = """\
 {proof}"""
 
 
-# The lines of a route that say how its requests are asked about.
+# Returns the lines of a route that configure its authorization query.
 PerRoute = Callable[[Layout, Backend], str]
 
 
@@ -177,7 +177,10 @@ def configuration(layout: Layout) -> str:
 def whole_configuration(
     layout: Layout, questions: str, filter_names: Sequence[str], per_route: PerRoute, gateway_protocol: str = ""
 ) -> str:
-    """All of it; *questions* are the filters that ask, and *gateway_protocol* lines of the gateway's cluster."""
+    """Return the whole configuration.
+
+    *questions* are the filters, and *gateway_protocol* are lines of the gateway's cluster.
+    """
     parts = [
         _LISTENER.format(
             title=layout.title,
@@ -200,12 +203,12 @@ def _claims(layout: Layout) -> str:
     beginnings = [prefix for prefix in prefixes(layout.drop_headers) if prefix != "impersonate"]
     for_gateway = ("authorization", "impersonate", *beginnings)
     names = [name for name in layout.cleared if not name.startswith(for_gateway)]
-    # X.Remote.User is X-Remote-User to some programs, as X_Remote_User is.
+    # Some applications treat X.Remote.User like X-Remote-User, as they do X_Remote_User.
     patterns = [*(f"{any_spelling(prefix)}.*" for prefix in beginnings), *map(any_spelling, names)]
     lines = [
         *(f"- {{remove_on_match: {{key_matcher: {{safe_regex: {{regex: '{each}'}}}}}}}}" for each in patterns),
         *(f"- {{remove: {name}}}" for name in _NOT_OVERWRITTEN),
-        # Envoy adds to what the client says of its address.
+        # Envoy would append to the client's value.
         "- append:",
         "    header: {key: x-forwarded-for, value: '%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%'}",
         "    append_action: OVERWRITE_IF_EXISTS_OR_ADD",
@@ -247,7 +250,7 @@ def _route(backend: Backend, question: str) -> str:
 
 
 def _only_its_own_question(layout: Layout, backend: Backend) -> str:
-    # Each upstream has its own question. A route that switches none of them off must pass them all.
+    # Each upstream has its own filter. A route must disable the others, or its requests would have to pass them all.
     others = [_filter_name(each) for each in layout.backends if each is not backend]
     return ("                typed_per_filter_config:\n" if others else "") + _switched_off(others)
 
@@ -257,7 +260,7 @@ def _filter_name(backend: Backend) -> str:
 
 
 def _switched_off(filter_names: Sequence[str]) -> str:
-    """The lines by which these filters do not ask."""
+    """Return the lines that disable these filters."""
     per_route = f"{{'@type': {FILTERS}.http.ext_authz.v3.ExtAuthzPerRoute, disabled: true}}"
     return "".join(f"                  {name}: {per_route}\n" for name in filter_names)
 
@@ -275,7 +278,7 @@ def _clusters(layout: Layout, gateway_protocol: str) -> str:
             proof = f"          tls_certificates: [{{{pair}}}]\n"
         parts.append(_tls(host, ca, proof))
     if layout.has_applications:
-        # Without the proxy's own certificate, which says nothing about browsers.
+        # Without the proxy's client certificate, which does not authenticate browsers.
         parts.append(_CLUSTER.format(name="ostiary-sign-in", host=host, port=port, protocol=""))
         parts.append(_tls(host, ca) if gateway.scheme == "https" else "")
     for backend in layout.backends:
@@ -287,17 +290,18 @@ def _clusters(layout: Layout, gateway_protocol: str) -> str:
 
 
 def _tls(name: str, ca: str, proof: str = "") -> str:
-    """How a server proves to be *name*. By the authority alone, any certificate of it would do."""
+    """Return the TLS settings that verify *name*.
+
+    With the authority alone, any certificate that it issued would be accepted.
+    """
     if is_ip(name):
-        # Envoy compares texts, and writes the IPv6 address of a certificate in its short form. An address is no server
-        # name (RFC 6066, section 3).
+        # Envoy compares texts, and formats the IPv6 address of a certificate in its short form. An address cannot be a
+        # server name (RFC 6066, section 3).
         return _TLS.format(sni="", ca=ca, san_type="IP_ADDRESS", name=ip_address(name), proof=proof)
     return _TLS.format(sni=f"        sni: '{name}'\n", ca=ca, san_type="DNS", name=name, proof=proof)
 
 
-# The configuration of Envoy, which asks by the filter ``ext_authz`` over gRPC. Pure; called by `printing`.
-#
-# It differs from the one over HTTP (`envoy`) in the filter that asks, and in how a route says where it leads.
+# ``ext_authz`` over gRPC. Differs from HTTP in the filter, and in how a route names its upstream.
 
 _FILTER = "ostiary"
 _ENVOY_GRPC_QUESTION = """\

@@ -1,7 +1,7 @@
-"""Routes of the Kubernetes Gateway API, whose filter ``ExternalAuth`` asks over HTTP. Pure; called by `printing`.
+"""Routes of the Kubernetes Gateway API, with the filter ``ExternalAuth`` over HTTP. Pure.
 
 The filter is in the experimental channel since version 1.4. It sends Host, method, path and Authorization of the
-request, and other headers only if they are listed. Without a list it copies every header of an allowing answer.
+request, and other headers only if they are listed. Without a list it copies every header of an allow response.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ostiary_gateway.cli.proxy_config.layout import Backend, Layout, port_of
 from ostiary_gateway.extauth.dialects import SIGN_IN_PATHS
 
-# What the gateway looks at besides; the filter can list names, and no patterns.
+# Further headers that the gateway needs. The filter lists names and supports no patterns.
 ALLOWED_HEADERS = (
     *("Impersonate-User", "Impersonate-Group", "Impersonate-Uid", "User-Agent", "X-Forwarded-For", "X-Ostiary-Door"),
 )
@@ -64,7 +64,7 @@ _PROOF = """\
       requestHeaderModifier:
         set: [{{name: X-Ostiary-Door, value: '{secret}'}}]
 """
-# Without it a Gateway speaks plain HTTP to the Service.
+# Without this policy a Gateway uses plain HTTP to the Service.
 _TLS_POLICY = """\
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -86,7 +86,7 @@ _AUTHORITIES = """\
 
 def configuration(layout: Layout) -> str:
     routes = [_route(layout, backend) for backend in layout.backends]
-    # A Service has one policy, however many routes lead there: of two, only the older one would hold.
+    # One policy per Service, however many routes use it: of two, only the older would apply.
     services = {(each.url.hostname, each.certificate_name, each.ca): each for each in layout.backends if each.is_tls}
     return "".join((_HEAD.format(title=layout.title), *routes, *map(_tls_policy, services.values())))
 

@@ -1,11 +1,11 @@
-"""The configuration of HAProxy, which asks by SPOE, and the file of its SPOE engine. Pure; called by `printing`.
+"""The configuration of HAProxy, with SPOE, and the file of its SPOE engine. Pure.
 
-With ``decisions`` in the door, HAProxy first looks a request up in its map, and asks only about what is not there. What
-must be asked about goes to a backend of its own: the SPOE filter costs time with every request of its section. The last
-rule of that backend refuses: whatever did not get a pass before it ends there.
+If the endpoint caches decisions (``decisions``), HAProxy first looks a request up in its map, and queries only on a
+miss. Requests that need a query go to a separate backend, because the SPOE filter costs time for every request of its
+section. The last rule of that backend denies whatever was not allowed before.
 
-Rules cost time, too, so those about unusual headers are only for requests that are not plain. What is plain is listed,
-and not what is unusual: of a header that nobody thought of, all rules are applied.
+Rules cost time too, so those about unusual headers apply only to requests that are not plain. The list contains the
+plain headers, not the unusual ones: a request with an unlisted header is checked by all rules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ostiary_gateway.extauth.haproxy.decision_key import KEY_FORMAT
 from ostiary_gateway.extauth.haproxy.decision_push import LEASE_SECONDS, CarrierMaps
 from ostiary_gateway.extauth.identity_headers import answer_names
 
-# Every status that a refusal can have, with the headers that go with it beside those of all.
+# Every status of an error response, with its headers in addition to the common ones.
 STATUSES: dict[int, dict[str, str]] = {
     302: {"Location": "location"},
     303: {"Location": "location"},
@@ -33,7 +33,7 @@ STATUSES: dict[int, dict[str, str]] = {
     500: {},
     503: {},
 }
-# Of one connection, and not of a request.
+# Hop-by-hop headers.
 _OF_CONNECTION = ("connection", "keep-alive", "proxy-connection", "proxy-authorization", "http2-settings")
 _CONTENT = 'content-type application/json lf-string "%[var(txn.ostiary.body)]\\n" hdr Cache-Control "no-cache, private"'
 _GLOBAL = """\
@@ -107,7 +107,7 @@ backend ostiary-asked
     # Where what the gateway has allowed goes.
 {servers}
 {backends}"""
-# What is done to a request that passes, before it is sent on.
+# Changes to an allowed request before it is forwarded.
 _PASSING = """\
     # What a client could claim to be, however it is spelled; its token; and what it says about its connection, which
     # could make the next program drop headers.
@@ -130,7 +130,7 @@ _LOOKUP = """\
     http-request set-var(txn.ostiary.now) date
     use_backend ostiary-passed if ostiary_leased ostiary_current
 """
-# Where that leads.
+# The backend for cached decisions.
 _PASSED = """\
 # What was allowed before.
 backend ostiary-passed
@@ -206,7 +206,7 @@ def _routes(layout: Layout) -> list[str]:
     hosts = [host for host in sites if host != ANY_HOST]
     lines = []
     if hosts:
-        # Names of hosts have no case, and may come with a port.
+        # Host names are case-insensitive, and may have a port.
         lines.append("http-request set-var(txn.ostiary.host) req.fhdr(host),host_only,lower")
     if ANY_HOST not in sites:
         names = " ".join(hosts)
@@ -228,7 +228,7 @@ def _routes(layout: Layout) -> list[str]:
 
 
 def _below(prefix: str) -> str:
-    # Of the characters that a prefix can have, the dot means something to a regular expression.
+    # Of the characters in a prefix, only the dot is special in a regular expression.
     return f"{{ pathq -m reg ^{prefix.replace('.', '[.]')}([/?]|$) }}"
 
 
@@ -257,7 +257,7 @@ def _passing(layout: Layout) -> str:
 
 
 def _chosen(layout: Layout) -> str:
-    """The name of the upstream, as a part of a text."""
+    """Return the name of the upstream as part of a format string."""
     return "%[var(txn.ostiary.to)]" if layout.backends[1:] else layout.backends[0].name
 
 
@@ -274,9 +274,9 @@ def _goes_to(backend: Backend) -> str:
 
 
 def _claims(layout: Layout) -> list[str]:
-    """The names of headers that do not pass; ``.*`` at the end stands for anything.
+    """Return the names of headers that are removed; a trailing ``.*`` matches any rest.
 
-    Nearly every request has ``Authorization``, which is deleted anyhow; the others are looked for in few.
+    Nearly every request has ``Authorization``, which is always deleted; the others are rare.
     """
     beginnings = [*prefixes(layout.drop_headers), "x-forwarded-"]
     names = [name for name in layout.cleared if name != "authorization" and not name.startswith(tuple(beginnings))]
@@ -284,8 +284,11 @@ def _claims(layout: Layout) -> list[str]:
 
 
 def _one_of(claims: Sequence[str]) -> str:
-    """One expression for all names: to programs that make variables of headers, a dash is any other character."""
-    # Most begin with "x-", and are not looked at for a header that does not.
+    """Return one expression for all names.
+
+    Applications that turn headers into variables treat a dash like any other character.
+    """
+    # Most begin with "x-" and are skipped for a header that does not.
     with_x = [claim[2:] for claim in claims if claim.startswith("x-")]
     others = [claim for claim in claims if not claim.startswith("x-")]
     return "|".join((*others, f"x-({'|'.join(with_x)})")).replace("-", ".")
@@ -301,7 +304,7 @@ def _identity(layout: Layout) -> list[str]:
 def _refusal(status: int) -> str:
     headers = {"Audit-Id": "audit_id", **STATUSES[status]}
     told = "".join(f' hdr {name} "%[var(txn.ostiary.{variable})]"' for name, variable in headers.items())
-    # Kubernetes does not set it on what is missing, so it would tell what is only hidden.
+    # Kubernetes does not set it for missing objects, so it would reveal a hidden one.
     nosniff = "" if status == 404 else " hdr X-Content-Type-Options nosniff"
     condition = f"if {{ var(txn.ostiary.status) -m int {status} }}"
     return f"http-request return status {status} {_CONTENT}{told}{nosniff} {condition}"
@@ -313,7 +316,7 @@ def _servers(layout: Layout) -> str:
 
 
 def _backends(layout: Layout) -> str:
-    """Where passes lead that were good before; and the gateway."""
+    """Return the backend for cached decisions, and that of the gateway."""
     has_passes = layout.door.decisions is not None
     passed = _PASSED.format(passing=_passing(layout), servers=_servers(layout)) if has_passes else ""
     return (

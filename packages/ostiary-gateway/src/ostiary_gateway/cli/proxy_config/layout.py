@@ -1,6 +1,6 @@
-"""What the configuration of any proxy is made of: the door, its upstreams, and where everything is. Pure.
+"""The input of every proxy configuration: the endpoint, its upstreams, and their addresses. Pure.
 
-Made by `printing` from ``gateway.yaml`` and the command line, and written out by the module of each proxy.
+`printing` builds it from ``gateway.yaml`` and the command line.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ostiary_gateway.extauth.identity_headers import answer_names
 from ostiary_gateway.http1.headers import IDENTITY_PREFIXES
 
 ANY_HOST = ""
-# Where nginx and Envoy, which know no authorities by themselves, find those of the system.
+# The system's authorities for nginx and Envoy, which have no default.
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """An upstream, as the proxy reaches it. `assertion`: it is told by a JWT who the user is.
+    """An upstream, as the proxy reaches it. `assertion`: it gets the user in a JWT.
 
-    `server_name` is the name in its certificate, if not the host of the URL, and `ca` the file of its authorities, as
-    the proxy finds it; None: the system's.
+    `server_name` is the name in its certificate if it differs from the host of the URL. `ca` is the file of its
+    authorities on the proxy's host; None means the system's.
     """
 
     name: str
@@ -47,27 +47,28 @@ class Backend:
 
     @property
     def certificate_name(self) -> str:
-        """What its certificate must be for: the name of a host, or an IP address."""
+        """The name or IP address that its certificate must match."""
         return self.server_name or self.url.hostname or ""
 
     @property
     def address(self) -> str:
-        """Host and port, as in ``[::1]:8080``."""
+        """Host and port, such as ``[::1]:8080``."""
         return _address_of(self.url)
 
     @property
     def prefix_pattern(self) -> str:
-        """A regular expression for the paths below its prefix, which is whole segments, in the case that it has."""
+        """A regular expression for the paths below the prefix, matched by whole segments and case-sensitively."""
         return f"^{re.escape(self.prefix)}(/|$)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """One door. `secret` is None where the proxy proves itself by `certificate` and `key`.
+    """One endpoint. `secret` is None if the proxy authenticates with `certificate` and `key`.
 
-    `cache` is how long nginx may use an answer again, and `hash_module` the module that hashes the token in its key.
-    `browser_port` is what browsers write behind the host of a web application, as in ``:8080``. `cleans_cookies`: some
-    upstream of the gateway is one, so that requests may have cookies of the gateway's, which no upstream gets.
+    `cache` is how long nginx may cache a response, and `hash_module` the module that hashes the token in the cache key.
+    `browser_port` is what browsers append to the host of a web application, such as ``:8080``. `cleans_cookies`: an
+    upstream of the gateway is a web application, so requests may have cookies of the gateway, which no upstream may
+    get.
     """
 
     door: DoorSettings
@@ -82,12 +83,12 @@ class Layout:
     key: str | None = None
     cache: str | None = None
     hash_module: str = "njs"
-    # Of nginx with a cache: the headers of the client that pass; empty: the usual ones.
+    # For nginx with a cache: the headers of the client that are forwarded; empty means the default ones.
     passed_headers: tuple[str, ...] = ()
     drop_headers: tuple[str, ...] = ()
     browser_port: str = ""
     cleans_cookies: bool = False
-    # Of HAProxy: where it finds its SPOE engine, and its own certificate.
+    # For HAProxy: the paths of its SPOE engine file and of its own certificate.
     spoe_file: str = ""
     listen_certificate: str | None = None
 
@@ -116,7 +117,7 @@ class Layout:
         return answer_names(self.door.extra, assertion=backend.assertion)
 
     def copied_headers(self, backend: Backend) -> list[str]:
-        """What the proxy takes from an allowing answer: who the user is, and the cookies that are left."""
+        """Return the headers that the proxy copies from an allow response: the user, and the remaining cookies."""
         cookies = [DIALECTS[self.door.proxy].cookies.decode()] if self.cleans_cookies else []
         return [*self.identity_headers(backend), *cookies]
 
@@ -124,18 +125,18 @@ class Layout:
         return f"{self.door.path}/{backend.name}"
 
     def browser_headers(self, backend: Backend) -> list[str]:
-        """What the gateway has to see of a browser's request, besides what it sees of any other; in lower case."""
+        """Return the additional headers of a browser's request that the gateway needs, in lower case."""
         cookies = ["cookie"] if self.cleans_cookies else []
         return [*cookies, *(name.decode() for name in BROWSER_HEADERS)] if backend.is_application else cookies
 
     def sign_in_host(self, host: str) -> str:
-        """The ``Host`` with which browsers come back from sign-in to *host*; empty if no web application is there."""
+        """Return the ``Host`` of browsers that return from sign-in to *host*; empty without a web application there."""
         is_there = any(backend.is_application for backend in self.sites().get(host, ()))
         bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return bracketed + self.browser_port if is_there else ""
 
     def sites(self) -> dict[str, list[Backend]]:
-        """By host, what is served there, the longest prefix first; `ANY_HOST` stands for every other host."""
+        """Return what is served at each host, the longest prefix first; `ANY_HOST` stands for every other host."""
         hosts = sorted({host for backend in self.backends for host in backend.hosts})
         sites = {host: _served_at(host, self.backends) for host in hosts}
         anywhere = _longest_first(backend for backend in self.backends if not backend.hosts)
@@ -143,7 +144,7 @@ class Layout:
 
 
 def _address_of(url: SplitResult) -> str:
-    """Host and port. An IPv6 address is in brackets: without them its last part could be taken for the port."""
+    """Return host and port. IPv6 addresses are in brackets, so that the last group is not mistaken for the port."""
     return str(Address(url.hostname or "", port_of(url)))
 
 
@@ -152,7 +153,7 @@ def port_of(url: SplitResult) -> int:
 
 
 def _served_at(host: str, backends: Sequence[Backend]) -> list[Backend]:
-    """As the gateway routes: what names the host goes first, and an upstream for any host serves what is left."""
+    """Return the backends in the gateway's routing order: those that name the host, then those for any host."""
     with_host = [backend for backend in backends if host in backend.hosts]
     others = [backend for backend in backends if not backend.hosts and not _is_covered(backend.prefix, with_host)]
     return _longest_first([*with_host, *others])
@@ -166,18 +167,18 @@ def _longest_first(backends: Iterable[Backend]) -> list[Backend]:
     return sorted(backends, key=lambda backend: (-len(backend.prefix), backend.name))
 
 
-# The headers of a client that must not reach an upstream, as patterns: for proxies that can clear by them. Pure.
+# Client headers that must not reach an upstream, as patterns for proxies that support them. Pure.
 
-# These are the proxy's own to set; of the names below this prefix, those in use are cleared one by one.
+# Set by proxies. Of the names with this prefix, those in use are cleared one by one.
 _OF_PROXIES = "x-forwarded-"
-# About a connection or a body, and so the proxy's own to say.
+# Headers about a connection or a body, which the proxy sets itself.
 _OF_CONNECTIONS = frozenset(
     (
         *("connection", "content-length", "expect", "host", "http2-settings", "keep-alive", "proxy-authorization"),
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-real-ip"),
     )
 )
-# What programs and browsers send besides ``Authorization``: no claims, and nothing about the connection.
+# Common headers of clients and browsers besides ``Authorization`` that carry no identity and are not hop-by-hop.
 _PLAIN = (
     *("accept", "accept-encoding", "accept-language", "cache-control", "content-encoding", "content-language"),
     *("content-length", "content-type", "cookie", "date", "host", "if-match", "if-modified-since", "if-none-match"),
@@ -187,32 +188,35 @@ _PLAIN = (
 
 
 def prefixes(drop: Sequence[str] = ()) -> list[str]:
-    """The beginnings of names that are always claims; *drop* are the operator's own (``listen.dropHeaders``)."""
+    """Return the prefixes of names that always carry an identity.
+
+    *drop* are the operator's names (``listen.dropHeaders``).
+    """
     ours = {prefix.decode() for prefix in IDENTITY_PREFIXES} - {_OF_PROXIES}
     return sorted(ours | {name[:-1].lower() for name in drop if name.endswith("*")})
 
 
 def regular_expression(names: Sequence[str], drop: Sequence[str] = ()) -> str:
-    """What matches the *names* and every name with one of the prefixes, however they are spelled."""
+    """Return a pattern for *names* and for every name with one of the prefixes, in any spelling."""
     exact = [name for name in names if not name.startswith(tuple(prefixes(drop)))]
     parts = [*(any_spelling(name) for name in exact), *(any_spelling(name) + ".*" for name in prefixes(drop))]
     return f"(?i)^({'|'.join(parts)})$"
 
 
 def is_kept_back(name: str, drop: Sequence[str] = ()) -> bool:
-    """Whether a proxy must not pass *name* on from a client as it is."""
+    """Whether a proxy must not forward the client's header *name* unchanged."""
     lower = name.lower()
     is_claim = re.search(regular_expression(cleared(drop), drop), lower) is not None
     return is_claim or lower.startswith(_OF_PROXIES) or lower in _OF_CONNECTIONS
 
 
 def any_spelling(name: str) -> str:
-    """A regular expression for *name* and for what many programs cannot tell from it, all in lower case."""
-    # To programs that make variables of headers, every character but letters and digits is the same.
+    """Return a pattern for *name* and for spellings that many applications treat as equal, all in lower case."""
+    # Applications that turn headers into variables treat all characters except letters and digits as equal.
     return name.replace("-", "[^a-z0-9]")
 
 
 def plain_names(claims: str) -> list[str]:
-    """The names of headers that programs send and that need no rule, without those that match *claims*, a pattern."""
+    """Return the common header names that need no rule, without those that match the pattern *claims*."""
     pattern = re.compile(claims, re.IGNORECASE)
     return [name for name in _PLAIN if pattern.search(name) is None]

@@ -1,7 +1,7 @@
-"""The configuration of nginx, which asks by ``auth_request``. Pure; called by `printing`.
+"""The configuration of nginx, with ``auth_request``. Pure.
 
-nginx takes nothing of an answer but 200, 401 and 403. So the gateway sends any other status, and the body, in headers,
-and the printed ``error_page`` makes of them what the client gets.
+nginx understands only the statuses 200, 401 and 403 of a response. So the gateway sends any other status, and the body,
+in headers, from which the printed ``error_page`` makes the client's response.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ostiary_gateway.cli.proxy_config.layout import ANY_HOST, SYSTEM_AUTHORITIES
 from ostiary_gateway.extauth.dialects import SIGN_IN_PATHS
 from ostiary_gateway.extauth.forward_auth import NO_DOOR
 
-# The parts of the configuration of nginx, for `nginx` to put together. Pure.
+# Parts of the configuration.
 
 KEY_SCRIPT = """\
 // Printed by "ostiary-gateway door nginx --key-script": what the key of a cached answer says of a token.
@@ -24,10 +24,10 @@ function digest(request) {
 
 export default {digest};
 """
-# Every status that a refusal can have besides 401 and 403, which nginx understands by itself.
+# Every error status besides 401 and 403, which nginx supports itself.
 STATUSES = (400, 404, 405, 429, 500, 503)
-# With a cache the gateway does not see every request, and could not refuse a claim in a header that nobody thought of.
-# So only these pass, and what the application needs besides must be added.
+# With a cache the gateway does not see every request, and could not reject an unknown identity header. So only these
+# headers are forwarded, and others that the application needs must be added.
 PASSED_WITH_CACHE = (
     *("Accept", "Accept-Encoding", "Accept-Language", "Cache-Control", "Content-Encoding", "Content-Language"),
     *("Content-Type", "Cookie", "If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since"),
@@ -77,7 +77,7 @@ CACHE = """\
 {hashing}proxy_cache_path /dev/shm/ostiary-{door} keys_zone=ostiary_{zone}:16m max_size=64m inactive=1m
     use_temp_path=off;
 """
-# What hashes the token, by the module that can: the lines of the http block, and those of each location.
+# Token hashing by each supported module: the lines of the http block, and those of each location.
 TOKEN_HASHES = {
     "njs": (
         """\
@@ -137,8 +137,9 @@ QUESTION = """\
         proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
 {cache}    }}
 """
-# What an answer depends on. The upstream is named: nginx chooses it by the host of a whole URL, which need not be that
-# of the Host line. Only the last part can hold a colon. No host can hold a slash, but not every target begins with one.
+# Everything that a response depends on. The upstream is included: nginx chooses it by the host of an absolute URL,
+# which can differ from the Host header. Only the last part can contain a colon. No host can contain a slash, but not
+# every target begins with one.
 CACHE_KEY = ":".join(
     (
         *("{upstream}", "$request_method", "$server_protocol", "$http_transfer_encoding", "$content_length"),
@@ -328,7 +329,7 @@ def _question(layout: Layout, backend: Backend) -> str:
 
 
 def _proof(layout: Layout) -> str:
-    """How nginx proves itself to the gateway, and the gateway to nginx."""
+    """Return how nginx authenticates to the gateway, and the gateway to nginx."""
     lines = []
     if layout.secret is not None:
         lines.append(f'proxy_set_header X-Ostiary-Door "{layout.secret.reveal()}";')
@@ -345,7 +346,10 @@ def _trust(layout: Layout) -> list[str]:
 
 
 def _verified(name: str, authorities: str) -> list[str]:
-    """Without these lines nginx accepts any certificate, asks for none in particular, and older ones stay below 1.3."""
+    """Return the lines that verify the gateway's or upstream's certificate.
+
+    By default nginx accepts any certificate, sends no server name, and old versions stay below TLS 1.3.
+    """
     return [
         "proxy_ssl_verify on;",
         f"proxy_ssl_trusted_certificate {authorities};",
@@ -363,7 +367,7 @@ def _location(layout: Layout, backend: Backend) -> str:
         told += "        auth_request_set $ostiary_cookie $upstream_http_x_ostiary_cookie;\n"
     trust = _verified(backend.certificate_name, backend.ca or SYSTEM_AUTHORITIES) if backend.is_tls else []
     return LOCATION.format(
-        # The paths of a prefix are whole segments; the longest one comes first.
+        # Prefixes match whole segments. The longest one comes first.
         match="/" if backend.prefix == "/" else f'~ "{backend.prefix_pattern}"',
         hashing=TOKEN_HASHES[layout.hash_module][1] if layout.cache else "",
         name=backend.name,
@@ -381,7 +385,7 @@ def _location(layout: Layout, backend: Backend) -> str:
 
 
 def _passed(layout: Layout) -> str:
-    """What becomes of the client's other headers."""
+    """Return what happens to the client's other headers."""
     if not layout.cache:
         cleared = "".join(f'        proxy_set_header {name.title()} "";\n' for name in layout.cleared)
         return f"        # What a client could claim to be. The gateway refuses requests with other claims.\n{cleared}"

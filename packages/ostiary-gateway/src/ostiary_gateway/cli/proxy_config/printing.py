@@ -1,4 +1,4 @@
-"""Makes a `Layout` of ``gateway.yaml`` and the command line, and prints it in the language of the proxy."""
+"""Build a `Layout` from ``gateway.yaml`` and the command line, and print it in the language of the proxy."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ WRITERS: dict[ProxyKind, Callable[[Layout], str]] = {
     ProxyKind.GATEWAY_API: gateway_api.configuration,
     ProxyKind.HAPROXY: haproxy.configuration,
 }
-# They compare a certificate with names, and not with addresses.
+# These proxies match a certificate only with names, not with addresses.
 NAMES_ONLY = frozenset({ProxyKind.NGINX, ProxyKind.GATEWAY_API, ProxyKind.HAPROXY})
-# What has no other meaning in any of their languages.
+# Characters without a special meaning in any of the languages.
 _SAFE_SECRET = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*")
 _DURATION = re.compile(r"[1-9][0-9]*(ms|s|m)")
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _note_what_the_proxy_does_not_do(layout: Layout, config: GatewayConfig) -> None:
-    """Of `tls` of an upstream, what holds for the built-in proxy alone."""
+    """Note the `tls` settings of an upstream that apply only to the built-in proxy."""
     names = {backend.name for backend in layout.backends if backend.is_tls}
     for upstream in config.upstreams:
         if upstream.name in names and upstream.tls.pins:
@@ -100,7 +100,7 @@ def _layout(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSett
         raise UsageError("--cache is not a duration", hint="write it as in 5s")
     cleans_cookies = any(upstream.is_application for upstream in config.upstreams)
     if arguments.cache is not None and cleans_cookies:
-        # The answer holds the cookies of one browser, and would be used for another.
+        # A cached response contains the cookies of one browser and would be used for another.
         hint = "leave it out, or give the web applications a gateway of their own"
         raise UsageError("--cache cannot be used beside web applications (auth: browser)", hint=hint)
     passed_headers = _passed_headers(arguments, headers_dropped(config))
@@ -168,7 +168,7 @@ def _backends(arguments: argparse.Namespace, config: GatewayConfig, door: DoorSe
 
 
 def _by_upstream(option: str, words: list[str], names: Sequence[str]) -> dict[str, str]:
-    """What an option that may be repeated says of each upstream: ``UPSTREAM=VALUE``."""
+    """Return the values of a repeatable option, by upstream: ``UPSTREAM=VALUE``."""
     values = {}
     for word in words:
         name, _, value = word.partition("=")
@@ -218,7 +218,7 @@ def _backend(upstream: UpstreamConfig, url: SplitResult | None) -> Backend:
 
 
 def _asked_at(config: GatewayConfig, door: DoorSettings) -> tuple[Address, bool]:
-    """Where the gateway listens for the questions of this door, and whether it speaks TLS there."""
+    """Return where the gateway serves this endpoint, and whether it uses TLS there."""
     listen = config.listen
     if door.agent is not None:
         return door.agent.address, speaks_tls(door)

@@ -1,4 +1,4 @@
-"""The dynamic configuration of Traefik, which asks by its middleware ``ForwardAuth``. Pure; called by `printing`."""
+"""The dynamic configuration of Traefik, with the middleware ``ForwardAuth``. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from urllib.parse import SplitResult
 from ostiary_gateway.cli.proxy_config.layout import Backend, Layout, regular_expression
 from ostiary_gateway.extauth.dialects import SIGN_IN_PATHS
 
-# Traefik takes out what Connection names before it looks for a route, but for these: so the routes can see them there.
+# Traefik removes the headers that Connection names before routing, except these, so that routes can match them.
 KEPT = ("Impersonate-User", "Impersonate-Group", "Impersonate-Uid")
-# Names of our own begin otherwise than those that are made of the name of an upstream: "ostiary-".
+# Fixed names do not begin with "ostiary-", which is the prefix of names derived from an upstream.
 _HEAD = """\
 # {title}.
 # It holds the secret of the door: chmod 600. Traefik reads it as a file provider, beside its static configuration:
@@ -35,7 +35,7 @@ _ROUTER = """\
       middlewares: [websocket-{door}, {middlewares}]
       service: ostiary-to-{backend}
 """
-# Traefik does not tell by itself that a connection will switch protocols.
+# Traefik does not forward by itself that a connection will switch protocols.
 _UPGRADES = """\
     plain-{door}:
       headers:
@@ -123,7 +123,7 @@ def configuration(layout: Layout) -> str:
         if backend.is_tls
     ]
     if layout.has_applications:
-        # For the way back from sign-in.
+        # For the return from sign-in.
         parts.append(_service("ostiary-gateway", layout.gateway))
         if layout.gateway.scheme == "https":
             transports.append(_transport("ostiary-gateway", layout.gateway.hostname or "", layout.ca))
@@ -144,17 +144,17 @@ def _router(layout: Layout, host: str, backend: Backend, name: str) -> str:
     middlewares = [f"ostiary-{layout.door.name}-{backend.name}"]
     if layout.secret is not None:
         middlewares.insert(0, f"secret-{layout.door.name}")
-    # Traefik's prefixes are not whole segments.
+    # Traefik's prefixes do not match whole segments.
     rule = "PathPrefix(`/`)"
     if backend.prefix != "/":
         rule = f"(Path(`{backend.prefix}`) || PathPrefix(`{backend.prefix}/`))"
-    # Whom a client asks to be would not reach the gateway if Connection named it: no route for that.
+    # The gateway would not see Impersonate headers that Connection names, so such requests have no route.
     rule += " && !HeaderRegexp(`Connection`, `(?i)impersonate`)"
     return _ROUTER.format(
         name=name,
         door=layout.door.name,
         rule=f"Host(`{host}`) && {rule}" if host else rule,
-        # A router with a host goes before one without, and then the longest prefix.
+        # A router with a host precedes one without; then the longest prefix wins.
         priority=(100_000 if host else 1) + len(backend.prefix),
         middlewares=", ".join(middlewares),
         backend=backend.name,

@@ -1,7 +1,4 @@
-"""The gateway as an agent of HAProxy: what the connections of one listening address share.
-
-Made by `process.agents` for each address; a reload puts another handler in.
-"""
+"""The gateway as an agent of HAProxy: state shared by the connections of one listening address."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from ostiary_gateway.observability.repeated_log import RepeatedLog
 
 log = logging.getLogger("ostiary.gateway")
 
-# Called with a connection, the numbers of the stream and the frame, and the messages; it never raises.
+# Called with a connection, the stream and frame numbers, and the messages. Must not raise.
 HandleQuestion = Callable[[AgentConnection, int, int, bytes], None]
 
-# HAProxy keeps a few for each of its threads.
+# HAProxy opens a few for each of its threads.
 MOST_CONNECTIONS = 1024
 
 
 class Agent:
-    """Those of one address. `handle` is that of the configuration at work."""
+    """The agent of one address. A reload replaces `handle`."""
 
     def __init__(
         self,
@@ -37,17 +34,17 @@ class Agent:
         self.handle = handle
         self.loop = loop
         self.outbox = Outbox(loop)
-        # What the listeners of a worker share.
+        # Shared by the listeners of a worker.
         self.queue = queue or FairQueue(loop)
         self.connections: set[AgentConnection] = set()
         self._log = RepeatedLog(log, clock)
 
     def connection(self) -> AgentConnection:
-        """The protocol of a new connection."""
+        """Return the protocol of a new connection."""
         return AgentConnection(self)
 
     def admit(self, connection: AgentConnection) -> bool:
-        """Whether there is room for one more."""
+        """Register the connection. Return False if there are too many."""
         if len(self.connections) >= MOST_CONNECTIONS:
             self.note_broken(connection, "too many connections are open")
             return False
@@ -58,7 +55,7 @@ class Agent:
         self.connections.discard(connection)
 
     def answer_question(self, connection: AgentConnection, stream: int, frame: int, payload: bytes) -> None:
-        # Looked up for every question: a connection may live longer than a configuration.
+        # Looked up for every request: a connection may outlive a configuration.
         self.handle(connection, stream, frame, payload)
 
     def note_broken(self, connection: AgentConnection, cause: str) -> None:
@@ -66,7 +63,7 @@ class Agent:
         self._log.write(logging.WARNING, "a connection of HAProxy was ended", fields)
 
     def tick(self) -> None:
-        """About twice a second: end what takes too long."""
+        """Time out slow connections. Runs about twice a second."""
         now = self.loop.time()
         for connection in [each for each in self.connections if each.deadline <= now]:
             connection.time_out()

@@ -1,9 +1,8 @@
-"""One connection of HAProxy to the gateway as its agent: its greeting, its frames, and what it may take.
+"""One connection from HAProxy: handshake, frames, and limits.
 
-Made by the agent for each connection. HAProxy sends questions without waiting for answers, and they are answered in any
-order. Bounded are the size of a frame, the questions that are open, and how long HAProxy may take to greet, to finish a
-frame that it has begun, and to read. Whatever breaks the protocol ends the connection: its questions have no answer
-then, and HAProxy lets nobody in.
+HAProxy pipelines queries, and responses are sent in any order. Bounded are the size of a frame, the open queries, and
+the time for the handshake, for the rest of a frame, and for reading. A protocol error closes the connection: its
+queries get no response, and HAProxy then denies the requests.
 """
 
 from __future__ import annotations
@@ -17,43 +16,43 @@ from ostiary_gateway.http1.fair_queue import FairQueue
 from ostiary_gateway.http1.write_coalescer import Outbox, OutgoingTransport
 from ostiary_gateway.networks import network
 
-# A frame of HAProxy fits into one of its buffers, which have 16 KiB unless it is told otherwise.
+# A frame of HAProxy fits into one of its buffers, of 16 KiB by default.
 MOST_FRAME_BYTES = 128 * 1024
 LEAST_FRAME_BYTES = 256
-# HAProxy itself has at most 20 open on a connection, unless it is told otherwise.
+# HAProxy has at most 20 open queries per connection by default.
 MOST_OPEN = 256
-# So many frames are handled in one turn of a connection; the rest waits for the next one.
+# Number of frames handled in one turn of a connection.
 FRAMES_PER_TURN = 8
-# Reading pauses above this: one read may bring a quarter of a megabyte.
+# Reading pauses above this: one read may return a quarter of a megabyte.
 UNREAD_HIGH_WATER = 16 * 1024
-# So many questions in a row whose sender is not the proxy end the connection.
+# Consecutive queries from an unauthenticated sender after which the connection is closed.
 MOST_UNKNOWN = 16
 GREETING_SECONDS = FRAME_SECONDS = READING_SECONDS = 10.0
 _NEVER = float("inf")
-# Type, flags, and two numbers of a byte each.
+# Type, flags, and two numbers of one byte each.
 _SHORTEST_FRAME = 7
 
 
 class AgentOfConnections(Protocol):
-    """What the connections of one address share: see `agent`."""
+    """State shared by the connections of one address: see `agent`."""
 
     loop: asyncio.AbstractEventLoop
     outbox: Outbox
     queue: FairQueue
 
     def admit(self, connection: AgentConnection) -> bool:
-        """Whether there is room for one more."""
+        """Register the connection. Return False if there are too many."""
 
     def forget(self, connection: AgentConnection) -> None: ...
 
     def answer_question(self, connection: AgentConnection, stream: int, frame: int, payload: bytes) -> None:
-        """Answer a question, now or later. It never raises."""
+        """Respond to a query, now or later. Must not raise."""
 
     def note_broken(self, connection: AgentConnection, cause: str) -> None: ...
 
 
 class AgentConnection(asyncio.Protocol):
-    """One connection. `frame_size` is what both sides have agreed on."""
+    """One connection. `frame_size` is the negotiated maximum."""
 
     def __init__(self, agent: AgentOfConnections) -> None:
         self._agent = agent
@@ -71,7 +70,7 @@ class AgentConnection(asyncio.Protocol):
 
     transport: OutgoingTransport
 
-    # --- the loop calls these ---
+    # --- called by the event loop ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = OutgoingTransport(cast("asyncio.Transport", transport), self._agent.outbox)
@@ -112,7 +111,7 @@ class AgentConnection(asyncio.Protocol):
             self._wait_for_turn(has_backlog=True)
         self._pause_or_resume()
 
-    # --- the queue calls these ---
+    # --- called by the queue ---
 
     def run_turn(self) -> bool:
         self._queued = False
@@ -123,14 +122,14 @@ class AgentConnection(asyncio.Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    # --- others call these ---
+    # --- called by the agent and the handler ---
 
     @property
     def busy(self) -> bool:
         return self._open > 0
 
     def answer(self, stream: int, number: int, actions: bytes) -> None:
-        """Answer a question with what sets the variables of its request."""
+        """Respond to a query with actions that set variables of its request."""
         self._open -= 1
         if self._ended:
             return
@@ -143,34 +142,34 @@ class AgentConnection(asyncio.Protocol):
             self._pause_or_resume()
 
     def note_caller(self, *, known: bool) -> None:
-        """Whether the proxy has sent the question. Somebody else who asks again and again is not listened to."""
+        """Record whether the proxy was authenticated. Repeated failures close the connection."""
         self._unknown = 0 if known else self._unknown + 1
         if self._unknown >= MOST_UNKNOWN:
             self._agent.note_broken(self, "too many questions had no valid secret")
             self.disconnect(spop.UNKNOWN, "the secret is not valid")
 
     def drain(self) -> None:
-        """Answer what was asked, and end."""
+        """Respond to the open queries, then disconnect."""
         self.draining = True
         if not self._open:
             self.disconnect(spop.NORMAL, "the gateway is stopping")
 
     def time_out(self) -> None:
-        """The ticker found that `deadline` has passed."""
+        """Handle an expired `deadline`."""
         if self._write_paused:
             self.transport.abort()
         else:
             self.disconnect(spop.TIMED_OUT, "the frame took too long to arrive")
 
     def disconnect(self, code: int, message: str) -> None:
-        """Say why, and end."""
+        """Send the reason and close the connection."""
         if self._ended:
             return
         why = {b"status-code": spop.uint32(code), b"message": spop.string(message.encode())}
         self.transport.write(spop.frame(spop.AGENT_DISCONNECT, 0, 0, spop.pairs(why)))
         self._end()
 
-    # --- inside ---
+    # --- internals ---
 
     def _end(self) -> None:
         self._ended = True
@@ -189,7 +188,7 @@ class AgentConnection(asyncio.Protocol):
         self._pause_or_resume()
 
     def _handle_frames(self) -> bool:
-        """Handle some whole frames; whether there are more."""
+        """Handle some complete frames. Return whether there are more."""
         handled = 0
         try:
             while handled < FRAMES_PER_TURN and not self._ended and not self._is_full and self._has_frame():
@@ -207,17 +206,17 @@ class AgentConnection(asyncio.Protocol):
         if self._ended:
             return False
         if has_more:
-            # The client is not late.
+            # Frames are waiting for their turn here, so HAProxy is not late.
             self.deadline = self._idle_deadline()
         elif handled or not self._rest:
-            # A whole frame came; the next one has its time from now on.
+            # A frame was completed; the timeout of the next one starts now.
             self.deadline = self.loop.time() + FRAME_SECONDS if self._rest else self._idle_deadline()
         elif self.deadline == _NEVER:
             self.deadline = self.loop.time() + FRAME_SECONDS
         return has_more and not self._is_full
 
     def _has_frame(self) -> bool:
-        """Whether a whole frame has come; a long one is not copied for every part of it."""
+        """Report whether a complete frame has arrived, without copying a long one for each part of it."""
         return len(self._rest) >= 4 and len(self._rest) - 4 >= self._size(int.from_bytes(self._rest[:4], "big"))
 
     @property
@@ -246,7 +245,7 @@ class AgentConnection(asyncio.Protocol):
             self._end()
         elif kind == spop.NOTIFY:
             raise SpopError(spop.INVALID, "a question comes before the greeting")
-        # Frames of other types are to be ignored.
+        # Frames of other types are ignored, as SPOP requires.
 
     def _greet(self, said: dict[bytes, spop.Value]) -> None:
         versions, size = said.get(b"supported-versions"), said.get(b"max-frame-size")

@@ -1,14 +1,8 @@
-"""Decisions in the carrier: HAProxy keeps what the gateway has allowed, and asks about the rest.
+"""Decision caching in HAProxy: pushes allowed decisions into HAProxy's map, so that only the rest needs queries.
 
-    key               under which HAProxy looks a request up
-    held              what this worker has put into HAProxy's map: bounded, by user and in all
-    commands          the changes to the map that wait to be sent, as text of HAProxy's runtime socket
-    runtime_socket    sends them
-    pusher            puts decisions in, takes them out, and renews the lease on which all of them depend
-
-A decision in the map is good only while the lease of the worker that put it there is. The worker renews that lease
-while it knows of every revocation, and never past the moment until which it does: when the gateway stops, hangs, or
-cannot ask its store, HAProxy asks again within seconds, and gets no answer or a 503.
+A decision in the map is valid only as long as the lease of the worker that pushed it. The worker renews the lease while
+its revocation feed is fresh, and never beyond that freshness. When the gateway stops, hangs, or cannot reach its store,
+HAProxy sends queries again within seconds, and gets no response or a 503.
 """
 
 from __future__ import annotations
@@ -36,30 +30,29 @@ from ostiary_gateway.observability.repeated_log import RepeatedLog
 from ostiary_gateway.proxy.context import RequestContext
 from ostiary_gateway.proxy.engine import Engine
 
-# The changes to HAProxy's maps that wait to be sent, as commands of its runtime socket. Pure.
-#
-# Used by the pusher. What is taken out goes before what is put in. A key that no longer works, because its lease or its
-# time is over, only takes memory: such keys are taken out a few at a time, since HAProxy looks through its whole map
-# for each.
-#
-# Every word of a command is made of characters that mean nothing else to HAProxy; `_WORD` makes sure of it.
+# Pending changes to HAProxy's maps, as commands of its runtime socket. Pure.
 
-# HAProxy reads a line into one buffer, of 16 KiB unless it is told otherwise.
+# HAProxy reads a line into one buffer, of 16 KiB by default.
 LINE_BYTES = 12 * 1024
 LONGEST_PASS = 8 * 1024
 USELESS_AT_ONCE = 20
+# Every word of a command matches this: characters without special meaning for HAProxy.
 _WORD = re.compile(r"[A-Za-z0-9_.~%,|/-]+")
-# What HAProxy says of a command that changed nothing, and need not have.
+# Output of a command that changed nothing, which is not an error.
 _HARMLESS = frozenset(("", "Key not found."))
 NOT_FOUND = "entry not found."
 
 
 class RuntimeRefusal(Exception):
-    """HAProxy did not do what it was told. The message is its first line."""
+    """HAProxy rejected a command. The message is the first line of its output."""
 
 
 class PendingCommands:
-    """Those of one worker and door."""
+    """The pending commands of one worker and endpoint.
+
+    Deletions are sent before additions. A key that is no longer valid, because it or its lease has expired, only uses
+    memory. Such keys are deleted a few at a time, since HAProxy searches its whole map for each.
+    """
 
     def __init__(self, decisions: str, leases: str) -> None:
         self._decisions, self._leases = decisions, leases
@@ -70,7 +63,7 @@ class PendingCommands:
 
     @property
     def urgent(self) -> bool:
-        """Whether there is something to send now."""
+        """Whether there are commands to send now."""
         return bool(self._adds or self._deletes or self._ended_leases)
 
     @property
@@ -84,28 +77,28 @@ class PendingCommands:
         self._adds[key] = text
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Take them out at once."""
+        """Delete the keys as soon as possible."""
         for key in keys:
             self._adds.pop(key, None)
             self._useless.pop(key, None)
             self._deletes[key] = None
 
     def sweep(self, keys: Iterable[str]) -> None:
-        """Take them out some time: they are good for nothing already."""
+        """Delete the keys eventually: they are no longer valid."""
         for key in keys:
-            # One that has not been sent never needs to be taken out.
+            # A key that was not sent yet needs no deletion.
             if self._adds.pop(key, None) is None or key in self._deletes:
                 self._useless[key] = None
 
     def end_lease(self, lease: str) -> None:
-        """Whatever depends on *lease* is no longer good. So all that waits for it need not be sent."""
+        """Delete *lease*. Everything that depends on it is invalid, so its pending commands need not be sent."""
         self._ended_leases.append(lease)
         self._adds.clear()
         self._useless |= self._deletes
         self._deletes.clear()
 
     def take(self, *, with_useless: bool) -> list[str]:
-        """Commands for one line, the most urgent first."""
+        """Return the commands for one line, the most urgent first."""
         commands = [f"del map {self._leases} {lease}" for lease in self._ended_leases]
         self._ended_leases.clear()
         size = sum(map(len, commands))
@@ -134,7 +127,7 @@ class PendingCommands:
 
 
 def line(commands: Sequence[str]) -> bytes:
-    """All *commands* as one line."""
+    """Return *commands* as one line. Raises `ValueError` for a word with special characters."""
     for command in commands:
         if not all(map(_WORD.fullmatch, command.split(" "))):
             raise ValueError("a command has a word that could mean something else")
@@ -142,7 +135,7 @@ def line(commands: Sequence[str]) -> bytes:
 
 
 def check_output(output: bytes) -> bool:
-    """Whether the first command has found its entry; raises `RuntimeRefusal` if one was refused."""
+    """Return whether the first command found its entry. Raises `RuntimeRefusal` if a command was rejected."""
     lines = output.decode("ascii", "replace").splitlines()
     for text in lines:
         if text not in _HARMLESS and text != NOT_FOUND:
@@ -150,21 +143,19 @@ def check_output(output: bytes) -> bool:
     return NOT_FOUND not in lines
 
 
-# What this worker has put into HAProxy's map. Bounded in entries and bytes, for each user and in all.
-#
-# Used by the pusher. One user's decisions evict only that user's. Whatever leaves this table must leave the map, too:
-# `take_dropped` tells the keys. A token whose decisions are here is followed (`TokenCache.follow`), so that its
-# revocation is noticed even if the token itself is no longer kept.
+# The decisions that this worker has pushed.
 
 HELD_BYTES = 32 * 1024 * 1024
-# One user has at most this part of all entries, and of all bytes.
+# One user may hold at most this fraction of all entries and bytes.
 USERS_SHARE = 10
 _FIXED_BYTES = 1200
 
 
 @dataclass(slots=True)
 class HeldDecision:
-    """One decision in the map. `required` is what the policy was asked, and `ruling` what it said.
+    """One decision in the map.
+
+    `required` are the request attributes of the policy decision, and `ruling` is its outcome.
 
     `expires_at` is in Unix time, and `pushed_at` on the monotonic clock.
     """
@@ -179,7 +170,7 @@ class HeldDecision:
 
 
 class _Follower:
-    """Stands for the decisions of one token: it is cut when the token ends."""
+    """Registered for the decisions of one token; `cut` is called when the token ends."""
 
     __slots__ = ("_on_end", "keys")
 
@@ -192,7 +183,12 @@ class _Follower:
 
 
 class HeldDecisions(BoundedByOwner[str, HeldDecision]):
-    """Those of one worker and door. *on_end* is called with the keys of a token that was revoked."""
+    """The pushed decisions of one worker and endpoint, bounded in entries and bytes, per user and in total.
+
+    A user's decisions evict only that user's. Whatever leaves this table must leave the map too: `take_dropped` returns
+    the keys. Tokens with decisions here are followed (`TokenCache.follow`), so that a revocation is noticed even if the
+    token itself was evicted. *on_end* is called with the keys of a token that was revoked.
+    """
 
     def __init__(self, in_use: TokenCache, entries: int, on_end: Callable[[set[str]], None]) -> None:
         share = max(1, entries // USERS_SHARE)
@@ -203,7 +199,7 @@ class HeldDecisions(BoundedByOwner[str, HeldDecision]):
         self._dropped: list[str] = []
 
     def hold(self, key: str, held: HeldDecision, size: int) -> bool:
-        """Hold a decision whose text has so many bytes; False if there is no room for it."""
+        """Store a decision whose text has *size* bytes. Return False if there is no room."""
         token = held.token
         if not self.keep(key, held, owner=token.user.username, size=_FIXED_BYTES + 2 * size):
             return False
@@ -227,12 +223,12 @@ class HeldDecisions(BoundedByOwner[str, HeldDecision]):
                 self._in_use.unfollow(held.token, self._followers.pop(held.token))
 
     def take_dropped(self) -> list[str]:
-        """The keys that have left since the last time."""
+        """Return the keys removed since the last call."""
         dropped, self._dropped = self._dropped, []
         return dropped
 
     def forget_all(self) -> None:
-        """All of them; `take_dropped` tells them as well."""
+        """Remove all decisions. `take_dropped` returns their keys too."""
         self._dropped += self
         for token, follower in self._followers.items():
             self._in_use.unfollow(token, follower)
@@ -240,10 +236,7 @@ class HeldDecisions(BoundedByOwner[str, HeldDecision]):
         self.clear()
 
 
-# Sends commands to HAProxy's runtime socket (``stats socket``), and reads what it says.
-#
-# Called by the pusher. One connection for each line: so nothing is left open when HAProxy is reloaded, and the next
-# line reaches the process that has taken over.
+# The client of HAProxy's runtime socket (``stats socket``).
 
 SECONDS = 2.0
 LISTING_SECONDS = 30.0
@@ -251,13 +244,17 @@ MOST_OUTPUT = 64 * 1024
 
 
 class RuntimeSocket:
-    """The socket of one HAProxy."""
+    """The runtime socket of one HAProxy.
+
+    Each line uses its own connection: none stays open when HAProxy is reloaded, and the next line reaches the new
+    process.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
 
     async def send(self, line: bytes) -> bytes:
-        """What HAProxy says to *line*; raises `OSError`, also if it takes too long."""
+        """Return HAProxy's output for *line*. Raises `OSError`, also on a timeout."""
         async with asyncio.timeout(SECONDS), self._connect() as (reader, writer):
             writer.write(line)
             output = b""
@@ -268,11 +265,11 @@ class RuntimeSocket:
             return output
 
     async def entries(self, name: str) -> AsyncIterator[tuple[str, str]]:
-        """The keys of the map *name* with their texts; raises `OSError`."""
+        """Yield the keys and values of the map *name*. Raises `OSError`."""
         async with asyncio.timeout(LISTING_SECONDS), self._connect() as (reader, writer):
             writer.write(f"show map {name}\n".encode("ascii"))
             while text := (await reader.readline()).decode("ascii", "replace"):
-                # An address, the key and the text.
+                # Columns: address, key, value.
                 words = text.split()
                 if len(words) == 3:
                     yield words[1], words[2]
@@ -286,34 +283,26 @@ class RuntimeSocket:
             writer.close()
 
 
-# Puts decisions into HAProxy's map, takes them out, and renews the lease on which all of them depend.
-#
-#     allowed by the engine -> offer -> add map                 the next equal request is not asked about
-#     token revoked         -> del map, at once
-#     policy changed, many revoked at once                      -> another lease: all decisions of this worker are void
-#     every second          -> set map lease <until>            only while all revocations are known to be in force here
-#
-# Run by the app in the background, one for each door. It never waits for HAProxy while a request waits for it. When
-# something cannot be sent, the lease is not renewed any more, so what could not be taken out is void when it ends; the
-# worker begins again with another lease, and nothing is lost but hits.
-
 log = logging.getLogger("ostiary.gateway")
 
-# How long a lease is good; less if revocations are not confirmed for so long. HAProxy believes no longer one.
+# Validity of a lease; less if revocations are not confirmed for as long. HAProxy rejects longer leases.
 LEASE_SECONDS = 5
 RENEWAL_SECONDS = 1.0
 TICK_SECONDS = 0.1
 RETRY_SECONDS = 1.0
-# So many are taken out one by one; for more, all decisions of the worker are made void by one command.
+# Up to this many decisions are deleted one by one. For more, one command invalidates all decisions of the worker.
 MOST_DELETES = 64
-# An equal question that comes so soon was asked before HAProxy had the decision.
+# An identical query within this time was sent before HAProxy had received the decision.
 UNDERWAY_SECONDS = 0.5
 PUSHED, REVOKED, FAILED = "pushed", "revoked", "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class CarrierMaps:
-    """The names of HAProxy's two maps. Both are read from an empty file; the second is another name of the first."""
+    """The names of HAProxy's two maps.
+
+    Both are read from the same empty file; the second name is an alias of its path.
+    """
 
     decisions: str
     leases: str
@@ -325,7 +314,17 @@ class CarrierMaps:
 
 
 class DecisionPusher:
-    """Those of one worker and door. *engines* are those of the door's upstreams, by name."""
+    """Push, delete and renew the decisions of one worker and endpoint. *engines* are those of its upstreams, by name.
+
+        allowed by the engine    offer -> add map      identical requests need no query
+        token revoked            del map, immediately
+        policy changed, or many tokens revoked         a new lease: all decisions of this worker are invalid
+        every second             set map lease <until>, only while revocations are confirmed
+
+    No request waits for HAProxy's runtime socket. If a command cannot be sent, the lease is no longer renewed, so
+    decisions that could not be deleted expire with it. The worker then starts with a new lease, and only cache hits are
+    lost.
+    """
 
     def __init__(
         self,
@@ -342,7 +341,7 @@ class DecisionPusher:
         self._lifetime = settings.lifetime.total_seconds()
         self._entries = settings.entries
         self._feed = authenticator.feed
-        # What HAProxy has of this worker.
+        # The decisions of this worker in HAProxy's map.
         self.held = HeldDecisions(authenticator.in_use, settings.entries, self._revoke)
         self._generation = generation
         self._metrics = metrics
@@ -352,23 +351,23 @@ class DecisionPusher:
         self._wake = asyncio.Event()
         self._renew_at = float("-inf")
         self._seen_generation = 0
-        # The name of the lease; empty while there is none, and nothing can be pushed.
+        # The name of the lease. While it is empty, nothing can be pushed.
         self._lease = ""
         self._must_add_lease = False
         self._old_leases: list[str] = []
         self.engines: Mapping[str, Engine] = {}
 
-    # --- the engine calls these ---
+    # --- called by the engine ---
 
     def offer(self, ctx: RequestContext, exchange: AskedBySpoe) -> None:
-        """An allowed request: tell HAProxy, unless each request like it must be asked about."""
+        """Push the decision of an allowed request, unless each such request needs a query."""
         plan, token = ctx.plan, ctx.token
         if not self._lease or not plan.at_once or plan.actor is not None or plan.upstream is None:
             return
         if token.revoked or len(plan.identity) > LONGEST_PASS or self._pending.useless > self._entries:
             return
         if not plan.ruling.generation == self._generation() == self._seen_generation:
-            # The policy has changed since it was asked: under the new lease this decision would outlive the change.
+            # The policy changed after this decision: under the new lease the decision would outlive the change.
             return
         key, now = exchange.key, self._clock.monotonic()
         held = self.held.get(key)
@@ -381,7 +380,8 @@ class DecisionPusher:
         )
         replaces = exchange.replaces or held is not None
         has_room = self.held.hold(key, new, len(plan.identity) + len(exchange.request.target))
-        # What made room for it is still good to HAProxy, and nobody follows its token any more: it must go at once.
+        # Evicted decisions are still valid for HAProxy, but their tokens are no longer followed: delete them
+        # immediately.
         self._pending.delete(dropped for dropped in self.held.take_dropped() if dropped != key)
         if not has_room:
             self._wake.set()
@@ -392,7 +392,7 @@ class DecisionPusher:
         self._wake.set()
 
     def _revoke(self, keys: set[str]) -> None:
-        """The token of these has ended."""
+        """Delete the decisions of a token that has ended."""
         self._metrics.door_decisions.inc(self._door, REVOKED)
         if len(keys) > MOST_DELETES:
             self._void_all()
@@ -402,10 +402,10 @@ class DecisionPusher:
             self._pending.delete(self.held.take_dropped())
         self._wake.set()
 
-    # --- the app runs these ---
+    # --- run by the app ---
 
     async def run(self) -> None:
-        """Push as long as the configuration is at work; then nothing that was pushed is good any more."""
+        """Push while the configuration is in use. At the end invalidate everything that was pushed."""
         try:
             while True:
                 try:
@@ -418,7 +418,7 @@ class DecisionPusher:
             await self._close()
 
     async def _open(self) -> None:
-        """Begin with a lease of a new name, and take out what others have left behind."""
+        """Start with a new lease, and delete what other leases have left behind."""
         now = self._clock.now().timestamp()
         live, over = set(), []
         async for lease, until in self._socket.entries(self._maps.leases):
@@ -453,7 +453,7 @@ class DecisionPusher:
             with suppress(OSError, RuntimeRefusal):
                 await self._socket.send(line([f"del map {self._maps.leases} {lease}"]))
 
-    # --- inside ---
+    # --- internals ---
 
     def _begin_lease(self) -> None:
         self._lease, self._must_add_lease = secrets.token_hex(6), True
@@ -461,7 +461,7 @@ class DecisionPusher:
         self._seen_generation = self._generation()
 
     def _void_all(self) -> None:
-        """Everything that this worker has pushed is void from now on."""
+        """Invalidate everything that this worker has pushed."""
         if self._lease:
             self._pending.end_lease(self._lease)
         self.held.forget_all()
@@ -469,7 +469,7 @@ class DecisionPusher:
         self._begin_lease()
 
     def _confirm(self) -> None:
-        """Take out what has expired, and what the policy no longer says."""
+        """Delete expired decisions, and those that the policy no longer allows."""
         now, wall = self._clock.monotonic(), self._clock.now().timestamp()
         for key, held in list(self.held.items()):
             if held.expires_at <= wall:
@@ -480,7 +480,7 @@ class DecisionPusher:
         self._pending.sweep(self.held.take_dropped())
 
     def _renew(self, held: HeldDecision) -> bool:
-        """Whether the policy says the same as before. If it cannot say at once, HAProxy has to ask again."""
+        """Return whether the policy's decision is unchanged. If it needs to wait, HAProxy has to query again."""
         renewed = self.engines[held.upstream].decide_again(held.token, held.required, held.delegation)
         if renewed is None or renewed != held.ruling:
             return False
@@ -488,7 +488,7 @@ class DecisionPusher:
         return True
 
     async def _flush(self) -> None:
-        """Send what waits, and renew the lease if it is time."""
+        """Send the pending commands, and renew the lease if it is due."""
         while True:
             now = self._clock.monotonic()
             is_due = now >= self._renew_at
@@ -506,7 +506,7 @@ class DecisionPusher:
                 raise RuntimeRefusal("it was restarted, and begins with empty maps")
 
     def _renewal(self, now: float) -> str:
-        """The command that renews the lease; empty if revocations are not confirmed."""
+        """Return the command that renews the lease; empty if revocations are not confirmed."""
         seconds = min(float(LEASE_SECONDS), self._feed.fresh_until - now)
         until = int(self._clock.now().timestamp() + seconds)
         if seconds < 1:

@@ -1,7 +1,7 @@
-"""Receives the questions of a HAProxy: checks who asks, and hands the request to the engine of its upstream.
+"""Handler of SPOE messages: authenticates HAProxy, and passes the request to the engine of its upstream.
 
-Called by the connections of the agent. As at the doors that are asked over HTTP, whoever is not the proxy gets 503 and
-nothing else, and what was read from a question is remembered with its bytes. See `doors.forward.handler`.
+As for forward auth, a caller that is not the proxy gets a 503 without details, and parsed messages are cached by their
+bytes.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from ostiary_gateway.proxy.request_log import RequestLog
 from ostiary_gateway.proxy.responses import Responses
 from ostiary_gateway.sessions import digest
 
-# The request that HAProxy will forward, read from the arguments of its message. Pure.
-#
-# Called by the handler. The printed configuration names the arguments, and HAProxy fills them by itself: a client has
-# no say in them. An argument that is missing, or has another type, is a mistake in the configuration.
+# The request that HAProxy will forward, parsed from the arguments of its message. Pure. The printed configuration names
+# the arguments, and HAProxy fills them itself: a client cannot influence them. A missing argument, or one with another
+# type, is an error in the configuration.
 
-# What a message's name begins with; the rest is the upstream.
+# The prefix of a message's name; the rest is the upstream.
 MESSAGE_PREFIX = b"ostiary-"
 SECRET, METHOD, TARGET, VERSION, HEADERS, ADDRESS, STALE = (
     *(b"secret", b"method", b"target", b"version", b"headers"),
     *(b"address", b"stale"),
 )
-# About HAProxy's own connections; what they say of the request is read apart.
+# Headers of HAProxy's own connections. What they say about the request is parsed separately.
 _FRAMING = frozenset((b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade", b"expect"))
 
 
 @dataclass(frozen=True, slots=True)
 class HaproxyQuestion:
-    """What a message asks. `key_parts` are those of the request's key, empty if its decision is for once only.
+    """The content of a message.
 
-    `replaces` is whether HAProxy has a decision for the request that is no longer good.
+    `key_parts` are the parts of the request's key, empty if the decision must not be cached. `replaces` is whether
+    HAProxy has a stale decision for the request.
     """
 
     request: CarriedRequest
@@ -63,20 +63,20 @@ class HaproxyQuestion:
 
 
 def presented_secret(message: spop.Message) -> bytes:
-    """The digest of the secret that a message presents."""
+    """Return the digest of the secret in a message."""
     secret = message.arguments.get(SECRET)
     return digest(secret) if isinstance(secret, bytes) and secret else NO_DIGEST
 
 
 def upstream_of(message: spop.Message) -> bytes:
-    """The name of the upstream that HAProxy has chosen; raises `BadQuestion`."""
+    """Return the name of the upstream that HAProxy has chosen. Raises `BadQuestion`."""
     if not message.name.startswith(MESSAGE_PREFIX):
         raise BadQuestion("the message is none of the printed configuration")
     return message.name[len(MESSAGE_PREFIX) :]
 
 
 def haproxy_question(message: spop.Message) -> HaproxyQuestion:
-    """What *message* asks; raises `BadQuestion`, and `RequestRefused` for what our own listener would refuse, too."""
+    """Parse *message*. Raises `BadQuestion`, and `RequestRefused` for what our own listener would reject too."""
     arguments = message.arguments
     address = arguments.get(ADDRESS)
     if not isinstance(address, IPv4Address | IPv6Address):
@@ -87,7 +87,7 @@ def haproxy_question(message: spop.Message) -> HaproxyQuestion:
         headers = spop.read_headers(_text(arguments, HEADERS))
     except spop.SpopError:
         raise BadQuestion("the argument headers is not req.hdrs_bin") from None
-    # There is none where the target is no path.
+    # HAProxy omits it if the target is not a path.
     target = arguments.get(TARGET)
     head.target = target if isinstance(target, bytes) else b""
     length = _read_framing(head, headers, is_http1=version.startswith(b"1."))
@@ -108,7 +108,7 @@ def _text(arguments: dict[bytes, spop.Value], name: bytes) -> bytes:
 
 
 def _read_framing(head: RequestHead, headers: Headers, *, is_http1: bool) -> bytes:
-    """Take over what is said about host, body and connection; returns the length as it was said."""
+    """Set host, body framing and upgrade of *head*. Return the content length as it was sent."""
     values: dict[bytes, list[bytes]] = {}
     for name, value in headers:
         lower = name.lower()
@@ -120,14 +120,14 @@ def _read_framing(head: RequestHead, headers: Headers, *, is_http1: bool) -> byt
     head.host = hosts[0]
     head.upgrade = b",".join(values.get(b"upgrade", [])).lower()
     length = lengths[0] if lengths else b""
-    # A body without an announced length, as in chunks or in HTTP/2, may have any.
+    # A body without an announced length, chunked or in HTTP/2, may have any length.
     head.chunked = not length and (b"transfer-encoding" in values or not is_http1)
     head.content_length = int(length) if length.isdigit() and len(length) < 19 else None
     return length
 
 
 def _key_parts(head: RequestHead) -> tuple[bytes, ...]:
-    """The parts of the key under which HAProxy looks a request up, if it does so for this one: see `decisions.key`."""
+    """Return the parts of the key under which HAProxy caches the decision; empty if it does not. See `decision_key`."""
     tokens = [value for name, value in head.headers if name.lower() == b"authorization"]
     impersonates = any(b"impersonate" in name.lower() for name, _ in head.headers)
     if head.upgrade or impersonates or len(tokens) != 1:
@@ -135,24 +135,24 @@ def _key_parts(head: RequestHead) -> tuple[bytes, ...]:
     return (head.method, head.host, head.target, tokens[0])
 
 
-# The engine's answers as variables of HAProxy, from which the printed configuration makes headers and refusals.
+# Responses as HAProxy variables, from which the printed configuration makes headers and error responses.
 #
 #     allowed    good, pass=<expiry>|<lease>|<user>|<uid>|<groups>|<extra>...
-#     refused    status, body, and what else the client gets
+#     denied     status, body, and further headers for the client
 #
-# ``pass`` has the same form in HAProxy's map of decisions (`doors.haproxy.decisions`), where expiry and lease say how
-# long it is good; here they are empty. Each part is percent-encoded but for letters, digits and a few marks, so that no
-# name can be more than a name: neither in the map, nor on the socket over which the map is changed.
+# ``pass`` has the same format as in HAProxy's map of decisions (`decision_push`), where expiry and lease limit its
+# validity; here they are empty. Each part is percent-encoded except for letters, digits and a few characters, so that a
+# name can inject nothing, neither into the map nor into the runtime socket that changes it.
 
 STATUS, GOOD, PASS, BODY = b"status", b"good", b"pass", b"body"
-# The headers of a refusal that reach the client, and the variables that hold them.
+# The headers of an error response that reach the client, and their variables.
 REFUSAL_VARIABLES = {
     b"audit-id": b"audit_id",
     b"www-authenticate": b"challenge",
     b"retry-after": b"retry_after",
     b"location": b"location",
 }
-# Of a frame, for its type, its flags and its numbers.
+# Room in a frame for its type, flags and numbers.
 _FRAME_HEAD_BYTES = 64
 _TOO_LONG = status.failure(503, "ServiceUnavailable", "the identity of the user is too long for this proxy")
 _ALLOW = spop.set_variable(GOOD, spop.TRUE)
@@ -161,9 +161,10 @@ OnAllowed = Callable[[RequestContext, "AskedBySpoe"], None]
 
 
 class AskedBySpoe(CarriedExchange):
-    """The request that HAProxy asks about. `key` is that of its decision, empty if it is for once only.
+    """The request of a SPOE query.
 
-    `replaces` is whether HAProxy holds an old decision under the key.
+    `key` is that of its decision, empty if it must not be cached. `replaces` is whether HAProxy has a stale decision
+    under it.
     """
 
     __slots__ = ("_agent", "_frame", "_stream", "key", "replaces")
@@ -191,7 +192,7 @@ class AskedBySpoe(CarriedExchange):
         self._send(refusal_actions(status, headers, body))
 
     def abort(self) -> None:
-        """There is no answer: HAProxy answers by itself, with 503."""
+        """Respond without variables: HAProxy then sends a 503 itself."""
         self.responder = None
         self._send(b"")
 
@@ -205,7 +206,7 @@ class AskedBySpoe(CarriedExchange):
 
 
 class HaproxyAnswers:
-    """Answers allowed requests for the door of a HAProxy, in the place of forwarding them."""
+    """Respond to allowed requests from HAProxy instead of forwarding them."""
 
     def __init__(self, extra_keys: Sequence[str], on_allowed: OnAllowed | None) -> None:
         self._extra_keys = tuple(extra_keys)
@@ -236,8 +237,8 @@ def refusal_actions(status: int, headers: Sequence[tuple[bytes, bytes]], body: b
 
 
 def packed_identity(user: UserInfo, extra_keys: Sequence[str]) -> bytes:
-    """Who *user* is, in the order of `answer_names`; raises `BadHeader` for a name that a header cannot carry."""
-    # The same names are refused as at every other door.
+    """Return *user* in the order of `answer_names`. Raises `BadHeader` for a name that a header cannot contain."""
+    # Reject the same names as for every other proxy.
     identity_answer(user, DIALECTS[ProxyKind.HAPROXY], extra_keys)
     extra = dict(user.extra)
     parts = [user.username, user.uid, join_values(user.groups)]
@@ -250,7 +251,7 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class _RememberedMessage:
-    """What was read from the bytes of a question. Its request holds no token; the secret is a digest."""
+    """The parsed content of a message. Its request contains no token, and the secret is a digest."""
 
     __slots__ = ("address", "engine", "key", "replaces", "request", "secret")
 
@@ -261,7 +262,7 @@ class _RememberedMessage:
 
 
 class HaproxyHandler:
-    """The questions of one door. *makes_keys*: its decisions can be used again."""
+    """Handle the queries of one endpoint. *makes_keys*: its decisions can be cached."""
 
     def __init__(self, door: Door, metrics: Metrics, clock: Clock, *, makes_keys: bool) -> None:
         self._door = door
@@ -271,7 +272,7 @@ class HaproxyHandler:
         self._vain = InvalidRequestLog(metrics, clock)
 
     def handle(self, agent: AgentConnection, stream: int, frame: int, payload: bytes) -> None:
-        """Answer a question, now or later. It never raises."""
+        """Respond to a query, now or later. Never raises."""
         try:
             known = self._known.find(sha256(payload).digest())
             question = None if known is None else known.known
@@ -323,7 +324,7 @@ class HaproxyHandler:
         question.engine.handle(exchange)
 
     def _remember(self, question: _RememberedMessage, payload: bytes) -> None:
-        """Once the engine remembers the carried request, the question is remembered with its bytes."""
+        """Cache the parsed message by its bytes, once the engine has cached its request."""
         carried = question.request
         if carried.known is not None:
             holder = RequestHead()
@@ -332,7 +333,7 @@ class HaproxyHandler:
             self._known.keep(payload, holder)
 
     def _is_proxy(self, agent: AgentConnection, stream: int, frame: int, secret: bytes) -> bool:
-        """Whether the proxy of the door asks. If it does not, it is answered."""
+        """Report whether the endpoint's proxy is the sender. If not, send a response."""
         cause = self._door.objection_to(agent.peer_certificate, secret)
         agent.note_caller(known=not cause)
         if cause:
@@ -344,7 +345,7 @@ class HaproxyHandler:
         agent.answer(stream, frame, refusal_actions(NO_DOOR.code, [], NO_DOOR.body))
 
     def _refuse(self, agent: AgentConnection, stream: int, frame: int, engine: Engine, refusal: RequestRefused) -> None:
-        """The client sent to HAProxy what our own listener would not have read either."""
+        """Reject a client request that our own listener would not have parsed either."""
         self._metrics.door_questions.inc(self._door.name, REFUSED)
         line = engine.record_unreadable(CarriedConnection(agent, ""), None, refusal)
         name, _, value = line.partition(b": ")

@@ -1,11 +1,10 @@
-"""The bytes of SPOP, in which HAProxy asks its agents: frames, numbers of variable length, typed values. Pure.
+"""Encoding and decoding of SPOP frames, the protocol between HAProxy and its SPOE agents. Pure.
 
-    frame    4 bytes of length, a byte of type, 4 bytes of flags, the number of the stream, the number of the frame
-    NOTIFY   messages: a name, a byte that counts arguments, and as many names with typed values
+    frame    4 bytes of length, 1 byte of type, 4 bytes of flags, stream number, frame number
+    NOTIFY   messages: a name, 1 byte with the number of arguments, then names with typed values
     ACK      actions: set a variable, with a scope, a name and a typed value
 
-Called by the connection, the question and the answers. Whatever is cut off, too long or of an unknown type raises
-`SpopError`; nothing is read past the end of what was given.
+Truncated, oversized or unknown data raises `SpopError`. Nothing is read past the end of the input.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from typing import NoReturn
 HAPROXY_HELLO, HAPROXY_DISCONNECT, NOTIFY = 1, 2, 3
 AGENT_HELLO, AGENT_DISCONNECT, ACK = 101, 102, 103
 FIN = 1
-# Why a connection ends.
+# Status codes of a disconnect.
 NORMAL, TIMED_OUT, TOO_BIG, INVALID, NO_VERSION, NO_FRAME_SIZE = 0, 2, 3, 4, 5, 6
 UNSUPPORTED_VERSION, BAD_FRAME_SIZE, NO_FRAGMENTS, UNKNOWN = 8, 9, 10, 99
-# HAProxy asks about one request with one message of six arguments. More is not ours.
+# Limits. HAProxy sends one message of six arguments for each request.
 MOST_MESSAGES, MOST_ARGUMENTS, MOST_HEADERS = 4, 32, 1000
 
 Value = None | bool | int | str | bytes | IPv4Address | IPv6Address
@@ -30,12 +29,12 @@ _TRUE = 0x10
 # A typed value.
 TRUE = bytes((_BOOL | _TRUE,))
 _SET_VAR, _TRANSACTION = 1, 2
-# Ten bytes hold every number of 64 bits.
+# Ten bytes encode every 64-bit number.
 _LONGEST_NUMBER = 10
 
 
 class SpopError(ValueError):
-    """The bytes are no frame that can be understood. `code` is what HAProxy is told."""
+    """The bytes are not a valid frame. `code` is the status code for HAProxy."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -48,17 +47,17 @@ def _refuse(message: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One question of HAProxy."""
+    """One message of HAProxy."""
 
     name: bytes
     arguments: dict[bytes, Value]
 
 
-# --- reading ---
+# --- decoding ---
 
 
 def read_number(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at *at*, and where it ends."""
+    """Return the number at *at*, and the position after it."""
     try:
         number = data[at]
         at += 1
@@ -78,7 +77,7 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    """The text that begins at *at* with its length, and where it ends."""
+    """Return the length-prefixed bytes at *at*, and the position after them."""
     size, at = read_number(data, at)
     end = at + size
     if end > len(data):
@@ -87,7 +86,7 @@ def read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def read_value(data: bytes, at: int) -> tuple[Value, int]:
-    """The typed value that begins at *at*, and where it ends. Texts are bytes: HAProxy does not say how they read."""
+    """Return the typed value at *at*, and the position after it. Strings are bytes: SPOP defines no encoding."""
     if at >= len(data):
         _refuse("a value is cut off")
     kind, flags = data[at] & 0x0F, data[at] & 0xF0
@@ -109,7 +108,7 @@ def read_value(data: bytes, at: int) -> tuple[Value, int]:
 
 
 def read_pairs(data: bytes, at: int, count: int | None = None) -> tuple[dict[bytes, Value], int]:
-    """So many names with their values; all that are left if *count* is None. No name may come twice."""
+    """Return *count* names with their values, or all that are left if it is None. Duplicate names are rejected."""
     pairs: dict[bytes, Value] = {}
     while len(pairs) != count and (count is not None or at < len(data)):
         name, at = read_bytes(data, at)
@@ -123,7 +122,7 @@ def read_pairs(data: bytes, at: int, count: int | None = None) -> tuple[dict[byt
 
 
 def read_messages(payload: bytes) -> list[Message]:
-    """The messages of a NOTIFY frame."""
+    """Return the messages of a NOTIFY frame."""
     messages: list[Message] = []
     at = 0
     while at < len(payload):
@@ -138,7 +137,10 @@ def read_messages(payload: bytes) -> list[Message]:
 
 
 def read_headers(data: bytes) -> list[tuple[bytes, bytes]]:
-    """What the fetch ``req.hdrs_bin`` says: names and values, ended by an empty name with an empty value."""
+    """Return the headers of the fetch ``req.hdrs_bin``.
+
+    It has names and values, and ends with an empty name and an empty value.
+    """
     headers: list[tuple[bytes, bytes]] = []
     at = 0
     while True:
@@ -159,7 +161,7 @@ def _exactly(data: bytes, at: int, size: int) -> bytes:
     return data[at : at + size]
 
 
-# --- writing ---
+# --- encoding ---
 
 
 def number(value: int) -> bytes:
@@ -179,22 +181,22 @@ def text(value: bytes) -> bytes:
 
 
 def string(value: bytes) -> bytes:
-    """A typed value."""
+    """Encode a typed string."""
     return b"\x08" + text(value)
 
 
 def uint32(value: int) -> bytes:
-    """A typed value."""
+    """Encode a typed number."""
     return b"\x03" + number(value)
 
 
 def set_variable(name: bytes, typed: bytes) -> bytes:
-    """The action that sets ``txn.<prefix>.<name>``."""
+    """Encode the action that sets ``txn.<prefix>.<name>``."""
     return bytes((_SET_VAR, 3, _TRANSACTION)) + text(name) + typed
 
 
 def pairs(values: dict[bytes, bytes]) -> bytes:
-    """Names with typed values."""
+    """Encode names with typed values."""
     return b"".join([text(name) + typed for name, typed in values.items()])
 
 

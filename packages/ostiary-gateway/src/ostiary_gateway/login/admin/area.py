@@ -1,4 +1,4 @@
-"""The administration area: which page is whose, and who may load it.
+"""The administration area: its pages, and the permission that each requires.
 
     /auth/admin                          all sessions          GET sessions
     /auth/admin/decisions, ../stream     decisions             watch of decisions
@@ -7,8 +7,8 @@
     /auth/admin/who-can                  who can?              POST subjectsearches
     /auth/admin/replicas                 replicas              GET replicas
 
-Called by the pages of people who are signed in. A page needs the same permission as the corresponding request to the
-API below ``/apis/ostiary.dev/v1``: the policy alone makes somebody an administrator.
+A page requires the same permission as the corresponding request to the API below ``/apis/ostiary.dev/v1``: the policy
+alone determines who is an administrator.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ from ostiary_gateway.sessions import Tokens
 from ostiary_gateway.wire.ostiary_dev import PREFIX, decode_subject_search
 from ostiary_gateway.wire.request_info import request_info
 
-# The page of service accounts. They are changed by ``ostiary-gateway accounts`` and by the API.
-#
-# Called by the administration area, which has asked the policy before.
+# --- service accounts: read-only; ``ostiary-gateway accounts`` and the API change them ---
 
 ON_A_PAGE = 50
 FIELDS = ("namespace",)
@@ -127,13 +125,11 @@ def _state(account: ServiceAccount) -> Markup:
     return fill(template, text=say(_STATES[account.state]))
 
 
-# Why a request was denied or allowed, and how one ended that nobody decided on: values in, page out. Pure.
-#
-# Called by the administration area, with the id that the caller of the request was told.
+# --- explanation of one request by its id ---
 
 
 def explanation_page(decided: Refusal, now: ChainExplanation, frame: AdminFrame) -> LoginAnswer:
-    """*decided* is what was decided then, *now* what would be decided today."""
+    """Explain a request. *decided* is the decision made then, *now* the one that would be made today."""
     attributes, was_allowed = decided.attributes, decided.decision.allowed
     title = say("admin.explanation_allowed" if was_allowed else "admin.explanation")
     here = DECISIONS if was_allowed else REFUSALS
@@ -155,7 +151,7 @@ def explanation_page(decided: Refusal, now: ChainExplanation, frame: AdminFrame)
 
 
 def ended_page(ended: EndedRequest, frame: AdminFrame) -> LoginAnswer:
-    """A request without a decision: a sign-in that failed, or nobody was identified."""
+    """Show a request without a decision: a failed sign-in, or an unauthenticated request."""
     facts = {
         "admin.ended_id": shown(ended.id),
         "admin.ended_at": time_text(ended.at),
@@ -191,15 +187,13 @@ def _facts(facts: dict[str, str]) -> Markup:
 
 
 def _outcome(decision: Decision) -> str:
-    """Of the whole chain, where no opinion means denied."""
+    """Describe a decision of the whole chain, where no opinion means denied."""
     outcome = say("admin.allowed" if decision.allowed else "admin.hidden" if decision.hidden else "admin.denied")
     reason = shown(decision.reason)
     return say("admin.with_reason", outcome=outcome, reason=reason) if reason else outcome
 
 
-# The page that tells whom the policy allows something: values in, page out.
-#
-# Called by the administration area, which has asked the policy before.
+# --- who can: search for the subjects that the policy allows an action ---
 
 _ASKED = ("verb", "group", "resource", "namespace", "name", "path")
 _WHO_CAN_COLUMNS = ("admin.subject", "admin.kind", "admin.via")
@@ -237,7 +231,7 @@ FindVisitor = Callable[[LoginRequest], Awaitable[Visitor | None]]
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What the policy must allow: a request to our own API."""
+    """The request to the gateway's own API that the policy must allow."""
 
     resource: str
     method: str = "GET"
@@ -246,7 +240,7 @@ class Permission:
 
 WATCH = Permission("decisions", query="watch=true")
 LIST_REFUSALS = Permission("decisions")
-# Of the pages by their addresses.
+# Required permission of each page, by URL.
 _PERMISSIONS = {
     frames.SESSIONS: Permission("sessions"),
     frames.DECISIONS: WATCH,
@@ -255,13 +249,13 @@ _PERMISSIONS = {
     frames.WHO_CAN: Permission("subjectsearches", "POST"),
     frames.REPLICAS: Permission("replicas"),
 }
-# Whoever may have one decision explained may enter, too: by its id.
+# A user who may have one decision explained may enter too, by its id.
 _EXPLAIN_ANY = Permission("decisions/x")
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSources:
-    """What the pages show."""
+    """Data sources of the administration area."""
 
     tokens: Tokens
     authorizer: Authorizer
@@ -285,7 +279,7 @@ class AdminPages:
         self._streams = DecisionStreams(self._decisions, sources.clock)
 
     async def may_enter(self, user: UserInfo) -> bool:
-        """Whether *user* may see any of the pages. If that cannot be found out, they may not."""
+        """Report whether *user* may see any of the pages. False if the authorizer is unavailable."""
         try:
             for permission in (*_PERMISSIONS.values(), _EXPLAIN_ANY):
                 if await self._may(user, permission):
@@ -306,7 +300,7 @@ class AdminPages:
         return await self._refusal_for(visitor, _PERMISSIONS[here]) or await self._page(here, request, visitor)
 
     async def stream(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        """Decisions as they are made. The request is no load of a page, and has proved that it comes from ours."""
+        """Return the stream of decisions. The caller has verified the stream key, because this is not a page load."""
         refusal = await self._refusal_for(visitor, WATCH)
         if refusal is not None:
             return refusal
@@ -318,7 +312,7 @@ class AdminPages:
         return await self._streams.answer(request, visitor, lambda: is_allowed(is_still_allowed))
 
     async def end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        """The form has been checked to be ours."""
+        """End a session. The form's origin is already verified."""
         session = field(request, "session")
         if session is None:
             return answers.error(400, "the form does not name a session")
@@ -329,7 +323,7 @@ class AdminPages:
         return answers.redirect(frames.SESSIONS, 303)
 
     async def _refusal_for(self, visitor: Visitor, permission: Permission) -> LoginAnswer | None:
-        """The refusal, if the policy does not allow it."""
+        """Return a 403 if the policy does not allow *permission*."""
         if await self._may(visitor.session.user, permission):
             return None
         return answers.error(403, "permission denied: the policy does not allow you to use this page")
@@ -352,7 +346,7 @@ class AdminPages:
             case frames.SESSIONS:
                 return await sessions_page(self._lists, request, frame)
             case frames.DECISIONS:
-                # Before anything is read: what comes later is told by the stream.
+                # Read the clock first: the stream reports everything decided after this moment.
                 now = self._sources.clock.now()
                 return decisions_page(RequestListing(request), await self._latest_decisions(), frame, now=now)
             case frames.REFUSALS:

@@ -1,8 +1,4 @@
-"""The page of the replicas: values in, page out. Pure.
-
-Called by the administration area, which has asked the policy before. What a replica says of itself is a value, and so
-escaped.
-"""
+"""The page of the replicas. What a replica reports about itself is escaped."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The pages of decisions and of denied requests.
 
-    denied requests   of all workers and replicas, as long as they are remembered
-    decisions         allowed ones too, of this machine, while somebody watches; a script shows them as they are made
+    denied requests   of all workers and replicas, while they are stored
+    decisions         allowed ones too, of this machine, while a page watches; a script adds new ones
 
-Called by the administration area, which has asked the policy before.
+The caller has checked the permission.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.visit import only
 
 ON_A_PAGE = 50
-# How far back these pages go. A worker, and the token store, remember more refusals, each by its id.
+# Number of requests that these pages list. A worker and the token store have more denied requests, each by its id.
 MOST_DECISIONS = 1000
 MOST_REFUSALS = 200
 OLDEST = "oldest"
@@ -56,7 +56,7 @@ OUTCOMES = {"allowed": "admin.allowed", "denied": "admin.denied", "hidden": "adm
 
 
 class RequestListing:
-    """The requests of one page: which of them are wanted, and where the page begins."""
+    """Search, order and start of one page of requests."""
 
     def __init__(self, request: LoginRequest, *, fields: tuple[str, ...] = REQUEST_FIELDS) -> None:
         self.values: dict[str, str] = {}
@@ -107,7 +107,7 @@ def decisions_page(
     listing: RequestListing, requests: Sequence[DecidedRequest], frame: AdminFrame, *, now: datetime
 ) -> LoginAnswer:
     rows, next_after, _ = _page_of(listing, requests)
-    # What comes is new, so it belongs on the first page of those that begin with the newest.
+    # New decisions belong on the first page of a list that starts with the newest.
     is_live = not listing.after and not listing.is_oldest_first and not listing.problem
     stream = link(
         f"{DECISIONS}/stream",
@@ -173,8 +173,8 @@ def _decision_row(request: DecidedRequest) -> Sequence[str]:
 
 
 def _empty_row(names: Sequence[Markup]) -> Markup:
-    """A row without values, which the script fills."""
-    # The script puts the request and the user in the places of the two marks.
+    """Return a row without values, which the script fills."""
+    # The script replaces %1 with the request and %2 with the user.
     explain = fill("admin/explain_live.html", asked="%1", user="%2")
     places = ("at", "outcome", "user", "request", "upstream", "reason", "took")
     values = [fill("admin/live_value.html", name=name) for name in places]

@@ -1,7 +1,4 @@
-"""What is searched for, read from the query of a page, and whether something matches it. Pure.
-
-Called by the pages of the administration area, and for the stream of decisions.
-"""
+"""Search parameters of the administration area, and the requests and sessions that match them. No side effects."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ LONGEST_VALUE = 500
 
 
 def read_values(request: LoginRequest, fields: tuple[str, ...]) -> dict[str, str]:
-    """The fields of a search, as they were typed. Raises `ValueError` for one that is given twice, or too long."""
+    """Return the search fields as typed. Raises `ValueError` for a repeated or overlong one."""
     values: dict[str, str] = {}
     for name, value in request.query:
         if name not in fields or not value.strip():
@@ -35,7 +32,7 @@ def read_values(request: LoginRequest, fields: tuple[str, ...]) -> dict[str, str
 
 
 def read_moment(text: str) -> datetime | None:
-    """A time as the field of a form has it, in UTC; None if there is none."""
+    """Parse a time from a form field, in UTC if it has no offset. None if the field is empty."""
     if not text:
         return None
     try:
@@ -58,12 +55,12 @@ class TimeSpan:
         return not self.is_before(moment) and (self.until is None or moment <= self.until)
 
     def is_before(self, moment: datetime) -> bool:
-        """Whether *moment* lies before it begins."""
+        """Report whether *moment* is before the start."""
         return self.since is not None and moment < self.since
 
 
 class RequestSearch:
-    """Which requests: parts of the user's name, of the resource and of the path; the rest exactly."""
+    """Filter of requests: user, resource and path match by substring, the other fields exactly."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """Raises `ValueError`."""
@@ -91,7 +88,7 @@ class RequestSearch:
 
 
 class SessionSearch:
-    """Which sessions: user, group and kind exactly, by the store; a text in the client, the provider or the name."""
+    """Filter of sessions: user, group and kind exactly, by the store; text in client, provider, name or id."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """Raises `ValueError`."""
@@ -111,18 +108,14 @@ class SessionSearch:
         )
 
 
-# Requests that were decided on, as rows of tables and events of streams. Pure.
-#
-# Called by the pages of denied requests and of decisions, and by the stream.
-
-# Up to how many seconds a class of durations goes, and what it is called.
+# Upper limit in seconds and label of each duration class.
 _DURATIONS = ((0.01, "< 10 ms"), (0.1, "< 100 ms"), (1.0, "< 1 s"), (10.0, "< 10 s"))
 LONGEST = "≥ 10 s"
 
 
 @dataclass(frozen=True, slots=True)
 class DecidedRequest:
-    """One that was refused, whenever that was, or any while somebody watches. `took` is a class of durations."""
+    """A request with its decision: any denied request, or any request while a page watches."""
 
     id: str
     attributes: Attributes
@@ -133,12 +126,12 @@ class DecidedRequest:
 
     @property
     def outcome(self) -> str:
-        """Of the whole chain, where no opinion means denied."""
+        """The outcome of the whole chain, where no opinion means denied."""
         return "allowed" if self.decision.allowed else "hidden" if self.decision.hidden else "denied"
 
     @property
     def took(self) -> str:
-        """Empty for what was refused, and for a stream."""
+        """The duration class; empty for denied requests and streams."""
         if self.seconds is None:
             return ""
         return next((name for most, name in _DURATIONS if self.seconds < most), LONGEST)
@@ -149,7 +142,7 @@ class DecidedRequest:
 
     @property
     def place(self) -> str:
-        """Its place among all of them, as text that sorts as they do."""
+        """The cursor of this request: text that sorts by time."""
         return f"{self.at.astimezone(UTC).strftime('%Y%m%d%H%M%S%f')}-{self.id}"
 
 
@@ -171,9 +164,9 @@ def of_decision(decision: RecentDecision) -> DecidedRequest:
 def page_of(
     requests: Sequence[DecidedRequest], *, after: str, limit: int, oldest_first: bool = False
 ) -> tuple[Sequence[DecidedRequest], str]:
-    """The page behind the place *after*, and where the next one begins, empty if there is none.
+    """Return the page after the cursor *after*, and the cursor of the next page, empty if there is none.
 
-    Places stay what they are, so whatever is new comes before the first page, or behind the last, and never between.
+    Cursors are stable: new requests appear before the first page or after the last one, never in between.
     """
     ordered = sorted(requests, key=lambda request: request.place, reverse=not oldest_first)
     if after:
@@ -182,7 +175,7 @@ def page_of(
 
 
 def describe(info: RequestInfo) -> str:
-    """What a request asks for, in a line."""
+    """Describe a request in one line."""
     if not info.is_resource:
         return shown(f"{info.verb} {info.path}")
     resource = f"{info.resource}/{info.subresource}" if info.subresource else info.resource

@@ -1,7 +1,4 @@
-"""The page of all sessions, API tokens included, and ending one of them.
-
-Called by the administration area, which has asked the policy before.
-"""
+"""The page of all sessions, including API tokens."""
 
 from __future__ import annotations
 
@@ -23,22 +20,21 @@ from ostiary_gateway.login.pages.views import client_of
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.login.visit import only
 
-# Finds the sessions of a page: by a search, from a place on, and never all at once.
-#
-# Called by the page of all sessions. The store selects by user, group and kind; the rest is selected
-# here, among a bounded number of sessions a page. A page that reached this bound says so, and leads on from there.
+# The store filters by user, group and kind. Other filters are applied here, to a limited number of sessions per page; a
+# page that reached the limit says so and continues from there.
 
 AT_ONCE = 200
 MOST_LOOKED_AT = 2000
-# Of a store that cannot continue its list.
+# Limit for a store without paging.
 MOST_OF_ONE_LIST = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """`after` is where the next page begins, empty if this is the last. `is_cut`: the search goes on there.
+    """A page of sessions. `after` is the cursor of the next page, empty for the last one.
 
-    `is_newest_only`: there are more, which this store cannot list.
+    `is_cut`: the search stopped at the limit and continues at `after`. `is_newest_only`: the store has more sessions,
+    which it cannot list.
     """
 
     sessions: Sequence[Session]
@@ -53,7 +49,7 @@ class SessionLists:
         self._paging = ability(store, PagesSessions)
 
     async def find(self, search: SessionSearch, *, after: str = "", limit: int) -> SessionPage:
-        """Raises `ValueError` if *after* is no place."""
+        """Return one page of matching sessions. Raises `ValueError` if *after* is not a cursor."""
         if self._paging is None:
             return await self._newest(search)
         matches: list[ListedSession] = []
@@ -65,7 +61,7 @@ class SessionLists:
             for listed in batch:
                 looked_at, place = looked_at + 1, listed.place
                 if search.span.is_before(listed.session.created_at):
-                    # The newest first: all that follow are older still.
+                    # Newest first: all that follow are older.
                     return SessionPage(_sessions(matches))
                 if search.matches(listed.session):
                     if len(matches) == limit:

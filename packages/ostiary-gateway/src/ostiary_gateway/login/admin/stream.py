@@ -1,12 +1,11 @@
-"""Decisions as they are made, as server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""Live decisions as server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html
 
-    id: <place>   event: decision   data: {"id": .., "at": .., "outcome": .., "user": .., "request": .., ..}
-                  event: missed     data: {"count": ..}             how many were left out
-                  event: full       data: {}                        too many people watch: do not connect again
-                  event: end        data: {}                        the session, or the right to watch, has ended
+    id: <time>    event: decision   data: {"id": .., "at": .., "outcome": .., "user": .., "request": .., ..}
+                  event: missed     data: {"count": ..}             number of decisions left out
+                  event: full       data: {}                        too many watchers: do not reconnect
+                  event: end        data: {}                        the session or the permission has ended
 
-Called by the administration area, which has asked the policy before. That is asked again every few seconds, and so is
-whether the session goes on: a stream ends with either of them, and if nobody can be asked.
+Session and permission are checked again every few seconds. The stream ends if either has ended or cannot be checked.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ from ostiary_gateway.replicas.decision_feed import DecisionFeed, IsWanted
 TICK_SECONDS = 1.0
 CHECK_SECONDS = 2.0
 HEARTBEAT_SECONDS = 15.0
-# Then the browser connects again, perhaps with another worker.
+# The browser then reconnects, perhaps to another worker.
 LONGEST_SECONDS = 3600.0
 RETRY_MILLISECONDS = 3000
-# Of what was decided between the load of the page and the beginning of the stream.
+# Limit for decisions made between the load of the page and the start of the stream.
 MOST_AT_ONCE = 100
 
 StillAllowed = Callable[[], Awaitable[bool]]
@@ -79,7 +78,7 @@ class DecisionStreams:
         texts: _StreamTexts,
         still_allowed: StillAllowed,
     ) -> AsyncGenerator[bytes]:
-        # Here, and not before: whether anybody reads it is not known yet.
+        # Not earlier: until the body is read, the client may be gone.
         watcher = await self._feed.open(username, is_wanted)
         if watcher is None:
             yield _event("full", {})
@@ -111,7 +110,7 @@ class DecisionStreams:
             self._feed.leave(watcher)
 
     async def _first(self, is_wanted: IsWanted, since: datetime | None) -> list[RecentDecision]:
-        """What was decided since the page was made, or since the stream broke; the oldest first."""
+        """Return the decisions since the page was rendered or the stream broke, oldest first."""
         if since is None:
             return []
         latest = await self._feed.latest(MOST_AT_ONCE)
@@ -119,7 +118,7 @@ class DecisionStreams:
 
 
 async def is_allowed(find: Callable[[], Awaitable[bool]]) -> bool:
-    """What *find* says; no, if it cannot be found out."""
+    """Return the result of *find*, or False if it cannot be determined."""
     try:
         return await find()
     except OstiaryError:
@@ -127,7 +126,7 @@ async def is_allowed(find: Callable[[], Awaitable[bool]]) -> bool:
 
 
 class _StreamTexts:
-    """The texts of a stream, in the language of the request that began it."""
+    """Texts of a stream, in the language of the request that started it."""
 
     def __init__(self) -> None:
         self._outcomes = {outcome: str(say(text)) for outcome, text in OUTCOMES.items()}
@@ -154,11 +153,11 @@ class _StreamTexts:
 
 
 def _begin(request: LoginRequest) -> datetime | None:
-    """A browser that connects again says what it got last; the first time, the page says when it was made."""
+    """Return the start of the stream: the last event id of a reconnecting browser, or the time of the page."""
     return read_moment(request.header("last-event-id") or only(request.query, "from") or "")
 
 
 def _event(name: str, data: Mapping[str, object], *, place: str = "") -> bytes:
-    # JSON has no line ends, so that nothing in a value can end the event.
+    # JSON output has no line breaks, so no value can end the event.
     first = f"id: {place}\n" if place else ""
     return f"{first}event: {name}\ndata: {json.dumps(data)}\n\n".encode()

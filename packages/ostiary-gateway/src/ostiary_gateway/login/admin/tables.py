@@ -1,7 +1,7 @@
-"""Tables and the links from page to page: values in, markup out. Pure.
+"""Tables, paging and the frame of the administration pages. No side effects.
 
-Called by the pages of the administration area. On a phone each row becomes a card, by style alone: so a cell has the
-name of its column with it, and each part of a table says its role, which it would lose by the style.
+On narrow screens the style sheet turns each row into a card. So every cell repeats the name of its column, and table
+elements have explicit roles, which the style would otherwise remove.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ from ostiary_gateway.login.pages.pieces import navigation
 from ostiary_gateway.login.pages.templates import fill
 from ostiary_gateway.login.responses import LoginAnswer
 
-# What is around each page of the administration area: its tabs, and the navigation of all pages.
-#
-# Called by the pages of the area. Pure.
-
+# URLs of the pages.
 SESSIONS = "/auth/admin"
 DECISIONS = "/auth/admin/decisions"
 REFUSALS = "/auth/admin/refusals"
 ACCOUNTS = "/auth/admin/accounts"
 WHO_CAN = "/auth/admin/who-can"
 REPLICAS = "/auth/admin/replicas"
-# By their addresses, in the order of the tabs.
+# Titles by URL, in the order of the tabs.
 TITLES = {
     SESSIONS: "admin.sessions",
     DECISIONS: "admin.decisions",
@@ -42,7 +39,7 @@ TITLES = {
 
 
 class AdminFrame:
-    """For one visitor, who may load the pages at *tabs*."""
+    """Frame of the pages for one visitor, who may load the pages in *tabs*."""
 
     def __init__(self, visitor: Visitor, tabs: Sequence[str]) -> None:
         self.visitor = visitor
@@ -51,7 +48,7 @@ class AdminFrame:
     def page(
         self, here: str, body: Markup, *, title: Markup | None = None, status: int = 200, live: bool = False
     ) -> LoginAnswer:
-        """The page at *here*. A *live* one has a script that gets more from us."""
+        """Return the page at *here*. A *live* one has a script that requests further data."""
         links = join(
             fill("navigation_here.html" if url == here else "navigation_link.html", url=url, text=say(TITLES[url]))
             for url in TITLES
@@ -69,18 +66,18 @@ class AdminFrame:
         )
 
 
-# Texts that somebody else has chosen, and times, as the administration area shows them. Pure.
+# --- untrusted text, and times ---
 
 _REDACTED = "REDACTED"
 
 
 def shown(text: str) -> str:
-    """*text* without what would disturb a page or a terminal. A path may hold a token that somebody pasted into it."""
+    """Return printable *text* with tokens redacted: users paste tokens into URLs, so a path may contain one."""
     return printable(without_tokens(text, _REDACTED))
 
 
 def moment_text(moment: datetime | None) -> str:
-    """Short enough for a table, and exact, so that it can be compared with a log. In UTC, as the column says."""
+    """Return a time in UTC to the second: short enough for a table, exact enough to compare with a log."""
     return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -99,9 +96,9 @@ def table(
     sorted_by: Mapping[str, tuple[str, str]] | None = None,
     body_id: str = "rows",
 ) -> Markup:
-    """*columns* are ids of texts; the first cell of a row is what the row is about.
+    """Render a table. *columns* are text ids; the first cell of a row is its header.
 
-    *sorted_by* names the column that the rows are sorted by: its direction, and the address of the other direction.
+    *sorted_by* names the sorted column, its direction, and the URL that reverses it.
     """
     names = [say(column) for column in columns]
     heads = join(
@@ -119,7 +116,7 @@ def cells(names: Sequence[str], row: Sequence[str]) -> Markup:
 
 
 def moment_cell(moment: datetime | None) -> Markup:
-    """A time that a narrow column breaks after its day, and nowhere else."""
+    """Return a time that breaks only between date and time in a narrow column."""
     day, _, clock = moment_text(moment).partition(" ")
     return fill("admin/moment.html", day=day, clock=clock) if day else NOTHING
 
@@ -132,7 +129,7 @@ def _head(column: str, name: Markup, direction: tuple[str, str] | None) -> Marku
 
 
 def pager(address: str, values: Mapping[str, str], *, after: str, next_after: str) -> Markup:
-    """The way to the next page and back to the first; nothing if there is only one. This one begins at *after*."""
+    """Return links to the first and the next page; empty if there is only one page. This page starts at *after*."""
     links = []
     if after:
         links.append(fill("admin/pager_first.html", url=link(address, values)))

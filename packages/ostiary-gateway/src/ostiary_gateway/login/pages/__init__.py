@@ -1,1 +1,1 @@
-"""What people see in a browser: templates, the pages made of them, and what each page may do."""
+"""HTML pages: templates, texts, branding, and the pages of signed-in users."""

@@ -1,7 +1,7 @@
-"""The page of API tokens: a person makes, sees and revokes their own.
+"""The page of API tokens: users create, list and revoke their own.
 
-Called by the pages of people who are signed in. It needs the same permissions as the requests to ``apitokens`` below
-``/apis/ostiary.dev/v1``. A token is on the page that answers the form which made it, and never again.
+It requires the same permissions as requests to ``apitokens`` below ``/apis/ostiary.dev/v1``. A token is shown once, in
+the response to the form that created it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ApiTokenPages:
         self._events = events
 
     async def may_use(self, user: UserInfo) -> bool:
-        """Whether *user* may have API tokens. If that cannot be found out, they may not."""
+        """Report whether *user* may have API tokens. False if the authorizer is unavailable."""
         try:
             return self._api_tokens.enabled and await self._may(user, "POST")
         except ProviderError:
@@ -57,7 +57,10 @@ class ApiTokenPages:
         return await self._page(visitor, admin=admin)
 
     async def create(self, request: LoginRequest, visitor: Visitor, owner: Session, *, admin: bool) -> LoginAnswer:
-        """*owner* is the visitor's session with what was attested just now. The form has been checked to be ours."""
+        """Create a token and show it. The form's origin is already verified.
+
+        *owner* is the visitor's session with a fresh attestation.
+        """
         if not await self._may(owner.user, "POST"):
             return _not_allowed()
         name, days, scope = field(request, "name") or "", field(request, "days"), field(request, "scope") or ""
@@ -92,7 +95,7 @@ class ApiTokenPages:
         if not await self._may(user, "DELETE", f"/{session}"):
             return _not_allowed()
         answer = answers.redirect(PATH, 303)
-        # One that is unknown has expired or was revoked before: what the person wanted.
+        # An unknown token has expired or was revoked before, which is what the user wanted.
         with suppress(AccountRefusal):
             ended = await self._api_tokens.revoke(user.username, session, by=f"{user.username} (token page)")
             self._events.record_session(LoginEventKind.ENDED, request, ended, status=answer.status)
@@ -160,7 +163,7 @@ def _days(text: str | None) -> timedelta | None:
 
 
 def _problem_text(refusal: AccountRefusal | ScopeError) -> str:
-    """What is wrong, and for a scope how it is written."""
+    """Return the error, and for a scope the hint on its syntax."""
     return ": ".join(translated(text) for text in (refusal.summary, refusal.cause, refusal.hint) if text)
 
 

@@ -1,7 +1,4 @@
-"""Text that is HTML already, and text that has to become so. Pure.
-
-Called by the messages and the templates. Only this package makes a `Markup`.
-"""
+"""HTML markup and escaping. Only this package creates `Markup`."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Iterable
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is HTML already, so it is not escaped again."""
 
     __slots__ = ()
 

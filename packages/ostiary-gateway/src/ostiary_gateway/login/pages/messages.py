@@ -1,16 +1,13 @@
-"""What people read on the pages, in their language: one file per language, ``assets/messages/<language>.toml``.
+"""Texts of the pages in the user's language: one file per language, ``assets/messages/<language>.toml``.
 
     say("sessions.about", user=name)          the text with this id, with its values escaped
-    counted("admin.session_count", 3)         the same for a number: ids end in .zero, .one and .other
-    translated("page not found")              a sentence of an error, which the code has in English
+    counted("admin.session_count", 3)         the text for a number: ids end in .zero, .one and .other
+    translated("page not found")              an error message, which the code has in English
     [[sessions.about]]                        in a template: the text, with the values of the template
 
-Called by the templates and the views. The language is that of the request, `speaking`. A new text is a line in
-``en.toml`` and in every other language; tests/project/test_messages.py fails until each language has it with the same
-values, and something uses it.
-
-Errors travel as English sentences, because programs and logs get them as they are. `translated` recognizes those of the
-section ``[refusals]``, whoever raised them. What a foreign plugin says in words of its own stays English.
+The language is set per request with `speaking`. A new text needs a line in every language file;
+tests/project/test_messages.py checks that. Errors are English in code, JSON and logs. `translated` recognizes those of
+the section ``[refusals]``; messages of third-party plugins stay English.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from importlib.resources import files
 from ostiary.core.languages import LANGUAGES
 from ostiary_gateway.login.pages.markup import Markup, escape
 
-# Longer sentences are not looked up. They can come from an identity system.
+# Longer sentences are not looked up. They may come from an IdP.
 LONGEST_SENTENCE = 500
 _VALUE = re.compile(r"\{([a-z_]+)\}")
 _REFUSALS = "refusals."
@@ -36,7 +33,7 @@ _language: ContextVar[str] = ContextVar("language", default=LANGUAGES[0])
 
 @contextmanager
 def speaking(language: str) -> Iterator[None]:
-    """All texts are in *language*, one of `LANGUAGES`, until the block ends."""
+    """Set the language of all texts until the block ends. *language* is one of `LANGUAGES`."""
     token = _language.set(language)
     try:
         yield
@@ -45,12 +42,12 @@ def speaking(language: str) -> Iterator[None]:
 
 
 def spoken() -> str:
-    """The language of this request."""
+    """Return the language of this request."""
     return _language.get()
 
 
 def say(message: str, **values: str) -> Markup:
-    """The text with the id *message*. Each value in it must be given, and each that is given must be in it."""
+    """Return the text with the id *message*. *values* must be exactly the values in the text."""
     text = catalogue(spoken())[message]
     names = values_in(text)
     assert names == set(values), f"{message}: {sorted(names ^ set(values))}"
@@ -58,37 +55,40 @@ def say(message: str, **values: str) -> Markup:
 
 
 def counted(message: str, number: int) -> Markup:
-    """The text for *number* things. Both languages have one form for one and one for more; zero may have its own."""
+    """Return the text for *number* things. Languages have one singular and one plural form; zero may have its own."""
     texts = catalogue(spoken())
     form = "zero" if number == 0 and f"{message}.zero" in texts else "one" if number == 1 else "other"
     return fill_values(texts[f"{message}.{form}"], {"count": str(number)})
 
 
 def fill_values(text: str, values: Mapping[str, str]) -> Markup:
-    """In one pass: what is put in is never looked at again."""
+    """Insert the values in one pass: inserted text is never expanded again."""
     return Markup(_VALUE.sub(lambda match: escape(values[match[1]]), text))
 
 
 def translated(sentence: str) -> str:
-    """*sentence*, which is English, in the language of this request; as it is where we have no other. Not HTML."""
+    """Translate an English *sentence* for this request; return it unchanged if there is no translation. Not HTML."""
     if spoken() == LANGUAGES[0] or len(sentence) > LONGEST_SENTENCE:
         return sentence
     message, values = recognized(sentence)
     if not message:
         return sentence
-    # A value may be a sentence of ours again.
+    # A value may itself be a sentence that has a translation.
     return _VALUE.sub(lambda match: translated(values[match[1]]), catalogue(spoken())[message])
 
 
 def sentence(text: str) -> str:
-    """An error, which is English, as a sentence in the language of the request."""
+    """Return an English error as a sentence in the language of the request."""
     words = translated(text)
     words = words[:1].upper() + words[1:]
     return words if words.endswith((".", "!", "?")) else f"{words}."
 
 
 def recognized(sentence: str) -> tuple[str, Mapping[str, str]]:
-    """The id of an English *sentence* among the refusals, and the values in it; an empty id if there is none."""
+    """Return the id of an English *sentence* among the error messages, and its values.
+
+    The id is empty if there is none.
+    """
     exact, patterns = _refusals()
     if sentence in exact:
         return exact[sentence], {}
@@ -104,7 +104,7 @@ def values_in(text: str) -> set[str]:
 
 @cache
 def catalogue(language: str) -> Mapping[str, str]:
-    """All texts of *language* by their ids."""
+    """Return all texts of *language* by id."""
     content = files(__package__).joinpath("assets", "messages", f"{language}.toml").read_text(encoding="utf-8")
     return dict(_flat(tomllib.loads(content)))
 
@@ -119,7 +119,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, 
 
 @cache
 def _refusals() -> tuple[Mapping[str, str], tuple[tuple[str, re.Pattern[str]], ...]]:
-    """The sentences of the refusals: those without values by their text, the others as patterns, the longest first."""
+    """Return the error messages: those without values by text, the others as patterns, longest first."""
     texts = {text: message for message, text in catalogue(LANGUAGES[0]).items() if message.startswith(_REFUSALS)}
     exact = {text: message for text, message in texts.items() if not values_in(text)}
     others = sorted(texts.keys() - exact.keys(), key=len, reverse=True)

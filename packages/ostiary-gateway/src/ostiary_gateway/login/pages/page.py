@@ -1,8 +1,4 @@
-"""A whole page: what is around the content, and the headers that go with it.
-
-Called by the views and the pages. For whom a page is (the language, and where the same page is in others) is said once
-for a request, with `reading`.
-"""
+"""A complete HTML page and its headers. Theme and language are set once per request, with `reading`."""
 
 from __future__ import annotations
 
@@ -19,11 +15,6 @@ from ostiary_gateway.login.pages.messages import catalogue, say, speaking, spoke
 from ostiary_gateway.login.pages.templates import asset, fill
 from ostiary_gateway.login.responses import LoginAnswer
 
-# The HTML around the content of a page: style, title, icon, header. Pure.
-#
-# Called by `page`, and by the command line for the page at which a sign-in ends in the browser; so this module and what
-# it imports need nothing of the gateway.
-
 
 def document(
     look: Branding = DEFAULT_LOOK,
@@ -36,9 +27,9 @@ def document(
     style: Markup = NOTHING,
     script: Markup = NOTHING,
 ) -> Markup:
-    """A whole page. The policy that goes with it must allow style and script with *nonce*, and ``data:`` images.
+    """Render a page. Its Content-Security-Policy must allow style and script with *nonce*, and ``data:`` images.
 
-    *style* is what a page has besides the style of all.
+    *style* is added to the common style sheet.
     """
     return fill(
         "layout.html",
@@ -63,7 +54,7 @@ def _favicon(look: Branding) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _PageReader:
-    """`addresses` are those of this page in each language; none where there is no choice."""
+    """Theme of this request. `addresses` are the URLs of this page by language; empty if there is no choice."""
 
     look: Branding = DEFAULT_LOOK
     addresses: tuple[tuple[str, str], ...] = ()
@@ -75,7 +66,10 @@ _reader: ContextVar[_PageReader] = ContextVar("reader", default=_ANYBODY)
 
 @contextmanager
 def reading(look: Branding, language: str, addresses: Mapping[str, str]) -> Iterator[None]:
-    """Pages look like *look* and are in *language* until the block ends; *addresses* lead to the other languages."""
+    """Set theme and language of all pages until the block ends.
+
+    *addresses* are the URLs of the page in each language.
+    """
     token = _reader.set(_PageReader(look, tuple(addresses.items())))
     try:
         with speaking(language):
@@ -97,12 +91,12 @@ def page(
     script: str = "",
     connects: bool = False,
 ) -> LoginAnswer:
-    """A whole page. *forms_lead_to* is an address besides ours that its forms may end at.
+    """Return a page. *forms_lead_to* is another origin that its forms may redirect to.
 
-    *style* and *script* are assets besides those of all pages. With *connects*, a script may ask us for more.
+    *style* and *script* are assets added to the common ones. With *connects*, scripts may send requests to the gateway.
 
-    A *private* page tells nobody where its links come from. The others tell ourselves: a form must be able to say so.
-    It shows what is shown once, so it leads to no other language of itself.
+    A *private* page sends no referrer. The others send it to the gateway only, which verifies the origin of forms. A
+    private page shows a secret once, so it offers no other language.
     """
     reader, nonce = _reader.get(), secrets.token_urlsafe(16)
     whole = document(

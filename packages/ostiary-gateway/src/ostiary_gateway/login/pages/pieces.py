@@ -1,7 +1,4 @@
-"""Pieces that several pages have: the navigation, times and spans, problems above a form, the groups of a session.
-
-Called by the views and the pages. Pure.
-"""
+"""Page fragments: navigation, times and durations, errors above a form, groups of a session."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ def groups_of(session: Session) -> Markup:
 
 
 def described_problem(text: str) -> tuple[Markup, Markup]:
-    """A problem above a form, and what its field says about it; nothing if *text* is empty."""
+    """Return an error above a form, and the attributes of its field. Both are empty if *text* is."""
     return problem_note(text), DESCRIBED if text else NOTHING
 
 
@@ -55,7 +52,7 @@ def problem_note(text: str) -> Markup:
 
 
 def form_title(title: Markup, problem: str) -> Markup:
-    """The title of a page with a form. That something is wrong with it is what a screen reader says first."""
+    """Return the title of a page with a form. Screen readers announce the title first, so it mentions an error."""
     return say("common.error_title", title=title) if problem else title
 
 
@@ -63,7 +60,7 @@ def form_title(title: Markup, problem: str) -> Markup:
 
 
 def shown_time(moment: datetime) -> Markup:
-    """A time that the page's script turns into the reader's own; without scripts it stays in UTC."""
+    """Return a time that the page's script converts to local time. Without scripts it stays in UTC."""
     exact = moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return fill("time.html", exact=exact, text=time_text(moment))
 

@@ -1,9 +1,7 @@
-"""For whom pages are: the operator's look, and the language that a person reads.
+"""Theme and language of pages: the operator's branding, and the language chosen by the user or their browser.
 
-The language is what they have chosen, what their browser asks for, or the first that is offered.
-
-Called by the routes for every request of a browser. A link of a page, ``?language=de``, sets a cookie and leads back to
-the same address without it; nothing else depends on the cookie, so it may come from anywhere.
+A link ``?language=de`` sets a cookie and redirects to the same URL without the parameter. Only the language depends on
+the cookie, so any site may trigger it.
 """
 
 from __future__ import annotations
@@ -37,13 +35,16 @@ class Readers:
 
     @contextmanager
     def reading(self, request: LoginRequest, *, linked: bool = True) -> Iterator[None]:
-        """Pages until the block ends are in the language of who sent *request*; *linked* if they offer others."""
+        """Render pages in the language of *request* until the block ends.
+
+        With *linked* they offer the other languages.
+        """
         addresses = {language: _address(request, language) for language in self._offered} if linked else {}
         with reading(self._look, self.language(request), addresses):
             yield
 
     def choice(self, visit: Visit) -> LoginAnswer | None:
-        """The answer to a person who has chosen a language: the same address again; None if nobody has."""
+        """Return the redirect that stores a chosen language. None if the request chooses none."""
         request = visit.request
         chosen = only(request.query, PARAMETER)
         if chosen not in self._offered or not visit.html or request.method != "GET" or _is_return(request.path):
@@ -53,12 +54,12 @@ class Readers:
 
 
 def _is_return(path: str) -> bool:
-    """Whether an identity system sends people here, with parameters of its own."""
+    """Report whether an IdP redirects users to this path with its own parameters."""
     return path.endswith("/provider") or (path.endswith("/logout") and path != "/auth/logout")
 
 
 def _address(request: LoginRequest, language: str | None) -> str:
-    """The page of *request*, in *language*. What a form or an identity system has sent is not sent again."""
+    """Return the URL of the page in *language*, without form data and parameters of an IdP."""
     path, query = request.path, list(request.query)
     if _is_return(path):
         path, query = "/auth", []

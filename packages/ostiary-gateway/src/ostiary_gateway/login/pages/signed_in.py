@@ -1,7 +1,7 @@
-"""The pages of people who are signed in: a token, their sessions, a device or a command line to approve.
+"""Pages of signed-in users: tokens, sessions, and approval of devices and command lines.
 
-Called by the routes. Every change is a form of ours with the session's form token, sent by a page load from here. What
-was attested a while ago is checked again before a token is issued for it.
+Every change is a form with the session's form token, sent by a page load from our own pages. An attestation that is not
+recent is checked again before a token is issued.
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ from ostiary_gateway.login.session_lifetimes import SessionLifetimes
 from ostiary_gateway.login.visit import client_text, field, has_form_token, only
 from ostiary_gateway.sessions import IssuedToken, Tokens
 
-# The page where a person makes a token that is less than they are, for a script or an agent.
-#
-# Called by `signed_in`. The token has a session of its own, so that it is listed with the others and can be ended
-# there; like every session that nobody renews it is short.
+# The page that creates a scoped token for a script or an agent. The token has its own session, so that it is listed and
+# can be ended with the others. Sessions that are never refreshed are short.
 
 HERE = "/auth/token/narrow"
 LIFETIMES = tuple(timedelta(minutes=minutes) for minutes in (10, 30, 60))
@@ -59,7 +57,7 @@ class NarrowedTokenPage:
         return self._form(visitor, admin=admin, discovery=True)
 
     async def make(self, request: LoginRequest, visitor: Visitor, signed: SignedIn, *, admin: bool) -> LoginAnswer:
-        """The token that the form asks for. *signed* says who the visitor is, as of now."""
+        """Issue the token that the form requests. *signed* is the visitor's current attestation."""
         text, actor = field(request, "scope") or "", field(request, "actor") or ""
         lifetime, discovery = self._lifetime(request, visitor), field(request, "discovery") == "true"
         try:
@@ -86,7 +84,7 @@ class NarrowedTokenPage:
         return _token_page(issued, delegation, issued.expires_at - issued.session.created_at)
 
     def _choices(self, visitor: Visitor) -> tuple[timedelta, ...]:
-        """A session that nobody renews is as short as one whose user cannot be checked again."""
+        """A session that is never refreshed lasts at most as long as one whose user cannot be checked again."""
         longest = self._lengths.of(visitor.session.provider, kept=False) or LIFETIMES[-1]
         return tuple(each for each in LIFETIMES if each <= longest) or (longest,)
 
@@ -131,7 +129,7 @@ class NarrowedTokenPage:
 
 
 def _token_page(issued: IssuedToken, delegation: Delegation, lifetime: timedelta) -> LoginAnswer:
-    """Like the page of an ordinary token it has no form, and tells nobody where its visitor comes from."""
+    """Return the page with the token. It has no form and sends no referrer."""
     actor = (
         fill("fact.html", name=say("narrow.used_by"), value=printable(delegation.actor))
         if delegation.actor
@@ -193,7 +191,7 @@ class Pages:
         self._api_tokens = api_tokens
 
     async def answer(self, steps: list[str], request: LoginRequest, visitor: Visitor) -> LoginAnswer:
-        """A page for *visitor*. Raises `LoginRefused` if they may no longer sign in."""
+        """Return a page for *visitor*. Raises `LoginRefused` if they may no longer sign in."""
         if request.method == "POST":
             if not has_form_token(request, visitor.form_token):
                 return answers.error(403, "the form belongs to another session: load the page again")
@@ -251,7 +249,7 @@ class Pages:
         return await self._browsers.attest(visitor, request)
 
     async def _hand_over(self, visitor: Visitor, request: LoginRequest) -> SignedIn:
-        """For a program that continues when the browser is closed."""
+        """Return a sign-in for a client that outlives the browser session."""
         return await self._browsers.hand_over(visitor, request)
 
     # --- tokens and sessions ---
@@ -299,7 +297,7 @@ class Pages:
     async def _end_session(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:
         session_id = field(request, "session")
         session = await self._tokens.store.session(session_id) if session_id else None
-        # Another person's session counts as unknown: this page tells nothing about others.
+        # Sessions of other users count as unknown, so that this page discloses nothing about them.
         is_ours = session is not None and session.id == visitor.session.id
         answer = self._signed_out_page() if is_ours else answers.redirect("/auth/sessions", 303)
         if session is not None and session.user.username == visitor.session.user.username:
@@ -337,7 +335,7 @@ class Pages:
             return answers.too_many(wait)
         asking = await self._devices.find(code) if code else None
         step_up = asking is not None and bool(asking.step_up)
-        # A step-up begins no session that could go on with what is kept.
+        # A step-up starts no session that could use the provider's stored state.
         attest = self._attest if step_up else self._hand_over
         signed = await attest(visitor, request) if decision == "approve" else None
         device = await self._devices.decide(code, signed) if code else None
@@ -354,7 +352,7 @@ class Pages:
     # --- command lines ---
 
     async def confirm_cli(self, goal: CliReturnTo, visitor: Visitor) -> LoginAnswer:
-        """Ask a person who is signed in already: a link alone must not give their rights to a program."""
+        """Require confirmation from a signed-in user: a link alone must not grant their rights to a client."""
         return views.cli_confirm(visitor, goal, (await self._flows.begin(Flow(goal=goal)),))
 
     async def _decide_cli(self, request: LoginRequest, visitor: Visitor) -> LoginAnswer:

@@ -1,4 +1,4 @@
-"""What all pages know: where they are."""
+"""Location and provider branding that all pages share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ostiary_gateway.config.provider import Identity
 from ostiary_gateway.interfaces.identity import SignIn, TellsSignIn
 from ostiary_gateway.login.clusters import ClusterOffer
 
-# Where the operator has named no icon.
+# Icon of a provider for which the operator configured none.
 _ICONS = {
     SignIn.REDIRECT: "building",
     SignIn.PASSWORD: "person",
@@ -25,7 +25,7 @@ _ICONS = {
 
 @dataclass(frozen=True, slots=True)
 class ProviderLook:
-    """What people see of an identity provider: `icon` is a bundled one, `image` one of the operator's own."""
+    """Appearance of an identity provider: `icon` is a bundled icon, `image` a custom one."""
 
     label: str
     icon: str = "key"
@@ -37,7 +37,7 @@ def provider_look(provider: Identity) -> ProviderLook:
 
 
 def sign_in_kind(provider: Identity) -> SignIn:
-    """How people sign in with *provider*."""
+    """Return how users sign in with *provider*."""
     telling = ability(provider.instance, TellsSignIn)
     return SignIn.REDIRECT if telling is None else telling.sign_in
 
@@ -49,7 +49,7 @@ class Site:
     providers: Mapping[str, ProviderLook] = field(default_factory=dict)
 
     def label(self, provider: str) -> str:
-        """What people call an identity provider."""
+        """Return the display name of an identity provider."""
         return self.look_of(provider).label
 
     def look_of(self, provider: str) -> ProviderLook:
@@ -65,11 +65,11 @@ class Site:
 
     @property
     def kubeconfig(self) -> dict[str, Json]:
-        """For kubectl: the same as ``ostiary kubeconfig`` makes. There is no secret in it."""
+        """The kubeconfig that ``ostiary kubeconfig`` writes. It contains no secret."""
         return gateway_kubeconfig(self.external_url, name=self.context, authorities_pem=self.authorities_pem)
 
     def kubeconfig_of(self, clusters: Sequence[ClusterOffer]) -> dict[str, Json]:
-        """A context for each of *clusters*: the same as ``ostiary kubeconfig --all`` makes."""
+        """Return the kubeconfig that ``ostiary kubeconfig --all`` writes, with a context for each of *clusters*."""
         return clusters_kubeconfig(
             self.external_url,
             [OfferedCluster(cluster.name, cluster.server) for cluster in clusters],

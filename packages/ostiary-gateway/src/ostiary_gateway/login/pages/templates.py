@@ -1,9 +1,8 @@
-"""Fills the HTML templates of ``assets/``. Pure.
+"""HTML templates in ``assets/``.
 
-Called by the views and the pages. In a template ``{{name}}`` is a value and ``[[home.title]]`` a text of the catalogue
-(`ostiary_gateway.login.pages.messages`) in the language of the request, with the values of the template. Every value is
-escaped unless it is a `Markup`, which only this package makes. There are no loops: a row is a template of its own, and
-`join` puts rows together.
+In a template ``{{name}}`` is a value and ``[[home.title]]`` a text of `ostiary_gateway.login.pages.messages` in the
+language of the request. Every value is escaped unless it is a `Markup`. There are no loops: a row is a template, and
+`join` concatenates rows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _PLACE = re.compile(f"{_NAME.pattern}|{_MESSAGE.pattern}")
 
 
 def fill(template: str, **values: str) -> Markup:
-    """The template with its values. Each name in it must be given, and each that is given must be in it."""
+    """Render a template. *values* must be exactly the names in it."""
     names = _names(template)
     assert names == set(values), f"{template}: {sorted(names ^ set(values))}"
     texts = catalogue(spoken())
@@ -30,13 +29,13 @@ def fill(template: str, **values: str) -> Markup:
     def put(place: re.Match[str]) -> str:
         return escape(values[place[1]]) if place[1] else fill_values(texts[place[2]], values)
 
-    # In one pass: what is put in is never looked at again.
+    # One pass: inserted text is never expanded again.
     return Markup(_PLACE.sub(put, asset(template)))
 
 
 @cache
 def _names(template: str) -> set[str]:
-    """The values that *template* needs, for itself and for its texts."""
+    """Return the values that *template* needs for itself and for its texts."""
     text, texts = asset(template), catalogue(LANGUAGES[0])
     return set(_NAME.findall(text)).union(*(values_in(texts[message]) for message in _MESSAGE.findall(text)))
 

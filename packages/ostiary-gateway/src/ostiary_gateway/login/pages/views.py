@@ -1,7 +1,7 @@
-"""The pages of ``/auth``, one function each: values in, page out. Pure.
+"""The pages of ``/auth``, one function each. No side effects.
 
-Called by the sign-in routes and the pages, as ``views.home(...)``. What somebody else has chosen (a name, a client, a
-group) is passed as a value and so escaped; see `ostiary_gateway.login.pages.templates`.
+Untrusted text (a name, a client, a group) is passed as a value and therefore escaped; see
+`ostiary_gateway.login.pages.templates`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ostiary_gateway.login.pages.templates import asset, fill
 from ostiary_gateway.login.responses import LoginAnswer
 from ostiary_gateway.sessions import Issued
 
-# The pages that say that something went wrong, or is done; also at the host of a web application.
+# --- messages and errors, also at the host of a web application ---
 
 _UNAVAILABLE = (502, 503, 504)
 _HEADINGS = (401, 403, 404, 429)
@@ -62,7 +62,7 @@ def signed_out(headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
 
 
 def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
-    """What went wrong, in a sentence, and what to do; the number leads the operator to the rest."""
+    """Render an error and advice. The request id lets the operator find the details."""
     heading = _heading(answer.status)
     body = fill(
         "error.html",
@@ -71,7 +71,7 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
         what_to_do=_advice(answer.status),
         reference=reference(request_id),
     )
-    # A challenge for a password would make the browser ask with a window of its own.
+    # A Basic challenge would make the browser open its own password dialog.
     headers = [
         (name, value)
         for name, value in answer.headers
@@ -81,12 +81,12 @@ def error(answer: LoginAnswer, request_id: str) -> LoginAnswer:
 
 
 def application_error(answer: LoginAnswer, request_id: str, *, front: str = "/", advice: str = "") -> LoginAnswer:
-    """As `error`, at the host of an application, which begins at *front*.
+    """Like `error`, but at the host of an application whose start page is *front*.
 
-    With *advice* the request itself was refused, whoever the person is.
+    With *advice* the request itself was denied, for every user.
     """
     heading = say("error.heading_refused") if advice else _heading(answer.status)
-    # Somebody else may have the permission that the person lacks.
+    # Signing in as another user may help: that user may have the permission.
     may_sign_out = answer.status == 403 and not advice
     body = fill(
         "application_error.html",
@@ -121,7 +121,7 @@ def reference(request_id: str) -> Markup:
     return fill("reference.html", id=request_id) if request_id else NOTHING
 
 
-# The pages on which people sign in: the choice of an identity provider, and the form for name and password.
+# --- sign-in: choice of an identity provider, and the password form ---
 
 
 def choose(site: Site, urls: Mapping[str, str], goal: ReturnTo, headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
@@ -161,12 +161,12 @@ def password(
 
 
 def leaving(url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
-    """In place of a redirect after a form: browsers do not let a form end on another site."""
+    """Link to another site, instead of a redirect after a form: browsers do not let a form end on another site."""
     return page(say("leaving.title"), fill("leaving.html", url=url), headers=headers, private=True)
 
 
 def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[tuple[str, str]] = ()) -> LoginAnswer:
-    """A form that the browser sends on by itself, to another site."""
+    """Form that the browser submits to another site by itself."""
     rows = join(fill("hidden_field.html", name=name, value=value) for name, value in fields)
     parts = urlsplit(url)
     target = f"{parts.scheme}://{parts.netloc}"
@@ -175,14 +175,14 @@ def posted_form(url: str, fields: Iterable[tuple[str, str]], headers: Iterable[t
 
 
 def _icon(look: ProviderLook) -> Markup:
-    """The name stands beside it, so it says nothing itself."""
+    """Return the icon without alternative text: the provider's name is next to it."""
     if look.image:
         return fill("icon_image.html", url=look.image)
     return Markup(asset(f"icons/{look.icon}.svg").strip())
 
 
 def leads_to(goal: ReturnTo) -> str:
-    """Where the forms of a sign-in may end besides here."""
+    """Return the origin outside the gateway where the forms of a sign-in may end."""
     if isinstance(goal, ApplicationReturnTo):
         return goal.origin
     return f"http://127.0.0.1:{goal.port}" if isinstance(goal, CliReturnTo) else ""
@@ -201,9 +201,9 @@ def _purpose(goal: ReturnTo) -> Markup:
     return Markup(f"{text} ")
 
 
-# The pages that approve a device or a command line, and the one before a step-up.
-
-# What `callback` tells a command line, and it brings back.
+# --- approval of devices, command lines and step-ups ---
+#
+# Messages by the error code that `callback` sends to the command line and the browser returns.
 _ENDED = {
     "access_denied": "command_line.failed_denied",
     "login-refused": "command_line.failed_refused",
@@ -214,7 +214,7 @@ _ENDED = {
 def device_code(
     visitor: Visitor | None = None, *, problem: str = "", status: int = 200, admin: bool = False
 ) -> LoginAnswer:
-    """The form for a device's code. *visitor* is None if nobody is signed in."""
+    """Form for a device code. *visitor* is None if the browser is not signed in."""
     body = fill("device_code.html", problem=problem_note(problem), described=DESCRIBED if problem else NOTHING)
     links = NOTHING
     if visitor is not None:
@@ -223,7 +223,7 @@ def device_code(
 
 
 def device_confirm(visitor: Visitor, device: DeviceRequest, ticket: Ticket | None) -> LoginAnswer:
-    """Before a device is signed in; with a *ticket*, before a command that runs there goes on."""
+    """Confirmation of a device login or, with a *ticket*, of a step-up for a command on that device."""
     user = printable(visitor.session.user.username)
     title, about = say("device.confirm_title"), say("device.confirm_about", user=user)
     if ticket is not None:
@@ -244,9 +244,9 @@ def device_confirm(visitor: Visitor, device: DeviceRequest, ticket: Ticket | Non
 
 
 def cli_ended(error: str, failed: FailedSignIn | None = None) -> LoginAnswer:
-    """The last page of a sign-in that a command line began, which leads here. *error* is a code of ours, or empty.
+    """Last page of a sign-in that a command line started. *error* is an error code, empty for success.
 
-    *failed* is what is known of the failure.
+    *failed* has the details of the failure, if they are available.
     """
     if error and failed is not None:
         heading, close = say("command_line.failed_title"), say("command_line.close")
@@ -280,7 +280,7 @@ def cli_confirm(visitor: Visitor, goal: CliReturnTo, headers: Iterable[tuple[str
 
 
 def step_up_confirm(ticket: Ticket, client: str, url: str, headers: Iterable[tuple[str, str]]) -> LoginAnswer:
-    """Before somebody proves more: what it is for, so that nobody confirms what another has begun. *url* leads on."""
+    """Confirmation of a step-up. It shows the purpose, so that no user confirms another's request. *url* continues."""
     body = fill(
         "step_up_confirm.html",
         user=printable(ticket.username),
@@ -309,9 +309,9 @@ def _required_text(required: RequiredAuthentication) -> str:
     return Markup(", ".join(parts))
 
 
-# The pages of people who are signed in: home, a token, their sessions, and signing out.
-
-# As `ostiary_gateway.login.visit` writes them.
+# --- pages of signed-in users: home, token, sessions, sign-out ---
+#
+# The format that `ostiary_gateway.login.visit` writes.
 _CLIENT = re.compile(
     r"(?:(?P<browser>Edge|Firefox|Chrome|Safari) on (?P<system>\w+)|(?P<client>.+)) from (?P<address>\S+)"
 )
@@ -327,7 +327,7 @@ def home(
     offered: UsersClusters = NO_CLUSTERS,
 ) -> LoginAnswer:
     session = visitor.session
-    # One cluster at the gateway's own URL needs no list.
+    # Omit the list if the only cluster is at the gateway's own URL.
     listed = offered.clusters if [each.server for each in offered.clusters] != [site.external_url] else ()
     kubeconfig = site.kubeconfig_of(listed) if listed else site.kubeconfig
     body = fill(
@@ -354,7 +354,7 @@ def home(
 
 
 def _clusters(site: Site, listed: Sequence[ClusterOffer], *, incomplete: bool) -> Markup:
-    """The clusters that the visitor can use, and the context that each has."""
+    """Render the clusters that the visitor can use, and the context of each."""
     rows = [
         fill(
             "cluster.html",
@@ -370,8 +370,8 @@ def _clusters(site: Site, listed: Sequence[ClusterOffer], *, incomplete: bool) -
 
 
 def token(site: Site, issued: Issued, *, lifetime: timedelta) -> LoginAnswer:
-    """The only page that shows a token. Nothing on it is a form: it tells nobody where its visitor comes from."""
-    # In this way the token is in no list of processes and in no history.
+    """The only page that shows a token. It has no form and sends no referrer."""
+    # With this command the token is in no process list and no shell history.
     commands = "\n".join(
         (
             f"read -rs TOKEN    # {say('token.paste')}",
@@ -427,7 +427,7 @@ def _session_row(session: Session, visitor: Visitor, *, action: str, here: bool 
 
 
 def client_of(session: Session) -> str:
-    """What a session is used with, as its owner may recognise it."""
+    """Return a description of the session's client that its owner recognizes."""
     if session.name:
         return say("sessions.api_token", name=printable(session.name))
     match = _CLIENT.fullmatch(session.client)
@@ -441,7 +441,7 @@ def client_of(session: Session) -> str:
 
 
 def _program(client: str) -> str:
-    """The name of a program; those that we give ourselves are in the language of the reader."""
+    """Return the name of a client, translated if the gateway has assigned it."""
     if client == "token page":
         return say("sessions.token_page")
     if client.startswith("narrowed token: "):

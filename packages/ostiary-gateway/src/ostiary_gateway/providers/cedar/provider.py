@@ -1,4 +1,4 @@
-"""The cedar provider: decides by the policies in force, and explains why. The package's docstring has the schema."""
+"""The authorization provider ``cedar``: decide by Cedar policies, and explain why. The package documents the schema."""
 
 from __future__ import annotations
 
@@ -23,15 +23,10 @@ from ostiary_gateway.providers.cedar.settings import CedarSettings
 from ostiary_gateway.providers.common.policy_files import PolicyFiles, PolicyText, invalid_policy
 from ostiary_gateway.settings.declare import read_settings
 
-# Calls the Cedar engine with the policies that can concern a user, and with the request in Cedar's words.
-#
-# Called by the cedar provider for each decision. The engine evaluates every policy that it is given, so it gets only
-# those that can apply to the user.
-
 USER, GROUP, ACTION, RESOURCE, PATH, NAMESPACE = "User", "Group", "Action", "Resource", "Path", "Namespace"
 PERMIT, FORBID = "permit", "forbid"
 
-# How many different sets of policies are kept ready. Users with the same groups share one.
+# How many sets of policies are cached. Users with the same groups share one.
 SLICES = 1024
 
 Body = dict[str, Any]
@@ -39,7 +34,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CedarPolicy:
-    """One statement. `who` is the entity that its principal must be or be in, as (type, id); None for everybody."""
+    """One statement. `who` is the entity that its principal must be or be in, as (type, id); None for any principal."""
 
     id: str
     effect: str
@@ -49,7 +44,7 @@ class CedarPolicy:
 
 
 class Slice:
-    """The policies that can concern some users, ready for the engine."""
+    """The policies that can apply to some users, compiled for the engine, which evaluates all of a set."""
 
     __slots__ = ("_all", "_forbids", "has_permit", "policies")
 
@@ -60,12 +55,12 @@ class Slice:
         self._forbids = policy_set(policy for policy in policies if policy.effect == FORBID)
 
     def decide(self, attributes: Attributes) -> tuple[Verdict, list[str]]:
-        """The verdict, and the ids of the policies that made it; raises `ProviderError`."""
+        """Return the outcome, and the ids of the policies that determined it. Raises `ProviderError`."""
         if not self.policies:
             return Verdict.NO_OPINION, []
         verdict, ids, errors = evaluate(self._all, attributes)
         if errors and verdict is not Verdict.DENY:
-            # The engine leaves out a policy that fails. That is safe for a permit, and never for a forbid.
+            # The engine skips a policy that fails to evaluate. That is safe for a permit, but not for a forbid.
             _, _, errors = evaluate(self._forbids, attributes)
             if errors:
                 raise ProviderError("a forbid policy cannot be evaluated", cause=printable("; ".join(errors)))
@@ -73,7 +68,7 @@ class Slice:
 
 
 class CedarPolicies:
-    """A whole policy, indexed by principal. Only its cache of slices ever changes."""
+    """A complete policy, indexed by principal. Immutable except for its cache of slices."""
 
     def __init__(self, policies: Iterable[CedarPolicy]) -> None:
         self.all = tuple(policies)
@@ -86,7 +81,7 @@ class CedarPolicies:
         self._slices: dict[tuple[tuple[str, str], ...], Slice] = {}
 
     def names_with_permit(self, kind: str) -> list[str]:
-        """The users or groups that some permit names in its principal."""
+        """Return the users or groups that are the principal of a permit."""
         permitted = (who for who, policies in self._of.items() if any(policy.effect == PERMIT for policy in policies))
         return sorted(who[1] for who in permitted if who is not None and who[0] == kind)
 
@@ -104,7 +99,7 @@ class CedarPolicies:
 
 
 def entities_in(value: object) -> Iterator[tuple[str, str]]:
-    """Every entity that a policy names, wherever it does, as (type, id)."""
+    """Yield every entity that a policy names, wherever it does, as (type, id)."""
     if isinstance(value, dict):
         if isinstance(value.get("type"), str) and isinstance(value.get("id"), str):
             yield value["type"], value["id"]
@@ -122,7 +117,7 @@ def policy_set(policies: Iterable[CedarPolicy]) -> cedarpy.PolicySet:
 
 
 def evaluate(policies: cedarpy.PolicySet, attributes: Attributes) -> tuple[Verdict, list[str], list[str]]:
-    """Verdict, ids, and the errors of policies that could not be evaluated; raises `ProviderError`."""
+    """Return the outcome, the ids, and the errors of policies that failed to evaluate. Raises `ProviderError`."""
     user, info = attributes.user, attributes.request
     principal = {"type": USER, "id": user.username}
     resource = {"type": RESOURCE, "id": ""} if info.is_resource else {"type": PATH, "id": info.path}
@@ -164,19 +159,16 @@ def _attributes(asked: RequestInfo) -> dict[str, str]:
 
 
 def path_of(asked: RequestInfo) -> str:
-    # A review of a resource has no path. So no request for a resource has one: the webhook and the proxy decide alike.
+    # Empty for resources, because a SubjectAccessReview of one has no path: the webhook and the proxy decide alike.
     return "" if asked.is_resource else asked.path
 
 
-# Parses Cedar text into policies, each with its place, checked by the engine and by the schema. Pure; called by the
-# cedar provider through `ostiary_gateway.providers.common.policy_files`.
-
-# Known without being named. Other verbs are anybody's to invent.
+# Verbs that the schema always has. Policies may name any other verb.
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 
 
 def parse(texts: Sequence[PolicyText]) -> CedarPolicies:
-    """The policy of these files; raises `ConfigurationError` that lists every mistake with its place."""
+    """Parse the policy in these files. Raises `ConfigurationError` that lists every error with its position."""
     problems, policies = list[Problem](), dict[str, CedarPolicy]()
     read = [(place, text, _read(text, place, problems)) for place, text in _all_statements(texts)]
     schema = _schema(body for _, _, body in read if body is not None)
@@ -203,9 +195,9 @@ def _all_statements(texts: Sequence[PolicyText]) -> Iterator[tuple[Place, str]]:
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """The statements of a Cedar text, each with its semicolon, and the line where it begins.
+    """Yield the statements of a Cedar text, each with its semicolon, and the line where it begins.
 
-    Only strings and comments matter for finding the end of one; whether it is a policy the engine judges.
+    Only strings and comments matter for finding the end; the engine decides whether a statement is valid.
     """
     begin = position = _skip_blank(text, 0)
     line = 1 + text.count("\n", 0, begin)
@@ -264,7 +256,7 @@ def _read(text: str, place: Place, problems: list[Problem]) -> Body | None:
 
 
 def _id_of(body: Body, place: Place, taken: Container[str]) -> str:
-    """The policy's own id, or its place; a second policy in the same line gets a number."""
+    """Return the ``@id`` of the policy, or its position; further policies in the same line get a number."""
     if own := body.get("annotations", {}).get("id"):
         return str(own)
     numbered = (f"{place} ({number})" for number in count(2))
@@ -277,7 +269,7 @@ def _who(principal: Body) -> tuple[str, str] | None:
 
 
 def _schema(bodies: Iterable[Body]) -> cedarpy.Schema:
-    """The schema in this module's docstring. Verbs are anybody's to invent, so those that policies name are known."""
+    """Build the schema that the package documents. It includes every verb that policies name."""
     verbs = {name for body in bodies for kind, name in entities_in(body) if kind == ACTION}
     attributes = ("apiGroup", "apiVersion", "resource", "subresource", "namespace", "name", "path")
     resource = {"memberOfTypes": [NAMESPACE], "shape": _record(*attributes)}
@@ -299,7 +291,7 @@ def _record(*names: str) -> Body:
     return {"type": "Record", "attributes": {name: {"type": "String"} for name in names}}
 
 
-# How many policies an explanation looks at.
+# Maximum number of policies that an explanation examines.
 NEAR_MISSES = 200
 
 _ALL = {"op": "All"}
@@ -307,10 +299,10 @@ _NOBODY = UserInfo("")
 
 
 class CedarAuthorization:
-    """Decides by the Cedar policies at *paths*; a directory stands for its ``*.cedar`` files.
+    """Authorize by the Cedar policies at *paths*; a directory stands for its ``*.cedar`` files.
 
-    Raises `ConfigurationError` if the policy has mistakes. Changed files come into force within about a second; one
-    with a mistake does not, and the policy before it stays.
+    Raises `ConfigurationError` if the policy has errors. Changed files come into force within about a second, unless
+    they have errors: then the previous policy stays in force.
     """
 
     def __init__(
@@ -345,7 +337,7 @@ class CedarAuthorization:
         return self.decide(attributes)
 
     async def relevant_groups(self) -> frozenset[str]:
-        # Everybody is in one of the two by being known or not, so no identity system needs to be asked.
+        # Every user is in one of these groups, so no directory needs to be queried for them.
         return self._files.current.groups - {AUTHENTICATED, UNAUTHENTICATED}
 
     @property
@@ -353,7 +345,7 @@ class CedarAuthorization:
         return self._files.revision
 
     def cache_key(self, attributes: Attributes) -> Hashable:
-        """What a policy can speak of, and nothing else."""
+        """Everything that a policy can refer to, and nothing else."""
         user, request = attributes.user, attributes.request
         groups = self._files.current.groups.intersection((*user.groups, *implied_groups(user)))
         what = (
@@ -368,7 +360,7 @@ class CedarAuthorization:
         where = (request.modifier, request.capabilities, request.upstream, path_of(request))
         return (*who, request.is_resource, request.verb, *where, *what)
 
-    # --- telling ---
+    # --- explaining ---
 
     def explain(self, attributes: Attributes) -> Explanation:
         decision = self.decide(attributes)
@@ -380,14 +372,14 @@ class CedarAuthorization:
         return Explanation(decision, closest, failed, _remedy(attributes))
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
-        """The users and groups that principals must be; what conditions say of them is not looked at."""
+        """Return the users and groups in principals. Conditions are not examined."""
         policies = self._files.current.all
         return tuple((Subject(*policy.who), policy.place) for policy in policies if policy.who is not None)
 
     def who_can(self, attributes: Attributes) -> tuple[Subject, ...]:
-        """Evaluates the request for each user and group that a permit names, and for a user that none names.
+        """Evaluate the request for each user and group that a permit names, and for a user that none names.
 
-        A user is tried without groups, so a forbid for one of their groups is not seen.
+        Users are evaluated without groups, so a forbid for one of their groups is not seen.
         """
         policies = self._files.current
         tried = [(Subject(USER, name), UserInfo(name)) for name in policies.names_with_permit(USER)]
@@ -403,11 +395,11 @@ class CedarAuthorization:
         return tuple(subjects)
 
 
-# --- words ---
+# --- explanations ---
 
 
 def _near_miss(policies: CedarPolicies, attributes: Attributes) -> tuple[str, str]:
-    """A permit that would apply but for one of its parts, as (id, what failed); those that concern the user first."""
+    """Return a permit that would apply but for one of its parts, as (id, reason). Those for the user come first."""
     mine = policies.slice_for(attributes.user).policies
     permits = [policy for policy in (*mine, *policies.all) if policy.effect == PERMIT][:NEAR_MISSES]
     relaxed: tuple[tuple[str, object, str], ...] = (

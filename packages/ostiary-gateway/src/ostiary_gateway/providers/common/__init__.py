@@ -1,1 +1,1 @@
-"""What several plugins share: HTTP calls, passwords, policy files. Knows no identity system."""
+"""What several providers share: HTTP calls, JWTs, passwords, policy files. Independent of any identity provider."""

@@ -1,9 +1,8 @@
-"""The two requests of OAuth's authorization code flow, as a provider sees them (RFC 6749, section 4.1; RFC 7636).
+"""OAuth's authorization code flow with PKCE (RFC 6749, section 4.1; RFC 7636), for identity providers that use it.
 
-    begin -> Redirect with state and code_challenge -> the person signs in there -> parse_return -> code and verifier
+    begin -> Redirect with state and code_challenge -> the user signs in there -> parse_return -> code and verifier
 
-Called by the providers that send people to an OAuth server. The gateway keeps state and verifier meanwhile, bound to
-the browser and good for one return.
+Meanwhile the gateway stores state and verifier, bound to the browser and valid for one return.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from ostiary.errors import LoginRefused
 from ostiary.model import Secret
 from ostiary_gateway.interfaces.identity import LoginRequest, Redirect
 
-# What an OAuth server says went wrong (``error``, ``error_description``; RFC 6749, 4.1.2.1 and 5.2), to be quoted.
-#
-# It comes from outside, even through a browser. So it is bounded, cannot steer a terminal, and has no secret in it.
+# Errors of the OAuth server (``error``, ``error_description``; RFC 6749, 4.1.2.1 and 5.2). They are untrusted, some
+# even come through a browser. So they are truncated, stripped of control characters and redacted before they are
+# quoted.
 
 LONGEST_CODE = 64
 LONGEST_DESCRIPTION = 200
 
 
 def reported_error(code: str, description: str = "", *, sent: Iterable[str] = ()) -> str:
-    """*code*, with the *description* in quotation marks; empty without a code. *sent* are secrets it may repeat."""
+    """Return *code*, with *description* in quotes; empty without a code. *sent* are secrets to redact."""
     sent = tuple(sent)
     code, description = _plain(code, LONGEST_CODE, sent), _plain(description, LONGEST_DESCRIPTION, sent)
     return f'{code} ("{description}")' if code and description else code
 
 
 def _plain(text: str, most: int, sent: tuple[str, ...]) -> str:
-    # Cut twice: half a secret at the first cut would not be recognised, and the second one takes it away.
+    # Truncated twice: the first cut may leave half a secret, which is not redacted. The second cut removes it.
     text = printable(redact(" ".join(text[: 10 * most].split()), secrets=sent)).replace('"', "'")
     return text if len(text) <= most else text[:most] + ("…" if most == LONGEST_DESCRIPTION else "")
 
@@ -51,7 +50,7 @@ _AGAIN = "this sign-in did not start in this browser, or has expired: start agai
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a browser brought back, and what only the server knew."""
+    """The code from the browser, and the verifier from the gateway's store."""
 
     code: Secret
     verifier: Secret
@@ -59,7 +58,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that can be sent, through the browser or before it, and what is to be remembered of it."""
+    """Parameters of an authorization request, redirected or pushed, and what to `remember` until the return."""
 
     parameters: Mapping[str, str] = field(repr=False)
     remember: tuple[tuple[str, str], ...] = field(repr=False)
@@ -67,7 +66,7 @@ class PreparedRequest:
 
 
 def prepare(parameters: Mapping[str, str], request: LoginRequest) -> PreparedRequest:
-    """*parameters*, and those that every such flow has."""
+    """Add the parameters that every such flow has to *parameters*."""
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
     challenge = urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     every_flow_has = {
@@ -80,20 +79,20 @@ def prepare(parameters: Mapping[str, str], request: LoginRequest) -> PreparedReq
 
 
 def begin(authorize_url: str, parameters: Mapping[str, str], request: LoginRequest) -> Redirect:
-    """The way to the identity system's page. *parameters* are added to those that every such flow has."""
+    """Return the redirect to the login page. *parameters* are added to those that every such flow has."""
     prepared = prepare(parameters, request)
     return Redirect(f"{authorize_url}?{urlencode(prepared.parameters)}", remember=prepared.remember)
 
 
 def returned_parameters(request: LoginRequest, *, by_post: bool = False) -> tuple[tuple[str, str], ...]:
-    """What the browser brought back: in the address, or with *by_post* in a form and nowhere else."""
+    """Return the parameters from the browser: of the query, or with *by_post* of the form and nothing else."""
     return request.form if by_post else request.query
 
 
 def parse_return(request: LoginRequest, system: str, *, by_post: bool = False) -> Returned:
-    """The code that came back; raises `LoginRefused` unless it belongs to a login of this browser.
+    """Return the code and the verifier. Raise `LoginRefused` unless the return belongs to a login of this browser.
 
-    With *by_post* it comes in a form, and only so: otherwise it was not answered as it was asked.
+    With *by_post* only a form is accepted: a query would not be the requested response mode.
     """
     remembered = dict(request.remembered)
     expected, verifier = remembered.get(STATE, ""), remembered.get(VERIFIER, "")
@@ -122,7 +121,7 @@ def _check_error(parameters: tuple[tuple[str, str], ...], system: str) -> None:
         raise LoginRefused(
             f"{system} access was denied: you did not allow it to share your identity", cause="access_denied"
         )
-    # It comes through the browser, which began this sign-in; so it is no proof that the identity system is down.
+    # The error comes from the browser that began this sign-in, so it does not prove that the identity provider is down.
     reported = reported_error(errors[0], description) or "an error"
     raise LoginRefused(
         f"{system} did not sign you in: {reported}",

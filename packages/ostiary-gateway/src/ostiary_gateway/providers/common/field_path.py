@@ -1,6 +1,7 @@
-"""Paths to fields of an object: ``spec.containers[*].resources.requests.cpu``. Pure.
+"""Paths to fields of an object, and the setting `Condition` of the providers that use them.
 
-A name that has dots or slashes is quoted: ``spec.resources.requests["example.com/gpu"]``.
+A path is written like ``spec.containers[*].resources.requests.cpu``. A name with dots or slashes is quoted:
+``spec.resources.requests["example.com/gpu"]``.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """`steps` are the names of fields; None stands for every item of a list."""
+    """A parsed path. `steps` are field names; None stands for every item of a list."""
 
     text: str
     steps: tuple[str | None, ...]
 
     @classmethod
     def parse(cls, text: str) -> FieldPath:
-        """Raises `ValueError`."""
+        """Parse *text*. Raise `ValueError` if it is not a path."""
         steps: list[str | None] = []
         position = 0
         while position < len(text):
@@ -45,7 +46,7 @@ class FieldPath:
         return cls(text, tuple(steps))
 
     def values(self, document: object) -> Iterator[object]:
-        """Every value at this path. What is absent has none; raises `ValueError` if something else stands there."""
+        """Yield every value at this path; none if a field is absent. Raise `ValueError` for a value of another type."""
         return _values(document, self.steps)
 
     def __str__(self) -> str:
@@ -70,12 +71,15 @@ def _values(node: object, steps: tuple[str | None, ...]) -> Iterator[object]:
         yield from _values(node.get(step), tuple(rest))
 
 
-# A setting that says for whom or for what a limit is. Used by the admission providers.
+# Used by the admission providers.
 
 
 @dataclass(frozen=True)
 class Condition(SettingKind[frozenset[str]]):
-    """Left out it means everybody; written down and empty, somebody meant nobody, or forgot to fill it in."""
+    """The users or objects that a limit applies to.
+
+    Left out, it applies to all. An empty list is an error: it could mean none, or that it was not filled in.
+    """
 
     @property
     def label(self) -> str:

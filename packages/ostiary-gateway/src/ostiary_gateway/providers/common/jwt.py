@@ -1,10 +1,9 @@
-"""Verifies a signed token of an issuer (a JWT): its signature, audience, times, and the login that it belongs to.
+"""Verify signed tokens (JWT, RFC 7519) with the public keys of their issuer (JWK Set, RFC 7517).
 
     an allowed algorithm  ->  signature by a key of the issuer  ->  iss, aud, azp, exp, iat, nbf, nonce, at_hash
 
-`parse_token` reads it, and `verify` is pure; `verify_with` asks for newer keys once, when those at hand do not fit.
-Called by `oidc` for ID tokens (OpenID Connect Core, 3.1.3.7), by `sso_cookie` and by `workload`. What is wrong is a
-`TokenRefused`, whose text never quotes the token.
+`parse_token` and `verify` do no I/O; `verify_with` fetches newer keys once if the cached ones do not fit. ID tokens are
+verified as OpenID Connect Core, 3.1.3.7 requires. An invalid token raises `TokenRefused`, whose text never quotes it.
 """
 
 from __future__ import annotations
@@ -29,18 +28,15 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from ostiary_gateway.providers.common.jwt_settings import ALGORITHMS, CLOCK_SKEW
 
-# The public keys of an issuer, as a JWK Set (RFC 7517) names them, and which of them may check which signature.
-#
-# Pure. Called by `issuer`, which fetches them, and by `tokens`, which verifies with them. Only asymmetric algorithms
-# are known: with a symmetric key in a public document anybody could sign.
+# JWK Sets. Only asymmetric algorithms are supported: with a symmetric key in a public document anyone could sign.
 
 PublicKey = RSAPublicKey | ec.EllipticCurvePublicKey | Ed25519PublicKey
 
 MAX_KEYS = 32
 LEAST_RSA_BITS = 2048
-# A longer one only takes longer to check.
+# Larger keys only take longer to verify.
 MOST_RSA_BITS = 8192
-# What a key of an issuer may say that it is for; SPIFFE's bundles have a word of their own.
+# The values of `use` for a signing key. SPIFFE bundles have a value of their own.
 FOR_SIGNATURES = frozenset((None, "sig"))
 _CURVES: Mapping[str, ec.EllipticCurve] = MappingProxyType(
     {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
@@ -52,7 +48,7 @@ _HASHES: Mapping[str, hashes.HashAlgorithm] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One key of the set; `algorithm` is the only one it may be used with, if it says so."""
+    """One key of a set. `algorithm` is the only one it may be used with, or None."""
 
     key: PublicKey
     kind: str
@@ -66,7 +62,7 @@ class Keys:
     published: tuple[Published, ...] = ()
 
     def fitting(self, algorithm: str, key_id: str | None) -> list[PublicKey]:
-        """The keys that may have made such a signature; a token that names a key is checked with no other."""
+        """Return the keys that may have made such a signature. If the token names a key, only that one."""
         needed = ALGORITHMS[algorithm]
         return [
             item.key
@@ -78,7 +74,7 @@ class Keys:
 
 
 def parse_keys(document: object, *, uses: Collection[str | None] = FOR_SIGNATURES) -> Keys:
-    """The keys of a JWK Set; raises ValueError if it is none. A key that we cannot use is left out (RFC 7517, 5)."""
+    """Return the keys of a JWK Set. Raise ValueError if it is not one. Unusable keys are skipped (RFC 7517, 5)."""
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("it is not a set of keys")
@@ -88,7 +84,7 @@ def parse_keys(document: object, *, uses: Collection[str | None] = FOR_SIGNATURE
 
 
 def is_made_by(key: PublicKey, algorithm: str, signature: bytes, signed: bytes) -> bool:
-    """Whether *key* has made *signature*. The key must be one that `Keys.fitting` gave for *algorithm*."""
+    """Return whether *key* made *signature*. The key must come from `Keys.fitting` for *algorithm*."""
     try:
         if isinstance(key, RSAPublicKey):
             hashing = _HASHES[ALGORITHMS[algorithm].hash]
@@ -109,7 +105,7 @@ def _rsa_padding(algorithm: str, hashing: hashes.HashAlgorithm) -> padding.Asymm
 
 
 def _der(signature: bytes, key: ec.EllipticCurvePublicKey) -> bytes:
-    """The two numbers, which a token has one after the other (RFC 7518, 3.4), as libraries want them."""
+    """Convert an ECDSA signature from a token's concatenated integers (RFC 7518, 3.4) to DER."""
     size = (key.key_size + 7) // 8
     if len(signature) != 2 * size:
         raise ValueError("the signature has another length")
@@ -139,7 +135,7 @@ def _is_for_signatures(item: dict[str, object], uses: Collection[str | None]) ->
 
 
 def _key(item: dict[str, object]) -> PublicKey | None:
-    """The key, from its public members alone. A set may hold anything else, even the private ones."""
+    """Return the key, from its public members only. A set may contain anything else, even private members."""
     kind, curve = item.get("kty"), item.get("crv")
     if kind == "RSA":
         modulus, exponent = _number(item, "n"), _number(item, "e")
@@ -166,7 +162,7 @@ def _bytes(item: dict[str, object], name: str) -> bytes:
 
 
 def decode_base64url(text: str) -> bytes:
-    """What *text* is in base64url without padding; raises ValueError for anything that is not exactly that."""
+    """Decode base64url without padding. Raise ValueError for anything else."""
     if not text.isascii() or "+" in text or "/" in text:
         raise ValueError("it is not base64url")
     try:
@@ -184,26 +180,27 @@ Claims = Mapping[str, object]
 
 
 class TokenRefused(ValueError):
-    """The token is not to be believed; the text says why, for the operator."""
+    """The token is not valid. The text gives the reason, for the operator."""
 
 
 class KeyMissing(TokenRefused):
-    """No key at hand has made the signature: the issuer may have newer ones, or it is a forgery."""
+    """No cached key made the signature. The issuer may have newer keys, or the token is a forgery."""
 
 
 class KeySource(Protocol):
     async def keys(self) -> Keys: ...
 
     async def newer_keys(self, seen: Keys) -> Keys:
-        """Keys fetched later than *seen*; *seen* itself if it is too early to ask again."""
+        """Return keys fetched later than *seen*, or *seen* itself if it is too early to fetch again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must say. Every audience of it must be one of `audiences`, so that nobody else can replay it to us.
+    """The claims that a token must have.
 
-    With `client_id` it is an ID token of that client: one of the audiences, and the authorized party if one is named.
-    Where `issuer` is None, the keys alone tell who has signed it.
+    Every audience of the token must be one of `audiences`; otherwise another recipient could replay it to the gateway.
+    With `client_id` it is an ID token of that client, which must be one of the audiences, and the authorized party if
+    one is named. If `issuer` is None, the keys alone identify the signer.
     """
 
     issuer: str | None
@@ -212,7 +209,7 @@ class TokenRules:
     algorithms: frozenset[str] = frozenset(ALGORITHMS)
     types: frozenset[str] = frozenset(("jwt",))
     skew: timedelta = CLOCK_SKEW
-    # An ID token may name an access token that came with it. Who is not given that one has nothing to compare.
+    # An ID token may carry the hash of an access token. A caller without that access token cannot compare it.
     alone: bool = False
 
 
@@ -225,7 +222,7 @@ async def verify_with(
     nonce: str | None = None,
     access_token: str | None = None,
 ) -> Claims:
-    """The claims of *token*. An issuer changes its keys when it likes, so unknown ones are asked for, once."""
+    """Verify *token* and return its claims. Issuers rotate keys at any time, so unknown ones are fetched once."""
     parsed = parse_token(token) if isinstance(token, str) else token
     keys = await source.keys()
     try:
@@ -238,7 +235,7 @@ async def verify_with(
 
 
 async def verify_signature_with(source: KeySource, token: ParsedToken, rules: TokenRules) -> None:
-    """The same for its signature alone, where `check_claims` has come first; raises `TokenRefused`."""
+    """Like `verify_with`, but for the signature only, after `check_claims`. Raise `TokenRefused`."""
     keys = await source.keys()
     try:
         _verify_signature(token, keys, rules)
@@ -258,7 +255,7 @@ def verify(
     nonce: str | None = None,
     access_token: str | None = None,
 ) -> Claims:
-    """The claims of *token*; raises `TokenRefused`. With *nonce*, it must be the one of this login."""
+    """Verify *token* and return its claims, or raise `TokenRefused`. *nonce* is that of this login, if given."""
     parsed = parse_token(token) if isinstance(token, str) else token
     algorithm, claims = _verify_signature(parsed, keys, rules), parsed.claims
     check_claims(claims, rules, now=now)
@@ -270,7 +267,7 @@ def verify(
 
 
 def json_object(text: bytes) -> dict[str, object] | None:
-    """The JSON object that *text* is; None if it is something else."""
+    """Return the JSON object in *text*, or None if it is something else."""
     try:
         claims = _DECODER.decode(text.decode())
     except (ValueError, RecursionError):
@@ -286,7 +283,7 @@ _DECODER = json.JSONDecoder(parse_constant=_not_json)
 
 
 def at_hash(access_token: str | None, algorithm: str) -> str:
-    """The left half of the access token's hash (OpenID Connect Core, 3.1.3.6); empty without an access token."""
+    """Return the left half of the access token's hash (OpenID Connect Core, 3.1.3.6); empty without one."""
     if access_token is None:
         return ""
     digest = hashlib.new(ALGORITHMS[algorithm].hash, access_token.encode()).digest()
@@ -298,7 +295,7 @@ def at_hash(access_token: str | None, algorithm: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ParsedToken:
-    """A token that nobody has verified yet: its header and claims are what somebody wrote."""
+    """An unverified token. Its header and claims are untrusted."""
 
     header: Claims
     claims: Claims
@@ -307,7 +304,7 @@ class ParsedToken:
 
 
 def parse_token(token: str) -> ParsedToken:
-    """The parts of *token*, of which nothing is true yet; raises `TokenRefused`."""
+    """Parse *token* without verifying it, or raise `TokenRefused`."""
     parts = token.split(".") if len(token) <= MAX_TOKEN_BYTES and token.isascii() else []
     if len(parts) == 3 and all(parts[:2]):
         try:
@@ -315,8 +312,8 @@ def parse_token(token: str) -> ParsedToken:
         except ValueError:
             header = b""
         read_header = json_object(header)
-        # What the header says is critical must be understood (RFC 7515, 4.1.11), and we understand nothing. Unencoded
-        # content (RFC 7797) would be signed as other bytes than we read.
+        # An extension listed in "crit" must be understood (RFC 7515, 4.1.11), and none is supported. The signature of
+        # an unencoded payload (RFC 7797) covers other bytes than the ones decoded here.
         if read_header is not None and "crit" not in read_header and "b64" not in read_header:
             claims = json_object(payload)
             if claims is None:
@@ -326,7 +323,7 @@ def parse_token(token: str) -> ParsedToken:
 
 
 def unverified_claims(token: str) -> Claims | None:
-    """What *token* says, of which nothing is true yet: for choosing who is to judge it. None if it is no token."""
+    """Return the unverified claims of *token*, to select its verifier. None if it is not a token."""
     parts = token.split(".") if len(token) <= MAX_TOKEN_BYTES and token.isascii() else []
     try:
         return json_object(decode_base64url(parts[1])) if len(parts) == 3 else None
@@ -335,9 +332,9 @@ def unverified_claims(token: str) -> Claims | None:
 
 
 def _verify_signature(token: ParsedToken, keys: Keys, rules: TokenRules) -> str:
-    """The algorithm."""
+    """Verify the signature and return its algorithm."""
     algorithm, key_id, kind = (token.header.get(name) for name in ("alg", "kid", "typ"))
-    # Before any key is looked for: which algorithm counts is for us to say, and not for the token.
+    # Checked before any key is selected: the configuration decides which algorithms are allowed, not the token.
     if not isinstance(algorithm, str) or algorithm not in rules.algorithms or algorithm not in ALGORITHMS:
         raise TokenRefused("its algorithm is not an allowed one")
     if kind is not None and (not isinstance(kind, str) or kind.lower() not in rules.types):
@@ -354,17 +351,17 @@ def _verify_signature(token: ParsedToken, keys: Keys, rules: TokenRules) -> str:
 
 
 def check_claims(claims: Claims, rules: TokenRules, *, now: datetime) -> None:
-    """Whom it is from, whom it is for, and when it is good; raises `TokenRefused`."""
+    """Check issuer, audience and times, or raise `TokenRefused`."""
     _check_parties(claims, rules)
     _check_times(claims, rules, now)
 
 
 def time_of(claims: Claims, name: str) -> float | int | None:
-    """The time in the claim *name*, in seconds since 1970; None if there is none. Raises `TokenRefused`."""
+    """Return the time in the claim *name*, in seconds since 1970, or None if absent. Raise `TokenRefused`."""
     value = claims.get(name)
     if value is None:
         return None
-    # A boolean is a number to Python. And numbers can be written that no clock will ever show: 1e999.
+    # bool is a subclass of int, and JSON allows numbers out of range: 1e999.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LAST_SECOND:
         raise TokenRefused(f"its {name} is not a time")
     return value

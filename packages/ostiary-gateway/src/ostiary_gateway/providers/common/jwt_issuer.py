@@ -1,9 +1,9 @@
-"""What an issuer publishes about itself: its endpoints (OpenID Connect Discovery) and its keys, asked for seldom.
+"""Issuers: their discovery document (OpenID Connect Discovery) and their keys, both cached.
 
     issuer + /.well-known/openid-configuration  ->  document, for an hour  ->  jwks_uri  ->  Keys, for five minutes
 
-Called by `oidc`, `sso_cookie` and `workload`. Concurrent callers share one request, and errors are not cached. A key
-that the issuer withdraws is good for `KEYS_SECONDS` more at most; a new one is found when the first token needs it.
+Concurrent callers share one request, and errors are not cached. A key that the issuer withdraws is accepted for
+`KEYS_SECONDS` more at most; a new key is fetched when the first token needs it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ostiary.model import Place, Problem
 from ostiary_gateway.providers.common.jwt import Keys, json_object, parse_keys
 from ostiary_gateway.providers.common.outbound import MAX_BYTES, Outbound, is_safe
 
-# What errors call it.
+# The name that errors use.
 SYSTEM = "the issuer"
 METADATA_SECONDS = 3600.0
 LONGEST_NAME = 200
 KEYS_SECONDS = 300.0
-# Tokens that no key fits may come from anybody, and must not become as many questions to the issuer.
+# Anyone can send tokens that no key fits, so they must not cause as many requests to the issuer.
 REFETCH_SECONDS = 30.0
-# kube-apiserver has its keys under the first name alone, others under the second.
+# kube-apiserver serves its keys as the first media type only, other issuers as the second.
 KEYS_TYPES = "application/jwk-set+json, application/json;q=0.9"
 WELL_KNOWN = "/.well-known/openid-configuration"
 
@@ -39,9 +39,10 @@ WELL_KNOWN = "/.well-known/openid-configuration"
 class Issuer:
     """The issuer at *url*. One event loop uses it.
 
-    With *keys_url* its keys are there, and nothing else is asked. With *server* its documents are there, as those of an
-    API server that calls itself something else; *headers* go with every question. *parse* reads the keys. With
-    *announced* its document names that issuer: many tenants have one document, and none of their tokens names it.
+    With *keys_url* the keys are fetched from there, without discovery. With *server* the documents are fetched from
+    that API server, whose issuer has another URL; *headers* are sent with every request. *parse* reads the keys.
+    *announced* is the issuer in the document if it differs from *url*: the shared document of many tenants names no
+    real issuer.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Issuer:
         self._refetch_at = float("-inf")
 
     async def document(self) -> Mapping[str, object]:
-        """What it says about itself, with the name that we know it by."""
+        """Return the discovery document. Its issuer has been checked."""
         return await self._documents.fill(self.url, self._discover)
 
     async def keys(self) -> Keys:
@@ -110,7 +111,7 @@ class Issuer:
 
     def _keys_address(self, document: Mapping[str, object]) -> str:
         url = str(document["jwks_uri"])
-        # An API server names an address of its own there, at which we may not reach it.
+        # An API server announces an internal address, which the gateway may be unable to reach.
         return self._server + urlsplit(url).path if self._server else url
 
     async def _get(self, url: str, *, accept: str = "application/json") -> object:
@@ -122,7 +123,7 @@ class Issuer:
 
 
 class FileKeys:
-    """Keys in a file (a JWK Set), which is looked at again at every use."""
+    """Keys in a file (a JWK Set), which is reloaded when it changes."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class FileKeys:
             raise ProviderError("the keys cannot be read", cause=error.cause, where=error.where) from error
 
     async def newer_keys(self, seen: Keys) -> Keys:
-        # Looked at a moment ago.
+        # `keys` has just checked the file.
         return seen
 
 
@@ -159,12 +160,12 @@ def _keys_of_file(parse: Callable[[object], Keys], path: str) -> Keys:
 
 
 def usable_url(text: object, *, plain: bool) -> SplitResult | None:
-    """The parts of an https URL, or with *plain* of an http one on this machine; None if it is neither."""
+    """Return the parts of an https URL, or with *plain* of an http URL on loopback; None if it is neither."""
     if not isinstance(text, str) or not text.isascii() or not text.isprintable() or any(c in text for c in " \\#"):
         return None
     try:
         parts = urlsplit(text)
-        # Asked for because reading it is what finds a wrong one.
+        # Reading `port` raises ValueError for an invalid one.
         if not parts.hostname or parts.port == 0 or "@" in parts.netloc:
             return None
     except ValueError:
@@ -173,26 +174,26 @@ def usable_url(text: object, *, plain: bool) -> SplitResult | None:
 
 
 def check_issuer(issuer: str, fields: ConfigSection) -> None:
-    """Note what is wrong with the setting ``issuer``."""
+    """Report an invalid setting ``issuer``."""
     if issuer and ((parts := usable_url(issuer, plain=True)) is None or parts.query):
         fields.problem("it is not a https URL without a query", "issuer", "plain http is for this machine only")
 
 
 def outbound_to_issuer(ca: Path | None, fields: ConfigSection) -> Outbound:
-    """How the issuer is reached; what is wrong with the setting ``ca`` is noted."""
+    """Return the client for calls to the issuer. An error in the setting ``ca`` is reported."""
     try:
         return Outbound(SYSTEM, ca=ca)
     except ConfigurationError as error:
         fields.problem(error.cause or error.summary, "ca")
-        # Never asked: with a problem noted, the gateway does not start.
+        # Never used: after a reported error the gateway does not start.
         return Outbound(SYSTEM)
 
 
 def _checked_document(issuer: str, document: object, *, plain: bool) -> Mapping[str, object]:
-    """Raises ValueError if it cannot be used."""
+    """Return *document*. Raise ValueError if it cannot be used."""
     if not isinstance(document, dict):
         raise ValueError("it has no discovery document there")
-    # Exactly the same (Discovery, 4.3): else one issuer could speak with the endpoints of another.
+    # They must be identical (Discovery, 4.3): otherwise one issuer could speak with the endpoints of another.
     if document.get("issuer") != issuer:
         announced = document.get("issuer")
         itself = f'"{printable(announced[:LONGEST_NAME])}"' if isinstance(announced, str) else "nothing"
@@ -202,11 +203,11 @@ def _checked_document(issuer: str, document: object, *, plain: bool) -> Mapping[
 
 
 def endpoint(document: Mapping[str, object], name: str, *, plain: bool, optional: bool = False) -> str:
-    """The URL under *name*; raises ValueError. With *plain* it may be on this machine, without TLS."""
+    """Return the URL under *name*, or raise ValueError. With *plain* it may be on loopback, without TLS."""
     value = document.get(name)
     if value is None and optional:
         return ""
-    # An issuer elsewhere must not name an endpoint on this machine: code and secret would be sent there.
+    # A remote issuer must not name an endpoint on loopback: code and secret would be sent there.
     if usable_url(value, plain=plain) is None:
         raise ValueError(f"its {name} is not a https URL")
     return str(value)

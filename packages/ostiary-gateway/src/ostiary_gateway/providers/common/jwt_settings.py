@@ -1,4 +1,4 @@
-"""The settings that every reader of signed tokens has: which signatures are believed, how far clocks may differ."""
+"""The settings of everything that verifies JWTs: the accepted algorithms and the clock skew."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from ostiary.core.yaml import ConfigSection, Json
 from ostiary_gateway.settings.kinds import Duration, SettingKind
 
-# The signatures that are believed. Pure; the settings name them, and `keys` finds the keys that go with them.
+# Imports no cryptography, so that settings can be read without it.
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """What a key must be to go with it, and the hash that ``at_hash`` is made with."""
+    """The key type and curve that an algorithm requires, and the hash of its ``at_hash``."""
 
     kind: str
     curve: str | None

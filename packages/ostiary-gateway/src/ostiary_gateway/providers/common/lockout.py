@@ -1,10 +1,7 @@
-"""Slows down the guessing of passwords: after some failures a name is refused for a while, from where they came.
+"""Lock out password guessing: after some failures a username is blocked for a while, from the client's network.
 
-Called by the identity providers that check passwords, before they check one. It counts failures of a name together
-with an address, so that nobody can lock somebody else out from elsewhere, and of the address alone, against trying one
-password on many names. Attempts that are still being checked count too, so a thousand at once do not get around it.
-All workers and replicas of a gateway count together, exactly: without the store that replicas count in, no password is
-checked.
+Identity providers that check passwords use it before each check. All workers and replicas of a gateway share exact
+counts: if the shared store is unavailable, no password is checked.
 """
 
 from __future__ import annotations
@@ -24,10 +21,10 @@ from ostiary_gateway.interfaces.shared_counts import SharedCounts, State
 from ostiary_gateway.limits.counts import MemoryCounts
 from ostiary_gateway.settings.kinds import Duration, Integer
 
-# How many more failures one address has than one name from that address: people share addresses.
+# The limit of failures per address, as a multiple of the limit per username and address: users share addresses.
 PER_ADDRESS = 10
 MAX_NAME = 256
-# A password is checked sooner than this, or its worker has died.
+# A password check takes less than this; if not, its worker has died.
 PENDING_SECONDS = 60.0
 
 T = TypeVar("T")
@@ -35,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LockoutSettings:
-    """After `attempts` failures within `window`, nothing is checked for `duration`."""
+    """After `attempts` failures within `window`, no password is checked for `duration`."""
 
     attempts: Annotated[
         int, Integer("failures of one name from one address; ten times as many for the address as a whole")
@@ -45,7 +42,7 @@ class LockoutSettings:
 
 
 class Attempt:
-    """One password that is being checked. Without a `settle` nothing is counted: nobody learned anything."""
+    """One password check in progress. Without a call of `settle`, nothing is counted."""
 
     def __init__(self) -> None:
         self.right: bool | None = None
@@ -55,7 +52,12 @@ class Attempt:
 
 
 class Lockout:
-    """Counts in *counts*, under the *name* of the provider whose passwords are guessed."""
+    """Counts failures in *counts*; *name* is the identity provider that checks the passwords.
+
+    Failures are counted per username and address, so that a user cannot be locked out from elsewhere, and per address,
+    against trying one password for many usernames. Checks in progress count too, so that a thousand concurrent attempts
+    do not bypass the limit.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Lockout:
 
     @asynccontextmanager
     async def attempt(self, username: str, address: str) -> AsyncIterator[Attempt]:
-        """Raises `LoginRefused` with `retry_after` when there have been too many."""
+        """Count one attempt. Raise `LoginRefused` with `retry_after` if there were too many."""
         of_name, of_address = tallies = self._tallies(username, address)
         await self._open(of_name)
         try:
@@ -83,7 +85,7 @@ class Lockout:
         try:
             yield attempt
         finally:
-            # A success does not clear the failures of the address: somebody with an account could keep guessing others.
+            # A success does not reset the address: an attacker with an account could otherwise keep guessing others.
             outcomes = (attempt.right, None if attempt.right else attempt.right)
             for tally, right in zip(tallies, outcomes, strict=True):
                 await self._update(tally, _close(right))
@@ -91,7 +93,7 @@ class Lockout:
     def _tallies(self, username: str, address: str) -> tuple[_Tally, _Tally]:
         network, settings = _network(address), self._settings
         attempts, window, duration = settings.attempts, settings.window, settings.duration
-        # The length makes it impossible for a name to look like another network.
+        # The length prefix prevents a username from imitating another network.
         name = f"{self._prefix}{len(network)}/{network}"
         seconds = (window.total_seconds(), duration.total_seconds())
         return (
@@ -117,7 +119,7 @@ class Lockout:
 
 @dataclass(frozen=True, slots=True)
 class _Tally:
-    """What is counted under one key, and how much is too much."""
+    """One counter: its key and its limits."""
 
     key: str
     limit: int
@@ -127,7 +129,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class _Numbers:
-    """As they are shared. `pending_at` is when the latest attempt began: one whose worker died is not waited for."""
+    """The shared state. `pending_at` is the start of the latest attempt, so that those of a dead worker expire."""
 
     failures: float = 0.0
     pending: float = 0.0
@@ -150,7 +152,7 @@ _Step: TypeAlias = Callable[[_Tally, _Numbers, float], T]
 
 
 def _open(tally: _Tally, numbers: _Numbers, now: float) -> tuple[float, bool]:
-    """One more attempt; or how many seconds to wait, and whether that is because of failures."""
+    """Begin an attempt. Return the seconds to wait, and whether the wait is a lockout; zero if it may proceed."""
     if now - numbers.pending_at > PENDING_SECONDS:
         numbers.pending = 0.0
     if numbers.pending == 0 and _is_over(tally, numbers, now):
@@ -171,7 +173,7 @@ def _is_over(tally: _Tally, numbers: _Numbers, now: float) -> bool:
 
 
 def _close(right: bool | None) -> _Step[None]:
-    """The attempt is over; *right* is None if nothing follows from it."""
+    """Return the step that ends an attempt. *right* is None if the attempt does not count."""
 
     def close(tally: _Tally, numbers: _Numbers, now: float) -> None:
         numbers.pending = max(0.0, numbers.pending - 1)
@@ -190,12 +192,12 @@ def _refusal(summary: str, retry_after: float) -> LoginRefused:
 
 
 def _canonical(username: str) -> str:
-    # Only for counting: a directory may take Alice and ALICE for the same user, and each must not have her own limit.
+    # For counting only: a directory may treat Alice and ALICE as one user, who must not get one limit per spelling.
     return unicodedata.normalize("NFKC", username).strip().casefold()[:MAX_NAME]
 
 
 def _network(address: str) -> str:
-    """The network of an address: a host with one IPv6 address usually has its whole /64."""
+    """Return the network of an address. A host with one IPv6 address usually controls its whole /64."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

@@ -1,10 +1,8 @@
-"""Calls to an identity system's HTTP API, for the providers that need one.
+"""HTTP client for the APIs of identity providers.
 
-    SecretFile -> headers -> Outbound.ask -> HttpAnswer (status, headers, JSON) -> the provider's own reading of it
+    SecretFile -> headers -> Outbound.ask -> HttpAnswer (status, headers, JSON) -> interpreted by the provider
 
-Every call is bounded in time and size, over TLS (plain HTTP to this machine alone), follows no redirect, keeps no
-cookie and reads no proxy from the environment. Whatever prevents an answer is a `ProviderError`; what an answer means,
-a refusal too, only the provider knows. One event loop uses an instance; `core.net.outgoing` is for threads.
+One event loop uses an instance; `core.net.outgoing` is for threads.
 """
 
 from __future__ import annotations
@@ -30,10 +28,10 @@ from ostiary.core.yaml import ConfigSection
 from ostiary.errors import ConfigurationError, ProviderError, TransportError
 from ostiary.model import Secret
 
-# A login makes a few calls one after the other, and the gateway gives a provider half a minute for all of them.
+# A login makes a few calls in sequence, and the gateway gives a provider 30 seconds for all of them.
 SECONDS = 8.0
 MAX_BYTES = 1024 * 1024
-# Identity systems take more at once than this for an attack.
+# Identity providers treat more concurrent requests than this as an attack.
 CONCURRENCY = 8
 MAX_SECRET_BYTES = 64 * 1024
 MAX_REST_SECONDS = 3600.0
@@ -43,22 +41,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What the identity system said. `body` is its JSON, or None; it may hold a token, and so is not shown."""
+    """The response. `body` is its JSON, or None. It may hold a token, so it is not in the repr."""
 
     status: int
     headers: Mapping[str, str] = field(repr=False)
     body: object = field(default=None, repr=False)
 
     def text(self, name: str) -> str:
-        """The field *name* of the body, if that is an object and the field a text; else nothing."""
+        """Return the string field *name* of the body, or an empty string if there is none."""
         value = self.body.get(name) if isinstance(self.body, dict) else None
         return value if isinstance(value, str) else ""
 
 
 class Outbound:
-    """Asks *system*, as errors call it. Raises `ConfigurationError` if *ca* cannot be used.
+    """Call the API of *system*, the name that errors use. Raise `ConfigurationError` if *ca* cannot be used.
 
-    *context* takes the place of *ca* for those who present a client certificate.
+    Every call is limited in time and size and uses TLS (plain HTTP on loopback only). It follows no redirect, stores no
+    cookie and reads no proxy from the environment. Without a response it raises `ProviderError`; an error status is
+    returned, since only the provider can interpret it. *context* replaces *ca* for callers with a client certificate.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Outbound:
         concurrency: int = CONCURRENCY,
     ) -> None:
         self._system = system
-        # The system's authorities cannot be a mistake in a setting, and take a while to load: at the first call.
+        # Loading the system's authorities takes a while and cannot fail for a wrong setting: done at the first call.
         self._context = context if ca is None else _context(ca)
         self._seconds = seconds
         self._turn = asyncio.Semaphore(concurrency)
@@ -95,14 +95,14 @@ class Outbound:
         raise self.failure(url, cause)
 
     async def fetch(self, url: str, *, accept: str) -> bytes:
-        """A document that is not JSON, as it is; raises `ProviderError` unless it is there."""
+        """Return a document that is not JSON, unparsed. Raise `ProviderError` unless the status is 200."""
         status, _, content = await self._bounded("GET", url, {"Accept": accept}, None, None)
         if status != 200:
             raise self.failure(url, f"it answered with status {status}")
         return content
 
     async def visit(self, url: str) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and content of a page for people, without what a redirect of it leads to."""
+        """Return status, headers and content of an HTML page. Redirects are not followed."""
         return await self._bounded("GET", url, {"Accept": "text/html"}, None, None)
 
     async def _bounded(
@@ -110,7 +110,7 @@ class Outbound:
     ) -> tuple[int, Mapping[str, str], bytes]:
         if not is_safe(url):
             raise self.failure(url, "it is neither https nor on this machine")
-        # No compression: a small text can unpack into a huge one.
+        # No compression: a small response could expand into a huge one.
         all_headers = {
             "Accept": "application/json",
             "Accept-Encoding": "identity",
@@ -134,7 +134,7 @@ class Outbound:
             await client.aclose()
 
     def failure(self, url: str, cause: str, hint: str | None = None, *, reported: str = "") -> ProviderError:
-        """The error to raise when *url* gave no usable answer. It names only the host of the URL."""
+        """Return the error to raise if *url* gave no usable response. It names only the host of the URL."""
         host = urlsplit(url).netloc
         return ProviderError(f"{self._system} is unavailable", cause=f"{host}: {cause}", hint=hint, reported=reported)
 
@@ -154,7 +154,7 @@ class Outbound:
 
 
 class Rest:
-    """How long an identity system wants to be left alone. Asking on would make it shut us out for good."""
+    """The back-off after a rate limit. Further calls could make the identity provider block the gateway permanently."""
 
     def __init__(self, system: str, clock: Clock = SYSTEM_CLOCK) -> None:
         self._system = system
@@ -162,7 +162,7 @@ class Rest:
         self._until = float("-inf")
 
     def check(self) -> None:
-        """Raises `ProviderError` while the time is not over."""
+        """Raise `ProviderError` while the back-off lasts."""
         remaining = self._until - self._clock.monotonic()
         if remaining > 0:
             cause = f"rate limit exceeded; retry in {remaining:.0f} seconds"
@@ -173,7 +173,7 @@ class Rest:
 
 
 class SecretFile:
-    """A secret in a file. Read at every use: it is replaced in place, and reading costs little beside a call."""
+    """A secret in a file. It is read at every use: the file may be replaced, and reading is cheap next to a call."""
 
     def __init__(self, path: str | os.PathLike[str], what: str) -> None:
         self.path = Path(path)
@@ -189,12 +189,12 @@ class SecretFile:
             if fits_token_header(text):
                 return Secret(text)
             why = "it is empty, or holds more than one word"
-        # Raised outside of the handler: the decoder's exception carries the text along.
+        # Raised outside of the handler: the decoder's exception contains the text.
         summary = f"{self._what} cannot be read"
         raise ProviderError(summary, cause=why, where=str(self.path), code="token-file-unreadable")
 
     def check(self, fields: ConfigSection, key: str) -> None:
-        """Read it once, and note what is wrong where the setting *key* names the file."""
+        """Read the secret once. An error is reported for the setting *key*."""
         try:
             self.current()
         except ProviderError as error:
@@ -202,7 +202,7 @@ class SecretFile:
 
 
 async def all_of(askings: Iterable[Awaitable[T]]) -> list[T]:
-    """The answers to all, asked side by side. The first error ends the other questions too, and is raised."""
+    """Await all concurrently and return their results. The first error cancels the others and is raised."""
     tasks = [asyncio.ensure_future(asking) for asking in askings]
     try:
         return await asyncio.gather(*tasks)
@@ -213,7 +213,7 @@ async def all_of(askings: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def is_safe(url: str) -> bool:
-    """Whether secrets may travel there: over TLS, or without leaving this machine."""
+    """Return whether secrets may be sent to *url*: over TLS, or over loopback."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -223,7 +223,7 @@ def is_safe(url: str) -> bool:
 
 
 def _client(context: ssl.SSLContext) -> httpx2.AsyncClient:
-    # One person's cookie must not go with the next person's request.
+    # One user's cookie must not be sent with the next user's request.
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
     return httpx2.AsyncClient(
         verify=context, trust_env=False, follow_redirects=False, timeout=None, cookies=no_cookies
@@ -246,14 +246,14 @@ def _json(received: bytes, status: int) -> object:
     try:
         return json.loads(received)
     except (ValueError, RecursionError):
-        # Proxies and load balancers put pages into their errors; the status says enough then.
+        # Proxies and load balancers send HTML with their errors. The status is enough then.
         if status >= 300:
             return None
     raise ValueError("its answer is not JSON")
 
 
 def _cause(error: Exception) -> str:
-    """Why there is no answer. A library's own text is not repeated, since it may quote what was sent or received."""
+    """Return why there is no response. The library's own text may quote secrets, so it is not repeated."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, ssl.SSLCertVerificationError):

@@ -1,7 +1,7 @@
-"""A name and a password, as a client sends them: HTTP Basic, or the two fields of a form.
+"""The username and password of a client: HTTP Basic, or the two fields of a form.
 
-Called by the identity providers that check passwords. Input that cannot be right counts as no input, so the client is
-asked again. An empty password is such input: a directory would take it for an anonymous bind, and accept it.
+Invalid input counts as no input, so the client is challenged again. An empty password is invalid: a directory would
+treat it as an anonymous bind and accept it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Realm: TypeAlias = Annotated[
 
 
 def password_proof(request: LoginRequest) -> tuple[str, Secret] | None:
-    """The name and the password; None if there are none that could be right."""
+    """Return the username and the password, or None if there are none or they are invalid."""
     pair = _basic(request.header("authorization") or "") or _form(request)
     if pair is None:
         return None
     username, password = pair
     encoded = password.reveal().encode("utf-8", "surrogatepass")
-    # bcrypt would read a password up to its first NUL.
+    # bcrypt reads a password only up to its first NUL.
     if username == "" or not password or b"\0" in encoded or len(encoded) > MAX_PASSWORD_BYTES:
         return None
     return username, password
@@ -47,7 +47,7 @@ def basic_challenge(realm: str) -> str:
 
 
 def realm_of(setting: str, context: Context) -> str:
-    """The realm that a client shows in its password prompt; by default the name of the provider."""
+    """Return the realm that a client shows in its password prompt; by default the name of the provider."""
     return setting or context.name or "ostiary"
 
 

@@ -1,10 +1,9 @@
-"""A policy in files: all of it is read, checked for changes at most once a second, and replaced as a whole.
+"""Policies in files: checked for changes at most once a second, and replaced as a whole.
 
-    looks different?  ->  read and check all of it  ->  the new policy, and another revision
-                                                        or: keep the old one and say why in the log
+    changed?  ->  read and check all of it  ->  the new policy, and another revision
+                                                or: keep the old one and log the error
 
-Called by the file-based authorization providers. Nothing runs in the background: reading `current` or `revision` checks
-the files, at most once a second. A directory stands for the files in it that have the right ending.
+The file-based authorization providers use it.
 """
 
 from __future__ import annotations
@@ -39,10 +38,11 @@ class PolicyText:
 
 
 class PolicyFiles(Generic[T]):
-    """The policy that *parse* makes of the files at *paths*; *parse* raises `ConfigurationError` for a bad one.
+    """The policy that *parse* returns for the files at *paths*. *parse* raises `ConfigurationError` for an invalid one.
 
-    The first reading raises. A later one that fails leaves the old policy in force: `error` tells why, and so does
-    the log, once.
+    A directory stands for the files in it with the right *ending*. The constructor raises if the policy is invalid. A
+    later reload that fails leaves the old policy in force, sets `error` and logs it once. Nothing runs in the
+    background: reading `current` or `revision` checks the files, at most once a second.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PolicyFiles(Generic[T]):
         self._parse, self._clock = parse, clock
         self._revision = 1
         self.error: ConfigurationError | None = None
-        # None if the files must be read again, however they look.
+        # The fingerprints of the files; None forces a reload.
         self._look: _Look | None = self._looks()
         texts = self._read()
         self._digest = _digest(texts)
@@ -83,7 +83,7 @@ class PolicyFiles(Generic[T]):
         look = self._looks()
         if look == self._look and is_settled(look.values(), self._clock):
             return
-        # What cannot be read at this moment may be readable at the next, and look the same.
+        # A file that is unreadable now may be readable at the next check, with the same fingerprint.
         self._look = None
         try:
             texts = self._read()
@@ -91,7 +91,7 @@ class PolicyFiles(Generic[T]):
             self._note(error)
             return
         self._take_up(texts)
-        # What changes while it is read looks different from what was seen, and is read next time.
+        # A file that changes while it is read differs from its fingerprint, and is reloaded at the next check.
         self._look = look
 
     def _take_up(self, texts: Sequence[PolicyText]) -> None:
@@ -109,7 +109,7 @@ class PolicyFiles(Generic[T]):
         log.info("revision %d of the policy in %s is in force", self._revision, ", ".join(self._paths))
 
     def _note(self, error: ConfigurationError) -> None:
-        # Once, and not at every look while it stays the same.
+        # Log an error once, not at every check.
         if str(error) != str(self.error):
             log.error("%s; the old policy stays in force: %s", error.summary, error.cause, extra={"code": error.code})
         self.error = error
@@ -127,7 +127,7 @@ class PolicyFiles(Generic[T]):
             names = os.listdir(path)
         except OSError as error:
             raise _unreadable(path, error.strerror or "it cannot be listed") from error
-        # What begins with a dot is somebody's unfinished or hidden file, or the inside of a mounted ConfigMap.
+        # A leading dot marks a hidden or unfinished file, or the internals of a mounted ConfigMap.
         return [os.path.join(path, name) for name in sorted(names) if name.endswith(self._ending) and name[0] != "."]
 
     def _read(self) -> list[PolicyText]:

@@ -1,11 +1,11 @@
-"""The setting ``renewal``: what happens at a renewal when the identity system cannot be asked without the person.
+"""The setting ``renewal``: how sessions are refreshed if the identity provider cannot be queried without the user.
 
-    (left out)          a refresh token is used where there is one; else the session ends sooner, uncheckedSession
-    renewal: session    the same, but without a refresh token it lasts as long as others: the operator accepts it
-    renewal: signIn     it is not renewed: with its first token the person, or the program, has to sign in again
+    (left out)          a refresh token is used if there is one; else the session ends sooner, uncheckedSession
+    renewal: session    without a refresh token the session lasts as long as others: the operator accepts that
+    renewal: signIn     sessions are not refreshed: when the first token expires, the user or client signs in again
 
-A proxy, a cookie and a certificate say who somebody is at the moment they are presented, and cannot be presented again
-by the gateway. An OpenID Connect issuer may give a refresh token. Read by the providers of these kinds.
+A proxy, a cookie and a certificate identify the user only while the client presents them; the gateway cannot present
+them again. An OpenID Connect issuer may return a refresh token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Renewal(Enum):
     SIGN_IN = "signIn"
 
     def check(self, *, with_kept: bool = False) -> RenewalCheck:
-        """Who is asked at renewals by a provider that has this setting."""
+        """Return what a provider with this setting checks when a session is refreshed."""
         if self is Renewal.SIGN_IN:
             return RenewalCheck.SIGN_IN
         if self is Renewal.SESSION:
@@ -47,7 +47,7 @@ RenewalSetting: TypeAlias = Annotated[
 
 
 async def sign_in_again(user: UserInfo) -> UserInfo:
-    """The `revalidate` of a provider whose sessions are not renewed."""
+    """Deny the refresh. The `revalidate` of a provider whose sessions are not refreshed."""
     raise LoginRefused(
         "this session has expired or was revoked: sign in again", cause="the identity provider has renewal: signIn"
     )

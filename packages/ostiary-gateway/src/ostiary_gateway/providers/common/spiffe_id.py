@@ -1,4 +1,4 @@
-"""SPIFFE IDs: ``spiffe://trust-domain/path``. Pure; called by the providers that read JWT-SVIDs and X.509-SVIDs."""
+"""SPIFFE IDs: ``spiffe://trust-domain/path``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SpiffeId:
 
 
 def parse_spiffe_id(text: object) -> SpiffeId | None:
-    """The SPIFFE ID that *text* is, of a workload; None if it is none, or that of a trust domain itself."""
+    """Return the SPIFFE ID of a workload in *text*. None if it is invalid, or the ID of a trust domain."""
     if not isinstance(text, str) or not text.startswith(SCHEME) or len(text) > LONGEST_ID:
         return None
     domain, slash, path = text.removeprefix(SCHEME).partition("/")

@@ -1,10 +1,7 @@
-"""GitHub's REST API, as far as signing in and groups need it: accounts, organisations, teams.
+"""GitHub's REST API for sign-ins and groups: accounts, organisations, teams.
 
-Called by the identity and the group provider called ``github``. As whom GitHub is asked is a `Caller`: the person who
-signs in, with the token of this login, or the operator, with a token or the application's own secret.
-
-A 404 about a membership is GitHub's "no". Anything unclear (a rate limit, an organisation that shuts the application
-out, a name that has moved on) raises, so that nobody is let in, and no group left out, for want of an answer.
+A 404 for a membership means "no". Any unclear response (a rate limit, an organisation that blocks the application, a
+redirect of a renamed team) raises, so that a failure neither admits a user nor drops a group.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ EMPTY_LIST = "an empty list restricts nothing: remove it if that is intended"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """Where GitHub is."""
+    """The GitHub server."""
 
     hostname: Annotated[str, Text("the host of an Enterprise server", empty="")] = GITHUB
     ca: Annotated[
@@ -109,20 +106,20 @@ class GitHubGroupSettings(HostSettings):
 
 
 API_VERSION = "2022-11-28"
-# One question each; so many at once would use up a tenth of what GitHub answers in an hour.
+# One request each. As many at once use up a tenth of GitHub's hourly rate limit.
 MAX_CHECKS = 500
-# What GitHub asks for where it does not say how long to wait.
+# GitHub's documented wait if the response has no retry-after.
 REST_SECONDS = 60.0
 
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(?::[0-9]{1,5})?")
-# Logins of people and organisations; the underscore is in those of managed users.
+# Logins of users and organisations. Logins of managed users contain an underscore.
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _TEAM = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class GitHubAccount:
-    """A person at GitHub. The login can change hands; the id cannot."""
+    """A user account at GitHub. The login can be reassigned; the id cannot."""
 
     id: int
     login: str
@@ -130,7 +127,7 @@ class GitHubAccount:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The identity of a request to GitHub: its header, and whether it is the person who is signing in."""
+    """The credential of a request to GitHub. `is_person` is true for the token of the user who signs in."""
 
     authorization: Secret
     is_person: bool
@@ -145,14 +142,14 @@ class Caller:
 
     @classmethod
     def application(cls, client_id: str, client_secret: Secret) -> Caller:
-        """GitHub shows an application what is public about an account, and nothing else."""
+        """Authenticate as the application, which can read only the public data of an account."""
         pair = b64encode(f"{client_id}:{client_secret.reveal()}".encode()).decode()
         return cls(Secret(f"Basic {pair}"), False)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An organisation, or one of its teams: ``acme`` and ``acme:platform``, as policies spell them."""
+    """An organisation or one of its teams, named like in policies: ``acme`` and ``acme:platform``."""
 
     name: str
     organization: str
@@ -160,7 +157,7 @@ class Group:
 
 
 class GitHubApi:
-    """GitHub at *hostname*. Raises `ConfigurationError` if the settings cannot be used."""
+    """The API of GitHub at *hostname*. Raises `ConfigurationError` if the settings are invalid."""
 
     def __init__(
         self,
@@ -181,7 +178,7 @@ class GitHubApi:
     # --- signing in ---
 
     async def exchange(self, form: dict[str, str]) -> HttpAnswer:
-        """What GitHub gives for a code. It says 200 with an error in it, too."""
+        """Exchange a code and return the response. GitHub also reports errors with status 200."""
         url = f"{self.web}/login/oauth/access_token"
         answer = await self._outbound.ask("POST", url, form=form)
         if answer.status != 200:
@@ -196,7 +193,7 @@ class GitHubApi:
         return account
 
     async def account(self, caller: Caller, account_id: int) -> GitHubAccount | None:
-        """The account with this id, whatever its login is today; None if it is gone or suspended."""
+        """Return the account with this id, whatever its login is now; None if it was deleted or suspended."""
         answer = await self._get(caller, f"/user/{account_id}")
         account = _account(answer) if answer.status == 200 else None
         return account if account is not None and account.id == account_id else None
@@ -204,8 +201,8 @@ class GitHubApi:
     # --- membership ---
 
     async def is_in_organization(self, caller: Caller, login: str, organization: str) -> bool:
-        """Whether *login*, who is the caller if that is a person, is an active member of *organization*."""
-        # An operator who is no member there gets a 403; the endpoint without a body would say 404, a "no".
+        """Return whether *login* is an active member of *organization*. If the caller is a user, *login* is theirs."""
+        # An operator who is not a member gets a 403 here. The endpoint without a response body returns 404, a "no".
         path = f"/user/memberships/orgs/{organization}" if caller.is_person else _of(organization, "memberships", login)
         return _is_active(await self._get(caller, path))
 
@@ -213,7 +210,7 @@ class GitHubApi:
         return _is_active(await self._get(caller, _of(organization, "teams", team, "memberships", login)))
 
     async def memberships(self, caller: Caller, login: str, groups: Iterable[Group]) -> tuple[Membership, ...]:
-        """Those of *groups* that *login* is in. Asks once per organisation, then once per team of those that fit."""
+        """Return those of *groups* that contain *login*: one request per organisation, then one per team inside."""
         ordered = sorted(groups, key=lambda group: group.name)
         if len(ordered) > MAX_CHECKS:
             hint = "use fewer groups in policies, or name fewer organisations in groupsFrom"
@@ -232,10 +229,10 @@ class GitHubApi:
     async def _is_in(self, caller: Caller, login: str, group: Group) -> bool:
         return not group.team or await self.is_in_team(caller, login, group.organization, group.team)
 
-    # --- asking ---
+    # --- requests ---
 
     async def _get(self, caller: Caller, path: str) -> HttpAnswer:
-        """The answer, which is a 200, 204 or 404: everything else raises."""
+        """Return the response if its status is 200, 204 or 404. Raise for any other."""
         if not caller.is_person:
             self._rest.check()
         headers = {
@@ -255,7 +252,7 @@ class GitHubApi:
         raise self._outbound.failure(self.api, *_unclear(answer))
 
     def _wait(self, answer: HttpAnswer) -> float | None:
-        """How many seconds to leave GitHub alone; None if this is no rate limit."""
+        """Return how many seconds to wait for the rate limit; None if the response is not about one."""
         after, reset = (_number(answer.headers.get(name, "")) for name in ("retry-after", "x-ratelimit-reset"))
         if after is not None:
             return float(after)
@@ -269,7 +266,7 @@ class GitHubApi:
 
 
 def addresses(hostname: str) -> tuple[str, str]:
-    """Where people sign in, and where the API is; raises `ConfigurationError`."""
+    """Return the URLs of the login pages and of the API. Raise `ConfigurationError` for an invalid host."""
     if not _HOSTNAME.fullmatch(hostname) or ".." in hostname:
         cause = "it must be a host name, perhaps with a port, and nothing else"
         raise ConfigurationError("GitHub's host cannot be used", cause=cause, where="hostname")
@@ -280,7 +277,7 @@ def addresses(hostname: str) -> tuple[str, str]:
 
 
 def organizations(names: Iterable[str] | None, setting: str) -> tuple[str, ...]:
-    """The organisations that *setting* names; raises `ConfigurationError` for one that would restrict nothing."""
+    """Return the organisations of *setting*. Raise `ConfigurationError` for an empty list or an invalid name."""
     if names is None:
         return ()
     chosen_names = tuple(names)
@@ -299,7 +296,7 @@ def is_login(text: str) -> bool:
 
 
 def parse_groups(relevant: AbstractSet[str], sources: Iterable[str]) -> tuple[Group, ...]:
-    """Those of the *relevant* groups that are an organisation of *sources*, or a team of one."""
+    """Return the *relevant* groups that are an organisation of *sources*, or a team of one."""
     source_names = {name.lower() for name in sources}
     groups = []
     for name in relevant:
@@ -313,25 +310,25 @@ def parse_groups(relevant: AbstractSet[str], sources: Iterable[str]) -> tuple[Gr
     return tuple(groups)
 
 
-# --- reading answers ---
+# --- responses ---
 
 
 def _of(organization: str, *steps: str) -> str:
-    # Each of them is letters, digits, hyphens and underscores, so none can lead elsewhere.
+    # Each segment consists of letters, digits, hyphens and underscores, so none can change the path.
     return "/".join(("/orgs", organization, *steps))
 
 
 def _account(answer: HttpAnswer) -> GitHubAccount | None:
     body = answer.body if isinstance(answer.body, dict) else {}
     account_id, login = body.get("id"), answer.text("login")
-    # An organisation and a bot have accounts too, and the suspended are still shown.
+    # Organisations and bots have accounts too, and suspended accounts are still returned.
     if type(account_id) is not int or account_id < 1 or not is_login(login):
         return None
     return GitHubAccount(account_id, login) if body.get("type") == "User" and not body.get("suspended_at") else None
 
 
 def _is_active(answer: HttpAnswer) -> bool:
-    """An invitation that nobody has accepted yet is ``pending``, and no membership."""
+    """Return whether the membership is active. A pending invitation does not count."""
     return answer.status == 200 and answer.text("state") == "active"
 
 
@@ -340,7 +337,7 @@ def _source(group: Group) -> str:
 
 
 def _unclear(answer: HttpAnswer) -> tuple[str, str | None]:
-    """Why there is no answer, and what to do."""
+    """Return the cause of an unclear response, and a hint."""
     if answer.status == 401:
         return "it does not accept the operator's token", "renew the file that tokenFile or clientSecretFile names"
     if answer.status == 403 and "x-github-sso" in answer.headers:

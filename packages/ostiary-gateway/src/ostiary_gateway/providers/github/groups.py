@@ -1,12 +1,8 @@
-"""Organisations and teams at GitHub as groups: ``acme`` and ``acme:platform``.
+"""The group provider ``github``: organisations and teams as groups, ``acme`` and ``acme:platform``.
 
     groups: [{name: teams, type: github, groupsFrom: [acme], tokenFile: github-token}]
 
-One question per relevant group: is this login an active member? They are asked with the operator's token, at login and
-at each renewal. Users are those of any identity provider whose names are GitHub logins; where these have a prefix,
-`userPrefix` says which, and only users who have it are asked about.
-
-The identity provider called ``github`` is a group provider of its own, and needs this one only without that.
+With the identity provider ``github`` this one is not needed: that is a group provider, too.
 """
 
 from __future__ import annotations
@@ -36,7 +32,11 @@ from ostiary_gateway.settings.declare import read_settings
 
 
 class GitHubGroups:
-    """Raises `ConfigurationError` if a setting is wrong."""
+    """Look up memberships with the operator's token, at login and at each refresh.
+
+    Users may come from any identity provider whose usernames are GitHub logins. *user_prefix* is removed from
+    usernames; users without it have no groups. Raises `ConfigurationError` if a setting is invalid.
+    """
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GitHubGroups:
             )
         except ConfigurationError as error:
             fields.problem(error.cause or error.summary, str(error.where), error.hint)
-            # Never asked: with a problem noted, the gateway does not start.
+            # Never used: after a reported error the gateway does not start.
             return cls(groups_from=("missing",), token_file="")
         if fields.is_right("tokenFile"):
             provider._token.check(fields, "tokenFile")

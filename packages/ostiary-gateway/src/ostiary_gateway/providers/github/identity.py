@@ -1,18 +1,13 @@
-"""Signs people in at GitHub, by its OAuth web flow. Called by the gateway at sign-ins and renewals.
+"""The identity provider ``github``: sign-in with GitHub's OAuth web flow.
 
     identity: [{name: github, type: github, clientID: Iv1.0123, clientSecretFile: github-secret}]
 
     /auth                  ->  github.com/login/oauth/authorize, with a random state and a PKCE challenge
     /auth/<name>/provider  ->  state, code  ->  access token  ->  GET /user  ->  login (username) and id (uid)
 
-`scope` is empty: who somebody is needs none. The same object can tell groups, right after it has identified somebody:
+The OAuth scope is empty: GET /user needs none. With `groupsFrom: [acme]` it is a group provider too:
 
-    groups: [{name: teams, provider: github}]        with groupsFrom: [acme] above
-
-For that, and for `allowedOrganizations`, GitHub is asked with the operator's token (`tokenFile`), or else with the
-person's, for which the scope is ``read:org``. The person's token is never stored: it waits in memory until groups have
-been asked for, a minute at most. So without `tokenFile` a session that needs organisations or groups ends at its
-first renewal, where there is no person to ask.
+    groups: [{name: teams, provider: github}]
 """
 
 from __future__ import annotations
@@ -46,9 +41,9 @@ from ostiary_gateway.providers.github.api import (
 from ostiary_gateway.settings.declare import read_settings
 
 READ_ORGANIZATIONS = "read:org"
-# Each of these scopes contains the one above.
+# Each of these scopes includes `read:org`.
 _ENOUGH = frozenset((READ_ORGANIZATIONS, "write:org", "admin:org"))
-# Tokens of a GitHub App have permissions in place of scopes, and this prefix.
+# Tokens of a GitHub App have permissions instead of scopes, and this prefix.
 _APP_TOKEN = "ghu_"  # noqa: S105
 MAX_ID_DIGITS = 19
 HAND_OVER_SECONDS = 60.0
@@ -56,7 +51,13 @@ MAX_HANDED_OVER = 1000
 
 
 class GitHubIdentity:
-    """GitHub at *hostname*; an Enterprise Server has its own. Raises `ConfigurationError` if a setting is wrong."""
+    """GitHub at *hostname*, or an Enterprise Server. Raises `ConfigurationError` if a setting is invalid.
+
+    Groups and `allowed_organizations` are looked up with the operator's token (`token_file`), or else with the user's,
+    which needs the scope ``read:org``. The user's token is never stored: it stays in memory until the groups have been
+    looked up, a minute at most. Without `token_file`, a session that needs organisations or groups therefore ends at
+    its first refresh, when there is no token of the user.
+    """
 
     sign_in = SignIn.REDIRECT
 
@@ -97,7 +98,7 @@ class GitHubIdentity:
             )
         except ConfigurationError as error:
             fields.problem(error.cause or error.summary, str(error.where), error.hint)
-            # Never asked: with a problem noted, the gateway does not start.
+            # Never used: after a reported error the gateway does not start.
             return cls(client_id="", client_secret_file="")
         if fields.is_right("clientSecretFile"):
             provider._client_secret.check(fields, "clientSecretFile")
@@ -109,7 +110,7 @@ class GitHubIdentity:
         self._handed_over.clear()
         await self._api.close()
 
-    # --- who is it ---
+    # --- identity provider ---
 
     async def handle_client(self, request: LoginRequest) -> Redirect:
         if request.method != "GET" or request.query or request.form:
@@ -130,20 +131,20 @@ class GitHubIdentity:
         return user
 
     async def revalidate(self, user: UserInfo) -> UserInfo:
-        """Whether the account is still there, under the same name, and in an allowed organisation."""
+        """Check that the account still exists, with the same name, and is in an allowed organisation."""
         operator = self._operator()
         if self._allowed and operator is None:
             raise _session_ended("organisations cannot be looked up without an interactive sign-in or a tokenFile")
         caller = operator or Caller.application(self._client_id, self._client_secret.current())
         is_id = user.uid.isascii() and user.uid.isdecimal() and len(user.uid) <= MAX_ID_DIGITS
         account = await self._api.account(caller, int(user.uid)) if is_id else None
-        # A login that its owner gave up can be taken by somebody else, so another name is another user.
+        # A login that was given up can be taken by another user, so a changed name means another user.
         if account is None or account.login != user.username:
             raise _session_ended("the account was deleted, suspended or renamed")
         await self._check_organizations(caller, account)
         return user
 
-    # --- which groups, if this object is a group provider too ---
+    # --- group provider ---
 
     async def groups_of(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
@@ -167,7 +168,7 @@ class GitHubIdentity:
             "there is no sign-in to continue: start again", cause="GitHub is asked for groups without a redirect"
         )
 
-    # --- the steps ---
+    # --- steps of a sign-in ---
 
     @property
     def _scope(self) -> str:
@@ -194,7 +195,7 @@ class GitHubIdentity:
         if not fits_token_header(token) or kind.lower() != "bearer":
             raise ProviderError("GitHub is unavailable", cause="its answer to the code holds no token")
         granted = set(answer.text("scope").replace(",", " ").split())
-        # Without the scope GitHub would hide memberships, which must not look like having none.
+        # Without the scope GitHub hides memberships, which must not look like having none.
         if self._scope and not granted & _ENOUGH and not token.startswith(_APP_TOKEN):
             raise LoginRefused("access to your GitHub organisations was not granted", cause="read:org was not granted")
         return Secret(token)
@@ -208,7 +209,7 @@ class GitHubIdentity:
 
 
 class _HandOver:
-    """Tokens on their way from `handle_provider` to `groups_of` of the same login, each for one use and a minute."""
+    """User tokens passed from `handle_provider` to `groups_of` of the same login, each usable once, for a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -217,12 +218,12 @@ class _HandOver:
     def put(self, uid: str, token: Secret) -> None:
         self._sweep()
         self._waiting.append((self._clock.monotonic() + HAND_OVER_SECONDS, uid, token))
-        # If no policy names a group, the token is never taken; it must not stay either.
+        # If no policy names a group, `take` is never called. The token must be dropped nevertheless.
         asyncio.get_running_loop().call_later(HAND_OVER_SECONDS + 1, self._sweep)
 
     def take(self, uid: str) -> Secret | None:
         self._sweep()
-        # Somebody may sign in twice at once; then there are two, and both are theirs.
+        # Concurrent sign-ins of one user leave several tokens; any of them is right.
         waiting = next((entry for entry in self._waiting if entry[1] == uid), None)
         if waiting is None:
             return None
@@ -251,7 +252,7 @@ def _exchange_error(error: str) -> LoginRefused | ProviderError:
         "incorrect_client_credentials": "it does not accept the client id and secret",
         "redirect_uri_mismatch": "the application is registered with another callback URL",
     }
-    # An unknown text is not repeated: it is the answer to a request that held two secrets.
+    # An unknown error is not quoted: it is the response to a request with two secrets.
     cause = causes.get(error, "it does not exchange the code for a token")
     hint = "compare with the application's settings there"
     return ProviderError("GitHub is unavailable", cause=cause, hint=hint, reported=error if error in causes else "")

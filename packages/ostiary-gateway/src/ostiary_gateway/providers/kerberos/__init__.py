@@ -1,1 +1,1 @@
-"""Kerberos: people sign in with the ticket that they have anyway."""
+"""Kerberos: users sign in with the ticket that their system already has."""

@@ -1,8 +1,8 @@
-"""Has the Kerberos library judge a ticket, with the keytab of this provider and nothing of the process's environment.
+"""Calls to the Kerberos library: accept tickets with the provider's keytab, and query the KDC about principals.
 
-Called by the identity provider. The library blocks, so this runs in a few threads. A key or a ticket cache of anybody
-else's is never used: keytab and replay cache are given with the credential. The replay cache of the library is off,
-because it knows this machine only: the gateway remembers each authenticator in its token store, for all replicas.
+The library blocks, so callers use threads. Keytab, caches and replay cache are passed explicitly, so that keys and
+ticket caches of the process environment are never used. The library's replay cache is off, because it covers only this
+machine: the gateway stores each authenticator in its token store, for all replicas.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ from ostiary_gateway.providers.kerberos.keytab import KeytabEntry
 from ostiary_gateway.providers.kerberos.negotiate import SentTicket
 from ostiary_gateway.providers.kerberos.principals import Principal, parse_principal
 
-# What the Kerberos library says went wrong, in a sentence for the person and with a cause for the operator. Pure.
-#
-# Called by `acceptor` and `kdc`. The numbers are those of the library's header ``krb5.h``; its texts are in the
-# language of the machine, and differ between versions.
+# Errors of the library, as a sentence for the user and a cause for the operator. The numbers are those of ``krb5.h``;
+# the texts are localized and differ between versions.
 
 _BASE = -1765328384
 # RFC 4120, section 7.5.9.
 CLIENT_EXPIRED, CLIENT_UNKNOWN, CLIENT_REVOKED = 1, 6, 18
 _BAD_INTEGRITY, _EXPIRED, _NOT_YET_VALID, _SKEW, _MODIFIED = 31, 32, 33, 37, 41
 _BAD_KEY_VERSION, _NO_KEY = 44, 45
-# Of the library itself.
+# Errors of the library itself.
 _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND = 181, 230
 _OTHER_KEY = (_BAD_INTEGRITY, _MODIFIED, _BAD_KEY_VERSION, _NO_KEY, _KEYTAB_NOT_FOUND, _KEY_VERSION_NOT_FOUND)
 
@@ -65,18 +63,18 @@ _UNREADABLE = (
 
 
 def number_of(error: GSSError) -> int:
-    """Which error of Kerberos it is, from 0 on."""
+    """Return the Kerberos error number, counted from 0."""
     code = int(error.min_code)
     return (code - (1 << 32) if code >= 1 << 31 else code) - _BASE
 
 
 def text_of(error: GSSError) -> str:
-    """What the library says, for the log."""
+    """Return the library's text, for the log."""
     return printable(" ".join(str(error).split()))[:300]
 
 
 def refusal_of(error: GSSError, ticket: SentTicket, key_versions: tuple[int, ...]) -> LoginRefused:
-    """The refusal of a ticket that the library did not accept."""
+    """Return the error for a ticket that the library rejected."""
     number = number_of(error)
     summary, cause = _SENTENCES.get(number, (_UNREADABLE, ""))
     if number in _OTHER_KEY:
@@ -94,7 +92,10 @@ KRB5 = gssapi.OID.from_int_seq("1.2.840.113554.1.2.2")
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Whose ticket it is, and whether it is bound to this connection. `reply` proves to the client who we are."""
+    """An accepted ticket: its principal, and whether it is bound to this connection.
+
+    `reply` authenticates the gateway to the client.
+    """
 
     principal: Principal
     is_bound: bool
@@ -102,7 +103,7 @@ class Accepted:
 
 
 class Acceptor:
-    """*services* are the principals that tickets may be for; *entries* gives what the keytab has at this moment."""
+    """Accept tickets for *services*, with the keytab whose current entries *entries* returns."""
 
     def __init__(
         self, keytab: str, services: Callable[[], tuple[Principal, ...]], entries: Callable[[], tuple[KeytabEntry, ...]]
@@ -112,7 +113,7 @@ class Acceptor:
         self._entries = entries
 
     def accept(self, ticket: SentTicket, binding: bytes | None) -> Accepted:
-        """Raises `LoginRefused`, and `ProviderError` if the keytab cannot be used."""
+        """Accept *ticket*. Raise `LoginRefused` if it is invalid, `ProviderError` if the keytab cannot be used."""
         services = self._usable_services()
         if ticket.service not in services:
             ours = ", ".join(map(str, services)) or "none"
@@ -136,22 +137,22 @@ class Acceptor:
             raise ProviderError("the keytab cannot be read", cause=error.cause, where=self._keytab) from None
 
     def _judge(self, ticket: SentTicket, token: bytes, binding: bytes | None) -> AcceptSecContextResult:
-        """Raises `GSSError` if the library does not accept *token*."""
+        """Pass *token* to the library. Raise `GSSError` if the library rejects it."""
         name = gssapi.Name(str(ticket.service), gssapi.NameType.kerberos_principal)
         store: dict[str | bytes, str | bytes] = {"keytab": f"FILE:{self._keytab}", "rcache": "none:"}
         try:
             credential = gssapi.Credentials(name=name, usage="accept", store=store, mechs=[KRB5, SPNEGO])
-            # Not NTLM, and not IAKERB, whatever mechanisms this machine has.
+            # Excludes NTLM and IAKERB, whatever mechanisms are installed.
             set_neg_mechs(credential, [KRB5])
         except GSSError as error:
-            # It had the key a moment ago, or the library cannot read what we could.
+            # The key has just been removed, or the library cannot read a keytab that `read_keytab` could.
             cause = text_of(error)
             raise ProviderError("the keytab cannot be used", cause=cause, where=self._keytab) from None
         bindings = None if binding is None else ChannelBindings(application_data=binding)
         return accept_sec_context(token, credential, channel_bindings=bindings)
 
     def _why_refused(self, error: GSSError, ticket: SentTicket) -> LoginRefused:
-        """SPNEGO gives its own numbers to errors: Kerberos alone tells which it is."""
+        """Return the error for a rejected ticket. SPNEGO replaces error numbers, so Kerberos alone is tried again."""
         try:
             self._judge(ticket, ticket.mechanism_token, None)
         except GSSError as inner:
@@ -162,12 +163,12 @@ class Acceptor:
 
 def _accepted(result: AcceptSecContextResult) -> Accepted:
     if result.more_steps or result.mech != KRB5:
-        # A second leg, or a mechanism that came in by the negotiation.
+        # A second round trip, or a mechanism selected by the negotiation.
         raise LoginRefused(
             "this program cannot sign in with Kerberos here: use another one, or another way to sign in",
             cause="the negotiation needs more than one request, or did not end with Kerberos",
         )
-    # The library makes up no name, but for a ticket that is anonymous.
+    # The name comes from the ticket. The library makes one up only for an anonymous ticket.
     principal = parse_principal(display_name(result.initiator_name).name.decode())
     if principal is None or int(result.flags) & RequirementFlag.anonymity:
         raise LoginRefused(
@@ -185,12 +186,13 @@ def _bound_elsewhere() -> LoginRefused:
     )
 
 
-# Asks the KDC whether a principal may still sign in, without the person: S4U2Self (MS-SFU).
+# Refreshes with ``renewal: kdc``: query the KDC, without the user, whether a principal may still sign in (S4U2Self,
+# MS-SFU).
 #
-#     keytab -> ticket for the gateway itself -> a ticket from the person to the gateway, for the gateway alone
+#     keytab -> ticket for the gateway itself -> a ticket from the user to the gateway, for the gateway alone
 #
-# Called at renewals, with ``renewal: kdc``. The KDC refuses the second ticket for a principal that is unknown, disabled
-# or has expired. It is thrown away: nothing is done in the person's name.
+# The KDC denies the second ticket for a principal that is unknown, disabled or expired. The ticket is discarded, and
+# nothing is done in the user's name.
 
 _NO_LONGER = {
     CLIENT_EXPIRED: "the principal has expired",
@@ -200,24 +202,24 @@ _NO_LONGER = {
 
 
 class Kdc:
-    """*cache* names the place in memory for the gateway's own ticket. The library obtains a new one when it must."""
+    """Query the KDC. *cache* names the in-memory ticket cache; the library refreshes the gateway's own ticket."""
 
     def __init__(self, keytab: str, *, cache: str) -> None:
         self._store: dict[str | bytes, str | bytes] = {"client_keytab": f"FILE:{keytab}", "ccache": f"MEMORY:{cache}"}
 
     def sign_in_as(self, service: Principal) -> gssapi.Credentials:
-        """Raises `ProviderError` if the KDC gives no ticket to *service*, which the keytab has a key of."""
+        """Get a ticket as *service*, which the keytab has a key of. Raise `ProviderError` if the KDC gives none."""
         name = gssapi.Name(str(service), gssapi.NameType.kerberos_principal)
         try:
             credential = gssapi.Credentials(name=name, usage="initiate", mechs=[KRB5], store=self._store)
-            # Only now is the KDC asked.
+            # The library calls the KDC only here.
             credential.inquire(lifetime=True)
         except GSSError as error:
             raise _outage(error) from None
         return credential
 
     def check(self, service: Principal, person: Principal) -> None:
-        """Raises `LoginRefused` if *person* may not sign in any more, `ProviderError` if nobody says."""
+        """Raise `LoginRefused` if *person* may not sign in any more, `ProviderError` if the KDC is unavailable."""
         credential = self.sign_in_as(service)
         name = gssapi.Name(str(person), gssapi.NameType.kerberos_principal)
         try:

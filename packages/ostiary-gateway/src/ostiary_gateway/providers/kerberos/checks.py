@@ -1,4 +1,4 @@
-"""What the settings of ``kerberos`` must agree on. Needs no Kerberos library."""
+"""Checks across the settings of ``kerberos``. Needs no Kerberos library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SERVICE = "HTTP"
 
 
 def checked_realms(settings: KerberosSettings) -> tuple[Realm, ...]:
-    """Notes realms that stand twice, or whose people would have the same usernames."""
+    """Return the realms. Duplicate realms, and realms that map to the same usernames, are reported."""
     names: set[str] = set()
     forms: dict[tuple[str, str], str] = {}
     for each in settings.realms:
@@ -36,7 +36,7 @@ def check_instances(settings: KerberosSettings, fields: ConfigSection) -> None:
 
 
 def named_services(settings: KerberosSettings, fields: ConfigSection) -> tuple[Principal, ...]:
-    """The principals of ``servicePrincipals``; a mistake is noted."""
+    """Return the principals of ``servicePrincipals``. Invalid ones are reported."""
     services = [parse_principal(text) for text in settings.service_principals]
     for text, service in zip(settings.service_principals, services, strict=True):
         if service is None:
@@ -48,7 +48,7 @@ def named_services(settings: KerberosSettings, fields: ConfigSection) -> tuple[P
 def usable_services(
     entries: Sequence[KeytabEntry], named: Sequence[Principal], external_url: str
 ) -> tuple[Principal, ...]:
-    """The principals of a keytab that tickets may be for: those that are *named*, or those of our host."""
+    """Return the principals of a keytab that tickets may be for: the *named* ones, or those of the gateway's host."""
     present = tuple(dict.fromkeys(entry.service for entry in entries))
     if named:
         return tuple(service for service in present if service in named)
@@ -59,7 +59,7 @@ def usable_services(
 def check_keytab(
     settings: KerberosSettings, named: Sequence[Principal], external_url: str, fields: ConfigSection
 ) -> None:
-    """Notes a keytab that cannot be read, and one without a principal that tickets may be for."""
+    """Report a keytab that cannot be read, or that has no principal that tickets may be for."""
     if not fields.is_right("keytab", "servicePrincipals"):
         return
     try:

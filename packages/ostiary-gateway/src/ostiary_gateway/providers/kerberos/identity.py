@@ -1,4 +1,4 @@
-"""Kerberos at the gateway: a browser or a program sends a ticket, and nobody types a password.
+"""The identity provider ``kerberos``: a browser or client authenticates with a ticket, without a password.
 
     identity:
     - name: staff
@@ -7,11 +7,11 @@
       realms: [{name: EXAMPLE.COM}]
 
     no header                   ->  401, WWW-Authenticate: Negotiate
-    Authorization: Negotiate    ->  `negotiate` reads it  ->  `acceptor` judges it  ->  `principals` name the user
-                                    ->  the gateway remembers the authenticator, so that it is good once
+    Authorization: Negotiate    ->  parsed by `negotiate`  ->  verified by `acceptor`  ->  username from `principals`
+                                    ->  the gateway stores the authenticator, so that it can be used once
 
-Only Kerberos is accepted, alone or in SPNEGO: no NTLM, no password, no delegation. Groups come from a group provider:
-``ldap``, for the most part. `docs/decisions/0069` says what is asked at renewals, and why.
+Only Kerberos is accepted, alone or in SPNEGO: no NTLM, no password, no delegation. Groups come from a group provider,
+usually ``ldap``. For checks at refreshes, see `docs/decisions/0069`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from ostiary_gateway.providers.kerberos.settings import ChannelBinding, Kerberos
 from ostiary_gateway.settings.declare import read_settings
 
 THREADS, MAX_WAITING = 4, 64
-# The library accepts an authenticator for five minutes before and after its time, unless krb5.conf has another
-# clockskew: what is remembered for longer than ten can be no replay of anything.
+# The library accepts an authenticator for five minutes before and after its time, unless krb5.conf sets another
+# clockskew. An authenticator stored for longer than ten minutes can no longer be replayed.
 REMEMBERED = timedelta(hours=1)
-# Each sign-in is remembered for that long, and nobody may fill the store.
+# Each sign-in is stored for `REMEMBERED`, and one user must not fill the store.
 SIGN_INS_PER_MINUTE = 60.0
 _ADVICE = (
     "your browser sent no Kerberos ticket: get one with kinit, or sign in to the domain, and allow this site in the"
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KerberosService:
-    """What the gateway is to the KDC: its keytab, and which of the principals in it (empty: those of its own host)."""
+    """The gateway as a Kerberos service: its keytab and principals (empty: those of its own host)."""
 
     keytab: str
     principals: tuple[Principal, ...] = ()
@@ -75,7 +75,7 @@ class KerberosService:
 
 
 class KerberosIdentity:
-    """The user is called as *names* say. The ticket itself is not kept."""
+    """Authenticates users with tickets. *names* maps principals to usernames. The ticket is not stored."""
 
     sign_in = SignIn.NEGOTIATE
     renewal_check: RenewalCheck
@@ -100,7 +100,7 @@ class KerberosIdentity:
         self._kdc = Kdc(service.keytab, cache=f"ostiary-{token_hex(8)}")
         rate, burst = SIGN_INS_PER_MINUTE / 60, SIGN_INS_PER_MINUTE
         self._sign_ins = Buckets(rate, burst, clock=clock, counts=counts, name=f"kerberos/{name}")
-        # Whoever waits for a KDC that does not answer must not keep others from signing in.
+        # Separate threads: waiting for an unresponsive KDC must not block sign-ins.
         self._tickets, self._questions = _Threads("kerberos"), _Threads("kdc")
         self.renewal_check = renewal.check()
         match renewal:
@@ -169,10 +169,10 @@ class KerberosIdentity:
         )
 
     def _services(self) -> tuple[Principal, ...]:
-        """The principals that tickets may be for. Raises `ConfigurationError` if the keytab cannot be read."""
+        """Return the principals that tickets may be for. Raise `ConfigurationError` if the keytab cannot be read."""
         return usable_services(self._entries.current(), self._service.principals, self._service.external_url)
 
-    # --- the connection ---
+    # --- channel binding ---
 
     def _expected_binding(self, request: LoginRequest) -> bytes | None:
         if self._binding is ChannelBinding.NONE or request.server_certificate is None:
@@ -187,7 +187,7 @@ class KerberosIdentity:
                 cause="channelBinding: required, and the ticket is not bound, or our listener has no TLS of its own",
             )
 
-    # --- at renewals ---
+    # --- refreshes ---
 
     async def _ask_kdc(self, user: UserInfo) -> UserInfo:
         principal = self._names.principal(user.username)
@@ -204,7 +204,7 @@ class KerberosIdentity:
 
 
 class _Threads:
-    """A few threads, for a library that blocks; they begin with the first job. So many jobs wait at most."""
+    """A thread pool for a library that blocks. Threads start with the first job; at most `MAX_WAITING` jobs wait."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix=name)

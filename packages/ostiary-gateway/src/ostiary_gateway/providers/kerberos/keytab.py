@@ -1,7 +1,7 @@
-"""Which service principals a keytab has keys of. The keys themselves are left to the Kerberos library.
+"""Read the service principals in a keytab. The Kerberos library reads the keys themselves.
 
-Called when the provider is built, so that a keytab without the right principal stops the start, and again when the file
-has changed. The format is that of MIT Kerberos, which Active Directory's ``ktpass`` writes as well.
+A keytab without the right principal stops the start of the gateway; the file is read again when it changes. The format
+is that of MIT Kerberos, which Active Directory's ``ktpass`` writes as well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class KeytabEntry:
 
 
 def read_keytab(path: str) -> tuple[KeytabEntry, ...]:
-    """Raises `ConfigurationError` if it cannot be read."""
+    """Return the entries. Raise `ConfigurationError` if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             content = file.read(LARGEST + 1)
@@ -34,7 +34,7 @@ def read_keytab(path: str) -> tuple[KeytabEntry, ...]:
         why = error.strerror or "it cannot be opened"
     except (ValueError, struct.error, IndexError):
         why = "it is not a keytab"
-    # Raised outside of the handler: the exception of a decoder carries the content along.
+    # Raised outside of the handler: the decoder's exception contains the content.
     raise ConfigurationError("the keytab cannot be used", cause=why, where=path)
 
 
@@ -45,7 +45,7 @@ def _entries(content: bytes) -> list[KeytabEntry]:
         position += 4
         if size > 0:
             entries.append(_entry(content[position : position + size], size))
-        # A negative size is a hole: an entry that was deleted.
+        # A negative size marks a deleted entry.
         position += abs(size)
     return entries
 
@@ -58,7 +58,7 @@ def _entry(data: bytes, size: int) -> KeytabEntry:
     for _ in range(count + 1):
         text, position = _counted(data, position)
         texts.append(text.decode())
-    # Type of name and time stand before the version, type and content of the key after it.
+    # Name type and timestamp precede the version; the key type and the key follow it.
     version = data[position + 8]
     _, position = _counted(data, position + 11)
     if len(data) >= position + 4:

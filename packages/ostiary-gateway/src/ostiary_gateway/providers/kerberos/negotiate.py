@@ -1,9 +1,9 @@
-"""What a client sent as ``Authorization: Negotiate``, as far as it can be read without a key. Pure.
+"""Parse ``Authorization: Negotiate`` as far as possible without a key.
 
     SPNEGO (RFC 4178) around Kerberos, or Kerberos alone (RFC 4121)  ->  AP-REQ (RFC 4120)  ->  `SentTicket`
 
-Called by the identity provider before any key is used: so a ticket for another host is told apart from a forged one,
-and what is not Kerberos is refused by name. NTLM is never accepted, nor is a second leg: nothing is kept in between.
+Parsing before any key is used distinguishes a ticket for another host from a forged one, and names a mechanism other
+than Kerberos in the error. NTLM is never accepted, nor is a second round trip: no state is stored in between.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from hashlib import sha256
 from ostiary.errors import LoginRefused
 from ostiary_gateway.providers.kerberos.principals import Principal
 
-# Reads DER strictly: definite lengths in their shortest form, nothing left over. Pure; called by `negotiate`.
-#
-# What is read here is read again by the Kerberos library. A reader that were more lenient than the library could see
-# another authenticator in the same bytes than the library does.
+# Strict DER: definite lengths in their shortest form, no trailing bytes. The Kerberos library parses the same bytes
+# again, and a more lenient parser here could see another authenticator than the library does.
 
 OID, OCTETS, SEQUENCE, GENERAL_STRING, INTEGER = 0x06, 0x04, 0x30, 0x1B, 0x02
 
 
 class BadEncoding(ValueError):
-    """These bytes are not what they should be."""
+    """The bytes are not valid DER, or not the expected structure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Element:
 
 
 def only_element(data: bytes, tag: int) -> bytes:
-    """The content of the only element in *data*, which has this *tag*."""
+    """Return the content of the only element in *data*, which must have this *tag*."""
     element, rest = next_element(data)
     if element.tag != tag or rest:
         raise BadEncoding
@@ -44,7 +42,7 @@ def only_element(data: bytes, tag: int) -> bytes:
 
 
 def next_element(data: bytes) -> tuple[Element, bytes]:
-    """The first element, and what follows it."""
+    """Return the first element, and the bytes after it."""
     if len(data) < 2 or data[0] & 0x1F == 0x1F:
         raise BadEncoding
     length, start = data[1], 2
@@ -68,7 +66,7 @@ def elements(data: bytes) -> Iterator[Element]:
 
 
 def fields(sequence: bytes) -> dict[int, bytes]:
-    """The fields of a SEQUENCE by their numbers. Each stands once, and they are in order."""
+    """Return the fields of a SEQUENCE by number. Each may occur once, and they must be in order."""
     found: dict[int, bytes] = {}
     for element in elements(only_element(sequence, SEQUENCE)):
         number = element.tag - 0xA0
@@ -78,7 +76,7 @@ def fields(sequence: bytes) -> dict[int, bytes]:
     return found
 
 
-# The first is the one of RFC 4121. Windows names Kerberos by the second as well, which is a misprint of the first.
+# KRB5 is the OID of RFC 4121. Windows also uses MS_KRB5, a misprint of it.
 KRB5 = bytes.fromhex("2a864886f712010202")
 MS_KRB5 = bytes.fromhex("2a864882f712010202")
 SPNEGO = bytes.fromhex("2b0601050502")
@@ -91,11 +89,11 @@ LARGEST = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SentTicket:
-    """`token` is what came, `mechanism_token` the part of it that is Kerberos.
+    """`token` is the token from the client, `mechanism_token` the Kerberos token inside it.
 
-    `service` is the principal that the ticket says it is for, `key_version` which of its keys it is encrypted with (0
-    if it does not say). `proof_id` is the digest of the authenticator: whoever sends it again, however it is wrapped,
-    sends a copy.
+    `service` is the principal that the ticket is for, according to the ticket. `key_version` is that of the key that
+    encrypts it, or 0 if unspecified. `proof_id` is the digest of the authenticator: a replay has the same one, however
+    it is wrapped.
     """
 
     service: Principal
@@ -106,7 +104,7 @@ class SentTicket:
 
 
 def read_header(value: str) -> SentTicket | None:
-    """The ticket in an ``Authorization`` header; None if that is of another scheme. Raises `LoginRefused`."""
+    """Return the ticket in an ``Authorization`` header. None for another scheme. Raise `LoginRefused` if invalid."""
     scheme, _, encoded = value.strip().partition(" ")
     if scheme.lower() != "negotiate":
         return None
@@ -119,13 +117,13 @@ def read_header(value: str) -> SentTicket | None:
     try:
         return read_token(token)
     except BadEncoding:
-        # Raised outside of the handler: nothing of the token goes along.
+        # Raised outside of the handler, so that the exception holds nothing of the token.
         pass
     raise _not_kerberos("the token is not a request of Kerberos in SPNEGO, or not encoded as it must be")
 
 
 def read_token(token: bytes) -> SentTicket:
-    """Raises `BadEncoding`, and `LoginRefused` for a mechanism that is not Kerberos."""
+    """Parse *token*. Raise `BadEncoding`, or `LoginRefused` for a mechanism that is not Kerberos."""
     if token.startswith(_NTLM_MESSAGE):
         raise _ntlm()
     mechanism, rest = _framed(token)
@@ -150,7 +148,7 @@ def read_token(token: bytes) -> SentTicket:
 
 
 def _framed(token: bytes) -> tuple[bytes, bytes]:
-    """The mechanism's OID, and what follows it (RFC 2743, section 3.1)."""
+    """Return the mechanism's OID, and the bytes after it (RFC 2743, section 3.1)."""
     oid, rest = next_element(only_element(token, _APPLICATION_0))
     if oid.tag != OID:
         raise BadEncoding
@@ -158,13 +156,13 @@ def _framed(token: bytes) -> tuple[bytes, bytes]:
 
 
 def _mechanism_token(negotiation: bytes) -> bytes:
-    """The token for the mechanism that the client prefers (NegTokenInit), which must be Kerberos."""
+    """Return the token for the client's preferred mechanism (NegTokenInit), which must be Kerberos."""
     init = fields(only_element(negotiation, 0xA0))
     offered = [each.content for each in elements(only_element(init.get(0, b""), SEQUENCE)) if each.tag == OID]
     if NTLM in offered and KRB5 not in offered and MS_KRB5 not in offered:
         raise _ntlm()
     if not offered or offered[0] not in (KRB5, MS_KRB5) or 2 not in init:
-        # It would take a second request, and something to be kept until then.
+        # The negotiation would take a second request, and state stored until then.
         raise LoginRefused(
             "your browser or program did not send a Kerberos ticket with its first request: get one with kinit, or"
             " sign in to the domain, and try again",

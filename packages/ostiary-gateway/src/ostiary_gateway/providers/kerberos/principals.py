@@ -1,11 +1,10 @@
-"""Principals of Kerberos, and the usernames that they become. Pure.
+"""Kerberos principals, and their mapping to usernames.
 
     alice@EXAMPLE.COM        alice
     alice@PARTNER.COM        alice@PARTNER.COM      (realms: [..., {name: PARTNER.COM, suffix: "@PARTNER.COM"}])
-    alice/admin@EXAMPLE.COM  refused                (alice/admin, with instances: [admin])
+    alice/admin@EXAMPLE.COM  denied                 (alice/admin, with instances: [admin])
 
-Two principals never become one username, and each username leads back to its principal, which is asked about at
-renewals.
+Two principals never get the same username, and each username maps back to its principal, which refreshes check.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ostiary.errors import LoginRefused
 # A component of a principal, with the escapes of the Kerberos library.
 _COMPONENT = re.compile(r"(?:[^\\/@\0]|\\.)*", re.DOTALL)
 _ESCAPED = {"n": "\n", "t": "\t", "b": "\b", "0": "\0"}
-# With these in a name, what a realm adds to it could be part of the name itself.
+# If a name contained one of these, the prefix or suffix of a realm could be part of the name.
 _RESERVED = frozenset(":@/\\")
 
 
@@ -34,10 +33,10 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Realm:
-    """A realm whose people may sign in. The username is `prefix`, name, `suffix`.
+    """A realm whose users may sign in. The username is `prefix`, name, `suffix`.
 
-    A prefix ends with a colon, and a suffix begins with ``@``. With `lowercase` names that differ in capitals are one:
-    so does Active Directory see them.
+    A prefix ends with a colon, and a suffix begins with ``@``. With `lowercase`, names that differ only in case are the
+    same user, as in Active Directory.
     """
 
     name: str
@@ -47,14 +46,14 @@ class Realm:
 
 
 class PrincipalNames:
-    """How principals of these *realms* are called here. *instances* may follow a name: ``alice/admin``."""
+    """Map principals of *realms* to usernames. A name may have one of *instances*: ``alice/admin``."""
 
     def __init__(self, realms: Sequence[Realm], *, instances: Iterable[str] = ()) -> None:
         self._realms = {realm.name: realm for realm in realms}
         self._instances = frozenset(instances)
 
     def username(self, principal: Principal) -> str:
-        """Raises `LoginRefused` for a principal that may not sign in."""
+        """Return the username. Raise `LoginRefused` for a principal that may not sign in."""
         realm = self._realms.get(principal.realm)
         if realm is None:
             raise _refusal(principal, "its realm is not among the realms of the provider")
@@ -69,7 +68,7 @@ class PrincipalNames:
         return realm.prefix + "/".join((name, *instance)) + realm.suffix
 
     def principal(self, username: str) -> Principal | None:
-        """The principal that is called *username* here; None if no realm of today's settings has one."""
+        """Return the principal with this *username*, or None if no configured realm has one."""
         for realm in self._realms.values():
             if not username.startswith(realm.prefix) or not username.endswith(realm.suffix):
                 continue
@@ -88,7 +87,7 @@ def is_plain(name: str) -> bool:
 
 
 def parse_principal(text: str) -> Principal | None:
-    """A principal as the Kerberos library writes it, with its realm; None if it is none."""
+    """Parse a principal, with its realm, as written by the Kerberos library. None if it is invalid."""
     components, position = [], 0
     while True:
         match = _COMPONENT.match(text, position)

@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``kerberos``. What must go together is checked by `kerberos.checks`."""
+"""The settings of the identity provider ``kerberos``. `kerberos.checks` checks their combinations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ostiary_gateway.settings.sections import Sections
 
 
 class ChannelBinding(Enum):
-    """Whether a ticket must belong to the TLS connection that it comes by."""
+    """Whether a ticket must be bound to the TLS connection of its request."""
 
-    OFFERED = "offered"  # where the client binds its ticket to a connection, it must be this one
+    OFFERED = "offered"  # a ticket that is bound to a connection must be bound to this one
     REQUIRED = "required"
     NONE = "none"
 
 
 class KerberosRenewal(Enum):
-    """Who is asked about the user at a renewal."""
+    """How the user is checked when a session is refreshed."""
 
     DEFAULT = ""
     KDC = "kdc"

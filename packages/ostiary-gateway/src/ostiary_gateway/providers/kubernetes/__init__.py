@@ -1,1 +1,1 @@
-"""Attributes of requests to a Kubernetes API."""
+"""The attribute mapper for requests to a Kubernetes API."""

@@ -1,7 +1,7 @@
-"""The mapper ``kubernetes``: requests to a Kubernetes API server, or to anything that has its paths.
+"""The attribute mapper ``kubernetes``: requests to a Kubernetes API server, or to any API with the same paths.
 
-Chosen by an upstream's ``attributes: kubernetes``, which is the default. With ``capabilities`` some fields of objects
-need a right of their own (`plugins.kubernetes.capabilities`).
+It is the default ``attributes`` of an upstream. With ``capabilities``, some fields of objects need a permission of
+their own.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from ostiary_gateway.settings.kinds import Names, OneOf, Text
 from ostiary_gateway.settings.sections import OptionalSection, Sections
 from ostiary_gateway.wire.request_info import long_running, request_info
 
-# Which capabilities the object in a request asks for, as the settings say. Pure; called by the mapper.
-#
-# body -> object_reading -> the rules of its resource (field_rules, pod_security) -> names, or all of them in doubt
-
 WRITES = frozenset(("create", "update", "patch"))
-# Each is a question to the policy. An object that asks for more is in doubt.
+# Each name is a query to the policy. An object that needs more is in doubt.
 MOST_NAMES = 32
 
 
 def resource_name(info: RequestInfo) -> str:
-    """As settings write it: ``pods``, ``deployments.apps``, ``pods/ephemeralcontainers``."""
+    """Return the resource as written in settings: ``pods``, ``deployments.apps``, ``pods/ephemeralcontainers``."""
     resource = f"{info.resource}.{info.api_group}" if info.api_group else info.resource
     return f"{resource}/{info.subresource}" if info.subresource else resource
 
 
 class CapabilityRules:
-    """The rules by resource, and by that all names that such a request could have."""
+    """The capability rules of each resource. If an object cannot be read, it needs all names of its resource.
+
+    body -> object_reading -> the rules of its resource (field_rules, pod_security) -> names
+    """
 
     def __init__(self, rules: Mapping[str, Sequence[FieldRule]]) -> None:
         self._rules = {resource: tuple(each) for resource, each in rules.items()}
@@ -77,7 +76,7 @@ class Preset(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilityEntry:
-    """One capability of one's own."""
+    """A custom capability."""
 
     name: Annotated[
         str, Text("its name", pattern=_NAME, mistake="it is not a name of lower-case letters, digits and dashes")
@@ -154,13 +153,8 @@ class KubernetesAttributesSettings:
     ] = None
 
 
-# Which part of a request line is the name of an object: requests for others of its kind differ only there. Pure.
-#
-# Called by the mapper ``kubernetes``. It knows the usual forms only, and None means "cannot tell". What it says must
-# agree with `request_info`, which reads the same path: a property test compares the two.
-
-# No percent-encoding, so that the text is the name. Neither a namespace, which is a resource that lies in itself, nor
-# the old paths that begin with a verb.
+# No percent-encoding, so that the text is the name. Excludes namespaces, which are resources inside themselves, and the
+# old paths that begin with a verb.
 _SEGMENT = r"[^/%]++"
 _KIND = (
     rf"/(?:api/{_SEGMENT}|apis/{_SEGMENT}/{_SEGMENT})/(?:namespaces/{_SEGMENT}/)?"
@@ -168,18 +162,22 @@ _KIND = (
 )
 _OBJECT_NAMES_NAME = r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?"
 _OBJECT = re.compile(rf"({_KIND})(?:/({_OBJECT_NAMES_NAME})((?:/{_SEGMENT})?))?", re.ASCII)
-# Whole parameters of which only the number differs; no decision depends on them.
+# Whole parameters that differ only in the number; no decision depends on them.
 _NUMBER = re.compile(r"(?<![^&])((?:resourceVersion|limit|timeoutSeconds)=)[0-9]{1,18}(?![^&])", re.ASCII)
 
 
 def split_name(path: str, query: str) -> tuple[str, str, str] | None:
-    """See `ostiary_gateway.interfaces.attributes.SplitsNames`."""
+    """Split a path and query around the object name, the only part in which requests of a kind differ.
+
+    Only the usual forms are split; None means "cannot tell". The result must agree with `request_info`, which reads the
+    same path: a property test compares the two. See `ostiary_gateway.interfaces.attributes.SplitsNames`.
+    """
     line = _OBJECT.fullmatch(path)
     if line is None:
         return None
     kind, name, after = line.groups()
     if name is not None:
-        # The slash is a part of what stands before a name, so that an object and all objects have nothing in common.
+        # The slash belongs to the part before the name, so that an object and a collection have nothing in common.
         return kind + "/", name, f"{after}?{_without_numbers(query)}" if query else after
     after = _without_numbers(query)
     # Without a number nothing could differ.
@@ -187,7 +185,7 @@ def split_name(path: str, query: str) -> tuple[str, str, str] | None:
 
 
 def _without_numbers(query: str) -> str:
-    # With a mark that no query holds: a parameter without a number is something else than one with any.
+    # Joined by a character that no query has: a parameter without a number differs from one with a number.
     return "#".join(_NUMBER.split(query))
 
 
@@ -197,7 +195,7 @@ _TERMINALS = frozenset(("exec", "attach", "portforward"))
 class KubernetesAttributes:
     reads_kubernetes_paths = True
     split_name = staticmethod(split_name)
-    # A pod or its template has some kilobytes.
+    # A pod or its template has a few kilobytes.
     largest_body = 256 * 1024
 
     def __init__(self, capabilities: CapabilityRules | None = None) -> None:
@@ -232,10 +230,10 @@ class KubernetesAttributes:
         return self._capabilities.in_doubt(info, doubt)
 
     def also_required(self, info: RequestInfo) -> RequestInfo | None:
-        """A terminal opened with GET, as WebSockets must be, needs what opening it with POST does.
+        """A terminal opened with GET, as WebSockets must be, needs the permission for POST too.
 
-        Otherwise somebody who may only read could run commands. Kubernetes asks this of WebSockets since 1.35; here
-        it holds for every GET, because these subresources serve nothing but upgrades.
+        Otherwise a user with read access could run commands. Kubernetes requires this for WebSockets since 1.35; here
+        it applies to every GET, because these subresources serve nothing but upgrades.
         """
         if info.verb != "get" or info.subresource not in _TERMINALS or info.resource != "pods" or info.api_group:
             return None

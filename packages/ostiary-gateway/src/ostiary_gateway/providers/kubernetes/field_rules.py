@@ -1,7 +1,7 @@
-"""Rules about fields: which values of a field make a capability. Pure.
+"""Rules that map field values to capabilities.
 
-Used by `capabilities`, by the preset (`pod_security`) and by the settings. A rule looks at what stands in the object
-itself: what is absent is not asked for. A value of a type that the field cannot have is `Unreadable`, never a no.
+A rule looks only at what is in the object itself: an absent field needs no capability. A value of a type that the field
+cannot have is `Unreadable`, never a no.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ostiary_gateway.providers.kubernetes.object_reading import OddScalar, Unrea
 
 # The steps to a field: names, and None for every item of a list.
 Steps = tuple[str | None, ...]
-# Whether a value that stands in the field, and is not null, makes the capability; raises `Unreadable`.
+# Whether a value that is present and not null needs the capability. Raises `Unreadable`.
 Test = Callable[[object], bool]
 
-# Fields and items. A pod with forty containers has less.
+# Maximum number of fields and items. A pod with forty containers has fewer.
 MOST_LOOKED_AT = 50_000
 _SUFFIX = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class LookedAt:
-    """How much of one object was looked at by all rules together: nobody else is served meanwhile."""
+    """Limits how much of one object all rules together examine: the event loop is blocked meanwhile."""
 
     __slots__ = ("_rest",)
 
@@ -38,9 +38,9 @@ class LookedAt:
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """`name` is the capability. With `names_value` the value is told, too: ``added-capability:NET_ADMIN``.
+    """A rule for one capability, `name`. With `names_value` the value is added: ``added-capability:NET_ADMIN``.
 
-    `in_capitals`: the field is read without regard to case, so the value is told in one.
+    `in_capitals`: the field is case-insensitive, so the value is shown in upper case.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FieldRule:
     in_capitals: bool = False
 
     def capabilities(self, document: object, looked_at: LookedAt) -> Iterator[str]:
-        """The capabilities that *document* asks for by this field; raises `Unreadable`."""
+        """Yield the capabilities that *document* needs because of this field. Raises `Unreadable`."""
         for value in values_at(document, self.steps, looked_at):
             if self.test(value):
                 is_told = self.names_value and isinstance(value, str) and _SUFFIX.fullmatch(value)
@@ -59,7 +59,7 @@ class FieldRule:
 
 
 def values_at(node: object, steps: Steps, looked_at: LookedAt) -> Iterator[object]:
-    """Every value at *steps* that is not null; raises `Unreadable` if something else than a path leads there."""
+    """Yield every value at *steps* that is not null. Raises `Unreadable` if a step does not have the expected type."""
     if node is None:
         return
     if isinstance(node, OddScalar):
@@ -83,7 +83,7 @@ def values_at(node: object, steps: Steps, looked_at: LookedAt) -> Iterator[objec
         if key == step:
             yield from values_at(value, rest, looked_at)
         elif len(key) == len(step) and key.casefold() == folded:
-            # kube-apiserver tells capital letters from small ones. Others behind it need not.
+            # kube-apiserver is case-sensitive, but other servers behind it need not be.
             raise Unreadable("a field is written in other letters")
 
 
@@ -115,7 +115,7 @@ def is_one_of(*values: str) -> Test:
 
 
 def is_none_of(*values: str) -> Test:
-    """For fields where the harmless values are known, and all others are not."""
+    """For fields where only the harmless values are known."""
     return lambda value: _text(value) not in values
 
 
@@ -138,7 +138,7 @@ def _text(value: object) -> str:
 
 
 def _spelled(value: object) -> str:
-    """A scalar as settings write it."""
+    """Return a scalar as written in settings."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, str)):

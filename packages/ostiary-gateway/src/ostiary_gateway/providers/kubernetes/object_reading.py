@@ -1,9 +1,8 @@
-"""The object in the body of a request to Kubernetes, if it can be read in one way only. Pure.
+"""Read the object in the body of a request to Kubernetes, if it is unambiguous.
 
-Called by `capabilities`. What is decided on is what kube-apiserver will read from the same bytes, so all that two
-readers could read differently is `Unreadable`: fields that stand twice, encodings, forms that are not fields (a JSON
-patch, protobuf), and of YAML all but the plainest: no anchors, tags or merges, and no scalars whose type is a matter of
-the version, as in ``yes``.
+The decision must be about what kube-apiserver will read from the same bytes. So everything that two parsers could read
+differently is `Unreadable`: duplicate fields, encodings, formats without fields (JSON patch, protobuf), and all but the
+plainest YAML: no anchors, tags or merges, and no scalars whose type depends on the YAML version, such as ``yes``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import yaml
 from ostiary_gateway.interfaces.attributes import RequestContent
 
 JSON, YAML = "application/json", "application/yaml"
-# What each verb is sent as. A patch of these kinds has its fields where the object has them.
+# The content types of each verb. These patches have fields at the same paths as the object.
 _FORMS = {
     "create": frozenset((JSON, YAML)),
     "update": frozenset((JSON, YAML)),
@@ -34,30 +33,30 @@ _KNOWN = {
     "application/json-patch+json": "it is a JSON patch",
     "application/vnd.kubernetes.protobuf": "it is protobuf",
 }
-# YAML takes long to read, and what programs send as YAML is JSON nearly always.
+# YAML is slow to parse, and nearly all clients send JSON.
 LARGEST_YAML = 16 * 1024
-# Libyaml's parser is many times as fast, where PyYAML was built with it.
+# Libyaml's parser is many times as fast, if PyYAML was built with it.
 _LOADER: type[yaml.CSafeLoader | yaml.SafeLoader] = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _DEEPEST = 100
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _CERTAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-# A reader of YAML 1.1 takes these for something else than text, in one spelling or another.
+# A YAML 1.1 parser reads these as other types than text, in some spelling.
 _NOT_CERTAIN = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 
 
 class Unreadable(Exception):
-    """It cannot be read with certainty. The message says why, and quotes nothing of it."""
+    """The object cannot be read unambiguously. The message has the reason, and does not quote the object."""
 
 
 class OddScalar:
-    """A plain scalar of YAML whose type readers may differ in. Harmless until somebody has to know its value."""
+    """A plain YAML scalar whose type differs between parsers. Harmless unless a rule needs its value."""
 
 
 ODD = OddScalar()
 
 
 def read_object(verb: str, content: RequestContent) -> dict[str, object]:
-    """The object; raises `Unreadable`."""
+    """Return the object in the body. Raises `Unreadable`."""
     form = _form(verb, content)
     try:
         text = content.body.decode("utf-8")
@@ -134,7 +133,7 @@ def _is_frame(event: yaml.Event) -> bool:
 
 
 def _node(events: Iterator[yaml.Event], depth: int, event: yaml.Event | None = None) -> object:
-    """The next value of *events*, which begins with *event* if that is taken from them already."""
+    """Return the next value of *events*. *event* is its first event if the caller has already consumed it."""
     event = event or next(events, None)
     if depth > _DEEPEST:
         raise Unreadable("it is nested too deeply")
@@ -161,7 +160,7 @@ def _key(event: yaml.Event) -> str:
 def _scalar(event: yaml.ScalarEvent) -> object:
     text = event.value
     if event.style:
-        # Quoted, or a block: a text in every reader.
+        # Quoted, or a block: a string for every parser.
         return text
     if text in ("", "~", "null"):
         return None

@@ -1,7 +1,7 @@
-"""The preset ``podSecurity``: what the Pod Security Standards call dangerous, as capabilities. Pure.
+"""The preset ``podSecurity``: the controls of the Pod Security Standards as capabilities.
 
-The controls of the level Baseline, and of Restricted those that a pod must ask for: to run as root, and to gain more
-privileges. They are looked for in pods, and in the templates of pods of the built-in kinds.
+It has the controls of the level Baseline, and those of Restricted that a pod must request: to run as root, and to
+escalate privileges. The rules apply to pods, and to pod templates in the built-in kinds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ostiary_gateway.providers.kubernetes.field_rules import (
 )
 from ostiary_gateway.providers.kubernetes.object_reading import Unreadable
 
-# Where each kind has its pod: a thing with metadata and spec.
+# Where each kind has its pod: an object with metadata and spec.
 _TEMPLATE: Steps = ("spec", "template")
 POD_TEMPLATES: Mapping[str, Steps] = {
     "pods": (),
@@ -36,11 +36,11 @@ POD_TEMPLATES: Mapping[str, Steps] = {
     "daemonsets.apps": _TEMPLATE,
     "jobs.batch": _TEMPLATE,
     "cronjobs.batch": ("spec", "jobTemplate", *_TEMPLATE),
-    # From which the controllers of the kinds above can make pods.
+    # The controllers of the kinds above can create pods from these.
     "controllerrevisions.apps": ("data", *_TEMPLATE),
 }
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
-# What a container may add though its pod is Baseline.
+# Capabilities that a container may add under Baseline.
 _HARMLESS_CAPABILITIES = (
     *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
     *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
@@ -53,7 +53,7 @@ _SAFE_SYSCTLS = (
 )
 _SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
-# Of the pod, and of each of its containers.
+# Fields of the security context of the pod and of each container.
 _CONTEXT: tuple[tuple[str, Steps, Test], ...] = (
     ("host-process", ("windowsOptions", "hostProcess"), is_true),
     ("run-as-root", ("runAsUser",), is_zero),

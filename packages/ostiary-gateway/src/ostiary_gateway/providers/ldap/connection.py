@@ -1,11 +1,10 @@
-"""One connection to a directory: bind, search, close. It blocks; `ostiary_gateway.providers.ldap.directory` uses it in
-threads.
+"""One connection to a directory: bind, search, close. It blocks, so `LdapDirectory` uses it in threads.
 
     connect, TLS  ->  bind  ->  search ...  ->  perhaps another bind  ->  close
 
-Every step has a time limit. A refused password is an answer; whatever else goes wrong is a `ProviderError`. L8: TLS
-comes before the first bind, with a certificate that is verified against the host's name, and no bind has an empty
-password, which directories take for an anonymous bind, and accept.
+Every step has a timeout. A rejected password is a result; any other failure is a `ProviderError`. L8: TLS comes before
+the first bind, with the certificate verified against the host name, and no bind has an empty password, which
+directories treat as an anonymous bind and accept.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from ldap.ldapobject import LDAPObject
 
 MAX_CAUSE = 200
-# How many questions are on their way at once, and how many values one of them has.
+# Maximum number of concurrent queries, and of values in one query.
 BATCH = 32
 
 _TLS_1_2 = 0x303
@@ -36,20 +35,20 @@ _TLS_1_2 = 0x303
 
 @dataclass(frozen=True, slots=True)
 class LdapEntry:
-    """An entry of the directory; `attributes` have lower-case names."""
+    """An entry of the directory. The names in `attributes` are lower-case."""
 
     dn: str
     attributes: Mapping[str, tuple[bytes, ...]]
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """The values that are text."""
+        """Return the values that are text."""
         texts = (_text(value) for value in self.attributes.get(name.lower(), ()))
         return tuple(text for text in texts if text)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """One question; `limit` is how many entries are enough, and 0 is all of them."""
+    """One query. `limit` is the maximum number of entries; 0 means all."""
 
     base: str
     filter: str
@@ -59,28 +58,28 @@ class Search:
 
 
 class TooManyEntries(Exception):
-    """There are more entries than the limit of a search."""
+    """A search matched more entries than its limit."""
 
 
 class NoSuchEntry(Exception):
-    """The base of a search is no entry, or cannot be one."""
+    """The base of a search does not exist, or is not a valid DN."""
 
 
 class LdapConnection:
-    """Made by `open_connection`, for one thread."""
+    """A connection from `open_connection`, for one thread."""
 
     def __init__(self, handle: LDAPObject, server: LdapServer) -> None:
         self._handle = handle
         self._server = server
 
     def bind_account(self, account: SearchAccount) -> None:
-        """Raises `ProviderError` also if the password is refused: the mistake is ours, not the person's."""
+        """Bind as the search account. A rejected password is a `ProviderError`: the error is the operator's."""
         if not self.bind(account.dn, account.password()):
             hint = "compare bindDN and bindPasswordFile with the directory"
             raise server_failure(self._server, "it refuses the password of the search account", hint)
 
     def bind(self, dn: str, password: Secret) -> bool:
-        """Whether *password* is that of *dn*."""
+        """Bind as *dn* and return whether the password was accepted."""
         if dn == "" or not password:
             return False
         with _explain_errors(self._server):
@@ -95,7 +94,7 @@ class LdapConnection:
         return entries
 
     def search_all(self, searches: Sequence[Search]) -> list[list[LdapEntry]]:
-        """The answers in the order of the questions, which do not wait for each other."""
+        """Run the searches concurrently and return their results in order."""
         answers: list[list[LdapEntry]] = []
         with _explain_errors(self._server):
             for start in range(0, len(searches), BATCH):
@@ -121,13 +120,13 @@ class LdapConnection:
             raise TooManyEntries from None
         except (ldap.NO_SUCH_OBJECT, ldap.INVALID_DN_SYNTAX):
             raise NoSuchEntry from None
-        # A row without a name is a referral to another server, which is not followed.
+        # A row without a DN is a referral to another server, which is not followed.
         return [_entry(dn, attributes) for dn, attributes in rows or () if dn]
 
 
 @contextmanager
 def open_connection(server: LdapServer) -> Iterator[LdapConnection]:
-    """A connection on which nobody is bound yet; over TLS, unless the settings allow this machine without."""
+    """Open a connection without a bind. It uses TLS, unless the settings allow plain text over loopback."""
     handle = None
     try:
         with _explain_errors(server):
@@ -162,7 +161,8 @@ def _open(server: LdapServer) -> LDAPObject:
 def _open_with_start_tls(server: LdapServer) -> LDAPObject:
     with socket.create_connection((server.host, server.port), server.connect_timeout) as connection:
         connection.settimeout(None)
-        # The library verifies the name in the URL. So that gets the name, and the library a socket that is connected.
+        # The library verifies the host name of the URL, so the URL gets `server_name`, and the library a connected
+        # socket.
         handle = ldap.initialize(server.uri(server.server_name or None), fileno=connection.dup().detach())
         try:
             _set_options(handle, server)
@@ -176,7 +176,7 @@ def _open_with_start_tls(server: LdapServer) -> LDAPObject:
 
 @contextmanager
 def _limit_time(connection: socket.socket, seconds: float) -> Iterator[None]:
-    """Ends the connection after that time, since the library waits without a limit for the other side's TLS."""
+    """Shut the connection down after that time: the library waits for the server's TLS handshake without a limit."""
     timer = threading.Timer(seconds, _shut, [connection])
     timer.daemon = True
     timer.start()
@@ -184,7 +184,7 @@ def _limit_time(connection: socket.socket, seconds: float) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-        # It may be shutting the socket just now, whose number must not be another's then.
+        # The timer may be shutting the socket down right now. Wait, or its number could be reused for another socket.
         timer.join()
 
 
@@ -194,10 +194,10 @@ def _shut(connection: socket.socket) -> None:
 
 
 def _knock(server: LdapServer) -> None:
-    """Raises `OSError` unless the server begins TLS in time, with a certificate for its name.
+    """Raise `OSError` unless the server completes a TLS handshake in time, with a certificate for its name.
 
-    The library, as many systems build it, waits for ever for a server that accepts a connection and says nothing, and
-    tells no reason when it refuses a certificate. It verifies on its own connection again; this one carries nothing.
+    In many builds the library waits forever for a server that accepts a connection and sends nothing, and reports no
+    reason for rejecting a certificate. It verifies its own connection again; this one carries no data.
     """
     context = ssl.create_default_context(cafile=_authorities(server))
     with (
@@ -209,7 +209,7 @@ def _knock(server: LdapServer) -> None:
 
 def _set_options(handle: LDAPObject, server: LdapServer) -> None:
     handle.protocol_version = ldap.VERSION3
-    # A followed referral would take the password to a server of the directory's choice.
+    # Following a referral would send the password to a server that the directory chooses.
     handle.set_option(ldap.OPT_REFERRALS, 0)
     handle.set_option(ldap.OPT_NETWORK_TIMEOUT, server.connect_timeout)
     handle.set_option(ldap.OPT_TIMEOUT, server.timeout)
@@ -217,9 +217,9 @@ def _set_options(handle: LDAPObject, server: LdapServer) -> None:
     if server.has_tls:
         handle.set_option(ldap.OPT_X_TLS_REQUIRE_CERT, ldap.OPT_X_TLS_DEMAND)
         handle.set_option(ldap.OPT_X_TLS_PROTOCOL_MIN, _TLS_1_2)
-        # Said explicitly, because an ldap.conf or a variable of the environment could name others.
+        # Set explicitly, because an ldap.conf or an environment variable could name others.
         handle.set_option(ldap.OPT_X_TLS_CACERTFILE, _authorities(server))
-        # Last: what was set before begins to count with this.
+        # Must be last: it applies the options above.
         handle.set_option(ldap.OPT_X_TLS_NEWCTX, 0)
 
 
@@ -229,14 +229,14 @@ def _authorities(server: LdapServer) -> str:
 
 
 def _close(handle: LDAPObject) -> None:
-    # It may be closed already, by the other side.
+    # The server may have closed it already.
     with suppress(ldap.LDAPError):
         handle.unbind_s()
 
 
 @contextmanager
 def _explain_errors(server: LdapServer) -> Iterator[None]:
-    """What the library and the directory complain about, as a `ProviderError`."""
+    """Convert errors of the library and the directory to `ProviderError`."""
     try:
         yield
         return
@@ -250,7 +250,7 @@ def _explain_errors(server: LdapServer) -> Iterator[None]:
         cause = error.strerror or "it cannot be reached"
     except ValueError:
         cause = "the library cannot use a setting"
-    # Raised outside of the handler: nothing of the library's exception is carried along.
+    # Raised outside of the handler, so that the library's exception is not chained.
     raise server_failure(server, cause)
 
 

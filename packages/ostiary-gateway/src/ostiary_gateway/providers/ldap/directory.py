@@ -1,11 +1,11 @@
-"""The directory as the identity and the group provider see it: is this the password, is this a user, which groups?
+"""Logins, users and groups of a directory, for the identity and the group provider.
 
-    login   search account binds -> one entry fits the name? -> bind as that entry, with the password given
-    find    search account binds -> the entry whose name this is, exactly
-    groups  find -> which relevant groups is it in?
+    login   bind as search account -> exactly one entry matches? -> bind as that entry, with the given password
+    find    bind as search account -> the entry with exactly this username
+    groups  find -> the relevant groups that contain it
 
-Each question has a connection of its own, in one of a few threads, because the LDAP library blocks. L8: a name that
-nobody has costs a bind as well, of an entry that cannot exist, so that the time tells nothing.
+Each operation opens a connection in one of a few threads, because the LDAP library blocks. L8: an unknown username
+costs a bind as well, as an entry that cannot exist, so that timing does not reveal which usernames exist.
 """
 
 from __future__ import annotations
@@ -36,10 +36,8 @@ from ostiary_gateway.providers.ldap.connection import (
 from ostiary_gateway.providers.ldap.escape import escape, fill, widen
 from ostiary_gateway.providers.ldap.settings import DN, GroupSearch, LdapSettings, Nested, UserSearch
 
-# What an entry says of its user: the name, the uid, and whether the account may be used. Pure.
-#
-# Called by `ostiary_gateway.providers.ldap.directory`. Not every directory refuses the password of a disabled account,
-# and a session is renewed without a password. So the entry itself is checked, at login as well as at renewals.
+# User entries. Not every directory rejects the password of a disabled account, and a session is refreshed without a
+# password, so the entry itself is checked, at login and at each refresh.
 
 STATE = ("userAccountControl", "accountExpires", "shadowExpire", "pwdAccountLockedTime", "nsAccountLock")
 
@@ -47,12 +45,12 @@ _DISABLED = 0x2
 _NEVER = (0, 0x7FFF_FFFF_FFFF_FFFF)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ACTIVE_DIRECTORY_EPOCH = datetime(1601, 1, 1, tzinfo=UTC)
-# What OpenLDAP's password policy writes for an account that an administrator has locked.
+# OpenLDAP's password policy writes this for an account that an administrator has locked.
 _LOCKED_FOR_GOOD = "000001010000Z"
 
 
 def user_of(entry: LdapEntry, users: UserSearch) -> UserInfo | None:
-    """The user as the directory spells the name; None if the entry has no name, or several to choose from."""
+    """Return the user, with the directory's spelling of the name. None if the entry has no name, or several."""
     names = entry.texts(users.username_attribute)
     if len(names) != 1:
         return None
@@ -61,7 +59,7 @@ def user_of(entry: LdapEntry, users: UserSearch) -> UserInfo | None:
 
 
 def why_unusable(entry: LdapEntry, now: datetime) -> str | None:
-    """Why nobody may use this account any more; None if it may be used."""
+    """Return why the account must not be used any more, or None if it may be used."""
     for name, is_unusable in _RULES:
         for value in entry.texts(name):
             try:
@@ -104,15 +102,14 @@ _RULES: tuple[tuple[str, Callable[[str, datetime], bool]], ...] = (
     ("nsAccountLock", lambda value, now: value.lower() == "true"),
 )
 
-# Looks up which of the relevant groups an entry is in. Called by `ostiary_gateway.providers.ldap.directory`, after its
-# bind.
+# Groups.
 #
-#     none             one question: groups with this member and one of these names
+#     none             one query: groups with this member and one of these names
 #     recursive        upwards, level by level: the groups of the user, the groups of these groups, ...
-#     activeDirectory  two questions, the second by the matching rule that follows nested groups in the directory
+#     activeDirectory  two queries, the second with the matching rule that resolves nesting in the directory
 #
-# Names of groups come from policies, and the user's from the directory; L8: all of them are escaped. No answer is cut
-# short: too many groups are an error, because a token must not lack one silently.
+# Group names come from policies, and the user's name from the directory; L8: all of them are escaped. Results are never
+# truncated: too many groups are an error, because a token must not silently lack one.
 
 MAX_LEVELS = 32
 MAX_GROUPS = 2000
@@ -123,7 +120,7 @@ IN_CHAIN = ":1.2.840.113556.1.4.1941:"
 def memberships(
     connection: LdapConnection, groups: GroupSearch, user: LdapEntry, relevant: AbstractSet[str]
 ) -> tuple[Membership, ...]:
-    """Each relevant group that *user* is in, once."""
+    """Return each relevant group that contains *user*, once."""
     names = sorted(name for name in relevant if _can_be_asked(name))
     members = (user.dn,) if groups.user_attribute == DN else user.texts(groups.user_attribute)
     if not names or not members:
@@ -133,12 +130,12 @@ def memberships(
     except (TooManyEntries, NoSuchEntry):
         cause = "groupSearch.baseDN is no entry, or has more groups of one user than the directory tells at once"
         raise ProviderError("the groups could not be looked up", cause=cause) from None
-    # What a directory finds equal may differ in case or blanks; names of groups do not.
+    # A directory's matching may ignore case and spaces; group names are compared exactly.
     return tuple(Membership(name, sources[name]) for name in names if name in sources)
 
 
 def named_filter(groups: GroupSearch, member: str, names: Iterable[str], *, rule: str = "=") -> str:
-    """Groups with this member and one of these names."""
+    """Return the filter for groups with this member and one of these names."""
     name_filters = "".join(f"({groups.name_attribute}={escape(name)})" for name in names)
     return f"(&{groups.filter}({groups.member_attribute}{rule}{escape(member)})(|{name_filters}))"
 
@@ -150,7 +147,7 @@ def member_filter(groups: GroupSearch, member: str) -> str:
 def _search_memberships(
     connection: LdapConnection, groups: GroupSearch, members: tuple[str, ...], names: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """(name, source) of groups; a later source replaces an earlier one of the same name."""
+    """Yield (name, source) of groups. A later source replaces an earlier one of the same name."""
     if groups.nested is Nested.RECURSIVE:
         yield from _walk_nested(connection, groups, members[0])
         return
@@ -171,10 +168,10 @@ def _search_by_name(
 
 
 def _walk_nested(connection: LdapConnection, groups: GroupSearch, user_dn: str) -> Iterator[tuple[str, str]]:
-    """Groups from the farthest to the nearest, so that the source of the shortest path wins."""
+    """Yield groups from the farthest to the nearest, so that the source of the shortest path wins."""
     visited: set[str] = set()
     levels: list[list[tuple[str, str]]] = []
-    # The DN to search for, and how its groups are named as a source.
+    # The DN to search for, and the source of its groups.
     frontier = [(user_dn, "")]
     while frontier:
         if len(levels) == MAX_LEVELS or len(visited) > MAX_GROUPS:
@@ -185,7 +182,7 @@ def _walk_nested(connection: LdapConnection, groups: GroupSearch, user_dn: str) 
         after: list[tuple[str, str]] = []
         for (_, source), entries in zip(frontier, answers, strict=True):
             for entry in entries:
-                # A group can be in itself, by way of others.
+                # Groups can contain each other in a cycle.
                 if entry.dn.lower() in visited:
                     continue
                 visited.add(entry.dn.lower())
@@ -216,14 +213,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryUser:
-    """An entry, and the user it stands for."""
+    """An entry, and the user it describes."""
 
     entry: LdapEntry
     user: UserInfo
 
 
 class LdapDirectory:
-    """Threads begin with the first question, and end with `close`."""
+    """Query the directory in threads, which start with the first query and end with `close`."""
 
     def __init__(self, settings: LdapSettings) -> None:
         self._settings = settings
@@ -238,7 +235,7 @@ class LdapDirectory:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def probe(self) -> str:
-        """Connects, and signs the search account in, if there is one. Raises `ProviderError`."""
+        """Connect, and bind as the search account, if there is one. Raise `ProviderError` on failure."""
         return await self._in_thread(self._probe)
 
     def _probe(self) -> str:
@@ -250,19 +247,19 @@ class LdapDirectory:
         return "the directory accepts the search account"
 
     async def login(self, username: str, password: Secret) -> DirectoryUser | None:
-        """The user whose name and password these are; None if there is none, or not exactly one."""
+        """Return the user with this name and password. None if there is none, or not exactly one."""
         if not _is_text(username) or not _is_text(password.reveal()):
             return None
         return await self._in_thread(lambda: self._login(username, password))
 
     async def find(self, user: UserInfo) -> DirectoryUser | None:
-        """The user of this very name, and of this uid if there is one."""
+        """Return the user with exactly this name, and with this uid if it has one."""
         if not _is_text(user.username):
             return None
         return await self._in_thread(lambda: self._with_account(lambda connection: self._find(connection, user)))
 
     async def groups(self, user: UserInfo, relevant: AbstractSet[str]) -> tuple[Membership, ...]:
-        """The relevant groups of the user; none for a user whom the directory does not know."""
+        """Return the relevant groups of the user; none if the directory does not have the user."""
         search = self._settings.groups
         if search is None:
             hint = "name groupSearch.baseDN in the settings of the provider"
@@ -280,7 +277,7 @@ class LdapDirectory:
         users = self._settings.users
         with open_connection(self._settings.server) as connection:
             if self._settings.account is None:
-                # The template names the entry; after a bind as that entry, it can be read.
+                # The template gives the DN. The entry can be read after a bind as that DN.
                 if not connection.bind(fill(users.user_dn, username), password):
                     return None
                 return self._only(connection, username, users.filter)
@@ -298,12 +295,12 @@ class LdapDirectory:
 
     def _find(self, connection: LdapConnection, user: UserInfo) -> DirectoryUser | None:
         users = self._settings.users
-        # By the attribute that names come from: the filter may take other things for a name as well.
+        # Match the username attribute itself: the filter may accept other attributes as a name, too.
         name_filter = f"(&({users.username_attribute}={escape(user.username)}){widen(users.filter)})"
         account = self._only(connection, user.username, name_filter)
         if account is None or account.user.username != user.username:
             return None
-        # A name that was given to somebody else is another user.
+        # A name that was reassigned belongs to another user.
         return None if users.uid_attribute and user.uid and user.uid != account.user.uid else account
 
     def _groups(
@@ -313,10 +310,10 @@ class LdapDirectory:
         return () if account is None else memberships(connection, search, account.entry, relevant)
 
     def _only(self, connection: LdapConnection, username: str, text: str) -> DirectoryUser | None:
-        """The only entry that fits; None if there is none, or another one, or it has no name to go by."""
+        """Return the only matching entry. None if there is none, more than one, or it has no unique name."""
         users = self._settings.users
         base = fill(users.user_dn, username) if users.user_dn else users.base_dn
-        # Two are enough to know that it is not one.
+        # Two results suffice to know that the match is not unique.
         search = Search(base, text, self._attributes_to_read(), only_base=bool(users.user_dn), limit=2)
         try:
             entries = connection.search(search)
@@ -337,7 +334,7 @@ class LdapDirectory:
         return (users.username_attribute, *STATE, *(name for name in also if name))
 
     def _nobody(self) -> str:
-        """Below the users, so that whatever the directory does to tell entries apart, it does."""
+        """Return the DN of an entry that cannot exist, below the users, so that a bind takes as long as for a user."""
         _, _, below = self._settings.users.user_dn.partition(",")
         return f"cn={secrets.token_hex(16)},{self._settings.users.base_dn or below}"
 
@@ -354,7 +351,7 @@ class LdapDirectory:
 
 
 def _is_text(text: str) -> bool:
-    """Whether it can be sent: what a form decodes may be half of a character."""
+    """Return whether *text* can be encoded: form decoding may produce lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Text from outside as a value in a search filter (RFC 4515) or in a distinguished name (RFC 4514). Pure.
+"""Escape untrusted text as a value in a search filter (RFC 4515) or in a distinguished name (RFC 4514).
 
-What is plain here is listed, and everything else is spelled as the hexadecimal of its bytes, which both grammars take
-for any byte. So there is no list of dangerous characters that could lack one.
+Only listed characters stay as they are. All others are written as the hexadecimal of their bytes, which both grammars
+allow for any byte. So there is no list of dangerous characters that could be incomplete.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import string
 PLACEHOLDER = "{username}"
 
 _PLAIN = frozenset((string.ascii_letters + string.digits).encode())
-# A placeholder behind the equals sign of a condition: elsewhere a name would choose the attribute, or the condition.
+# A placeholder after the equals sign of a condition. Elsewhere a username could choose the attribute or the condition.
 _IN_FILTER_VALUE = re.compile(r"\([^()=]+=[^()]*\Z")
 _IN_DN_VALUE = re.compile(r"(?:\A|[,+])\s*[A-Za-z0-9.-]+=\Z")
 
 
 def escape(text: str) -> str:
-    """*text* as a value, in a filter and in a name alike. Raises `UnicodeEncodeError` if it is no Unicode text."""
+    """Return *text* as a value for a filter or a DN. Raise `UnicodeEncodeError` for lone surrogates."""
     return "".join(chr(byte) if byte in _PLAIN else f"\\{byte:02x}" for byte in text.encode())
 
 
@@ -27,12 +27,12 @@ def fill(template: str, username: str) -> str:
 
 
 def widen(template: str) -> str:
-    """The filter *template* for any name at all: what else it demands of an entry stays."""
+    """Return the filter *template* for any username, with all its other conditions."""
     return template.replace(PLACEHOLDER, "*")
 
 
 def filter_mistake(text: str, *, placeholder: bool) -> str | None:
-    """Why *text* is no filter, or none with a placeholder for a value; None if it may be one."""
+    """Return what is wrong with the filter *text*, or None. *placeholder* says whether it must have one."""
     if not _is_one_filter(text):
         return "it must be one filter in parentheses, as in (uid={username})"
     before = text.split(PLACEHOLDER)[:-1]

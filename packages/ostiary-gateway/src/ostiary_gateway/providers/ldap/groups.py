@@ -1,4 +1,4 @@
-"""Groups of a directory, for users whom another identity provider lets in under the names that the directory has.
+"""The group provider ``ldap``: groups of users who sign in elsewhere with the usernames of the directory.
 
     groups:
     - name: teams
@@ -9,10 +9,7 @@
       userSearch: {baseDN: "ou=people,dc=example,dc=com"}
       groupSearch: {baseDN: "ou=groups,dc=example,dc=com", nested: recursive}
 
-Where names have a prefix, `userPrefix` says which, and only users who have it are asked about. With `requireUser` a
-user whom the directory does not know, or has disabled, is refused: Kerberos, a proxy or a certificate does not tell
-that at renewals. The identity provider
-called ``ldap`` is a group provider of its own, and needs this one only without that. L8: names are escaped.
+With the identity provider ``ldap`` this one is not needed: that is a group provider, too. L8: names are escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +36,11 @@ from ostiary_gateway.settings.declare import read_settings
 
 
 class LdapGroups:
-    """Asks about relevant groups only, at login and at each renewal."""
+    """Look up relevant groups, at login and at each refresh.
+
+    *user_prefix* is removed from usernames; users without it have no groups. With *require_user*, a user who is unknown
+    to the directory or disabled there is denied: Kerberos, a proxy or a certificate cannot detect that at a refresh.
+    """
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class LdapGroups:
             raise LoginRefused("this account is disabled or has expired", cause=why)
 
     def _own(self, user: UserInfo) -> UserInfo:
-        """As the directory calls the user. The uid is another identity system's, and would be compared with its own."""
+        """Return the user with the directory's username, without the uid, which is another identity provider's."""
         return replace(user, username=user.username[len(self._user_prefix) :], uid="")
 
     async def groups_from_provider(

@@ -1,4 +1,4 @@
-"""Names and passwords of a directory: OpenLDAP, Active Directory, 389, and others that speak LDAP.
+"""The identity provider ``ldap``: passwords of OpenLDAP, Active Directory, 389 and other LDAP directories.
 
     identity:
     - name: staff
@@ -10,8 +10,8 @@
 
     Basic, or the form fields username and password  ->  attempts left?  ->  `LdapDirectory.login`  ->  UserInfo
 
-With `groupSearch` it is a group provider too (``groups: [{name: teams, provider: staff}]``). L8: what a person types is
-escaped, an empty password never reaches the directory, and passwords travel over verified TLS.
+With `groupSearch` it is a group provider too (``groups: [{name: teams, provider: staff}]``). L8: user input is escaped,
+an empty password never reaches the directory, and passwords are sent over verified TLS.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ostiary_gateway.settings.declare import read_settings
 
 
 class LdapIdentity:
-    """Checks a name and a password by a bind. The user is called as the directory spells the name."""
+    """Checks a name and a password with a bind. The username has the directory's spelling."""
 
     sign_in = SignIn.PASSWORD
 
@@ -101,7 +101,7 @@ class LdapIdentity:
             raise LoginRefused("the user is no longer known", cause="no entry has this name, or it is somebody else's")
         return self._usable(account)
 
-    # --- which groups, if this object is a group provider too ---
+    # --- group provider ---
 
     async def groups_of(
         self, user: UserInfo, relevant: AbstractSet[str], request: LoginRequest
@@ -114,7 +114,7 @@ class LdapIdentity:
         raise LoginRefused("there is no sign-in to continue: start again", cause="a directory sends nobody elsewhere")
 
     def _usable(self, found: DirectoryUser) -> UserInfo:
-        # Only somebody who knows the password, or has a session, learns this.
+        # Disclosed only to a user who has the password or a session.
         if (why := why_unusable(found.entry, self._clock.now())) is not None:
             raise LoginRefused("this account is disabled or has expired", cause=why)
         return found.user

@@ -1,4 +1,4 @@
-"""How a directory is reached and what is looked for in it; read by the identity and the group provider alike.
+"""The settings of a directory and its searches, shared by the identity and the group provider ``ldap``.
 
     url: ldaps://ldap.example.com
     bindDN: cn=gateway,dc=example,dc=com
@@ -6,7 +6,7 @@
     userSearch: {baseDN: "ou=people,dc=example,dc=com", filter: "(uid={username})"}
     groupSearch: {baseDN: "ou=groups,dc=example,dc=com", nested: recursive}
 
-Passwords travel over TLS with a verified certificate, or not beyond this machine.
+Passwords are sent over TLS with a verified certificate, or over loopback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ostiary_gateway.settings.declare import RawFields
 from ostiary_gateway.settings.kinds import AnyText, FilePath, Flag, Holds, Integer, OneOf, Seconds, Text
 from ostiary_gateway.settings.sections import OptionalSection, Section
 
-# One login is a connection and three questions, and the gateway gives a provider half a minute for all of them.
+# A login takes a connection and three queries, and the gateway gives a provider 30 seconds for all of them.
 SECONDS = 5.0
 CONNECTIONS = 8
 DN = "dn"
@@ -40,11 +40,11 @@ NO_GROUPS = "it is missing: where groups are"
 
 
 class Nested(Enum):
-    """Whether members of a group that is in a group are members of the latter."""
+    """Whether members of a nested group are members of the group that contains it."""
 
     NONE = "none"
-    RECURSIVE = "recursive"  # we ask, level by level
-    ACTIVE_DIRECTORY = "activeDirectory"  # the directory knows, by a matching rule of its own
+    RECURSIVE = "recursive"  # the gateway queries level by level
+    ACTIVE_DIRECTORY = "activeDirectory"  # the directory resolves nesting, with its own matching rule
 
 
 def _text(doc: str, *, name: str = "", unset: str = "") -> Text:
@@ -53,7 +53,7 @@ def _text(doc: str, *, name: str = "", unset: str = "") -> Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSearchSettings:
-    """How users are found: below `base_dn` by `filter`, or by the template `user_dn`."""
+    """The search for users: below `base_dn` with `filter`, or by the template `user_dn`."""
 
     SCHEMA: ClassVar[Mapping[str, object]] = {"oneOf": [{"required": ["baseDN"]}, {"required": ["userDN"]}]}
 
@@ -151,7 +151,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LdapServer:
-    """Raises `ConfigurationError` if a password would travel in the clear."""
+    """The connection to the server. Raises `ConfigurationError` if a password would be sent in plain text."""
 
     url: str
     start_tls: bool = False
@@ -191,14 +191,14 @@ class LdapServer:
         return self.start_tls or urlsplit(self.url).scheme == "ldaps"
 
     def uri(self, host: str | None = None) -> str:
-        """The URL as the LDAP library takes it: it would read a list of servers, or a search, from one with more."""
+        """Return host and port as a URL. The library would read a longer one as a list of servers or a search."""
         name = host or self.host
         return f"{urlsplit(self.url).scheme}://{f'[{name}]' if ':' in name else name}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAccount:
-    """Who searches. The password is read at every use: the file is replaced in place."""
+    """The account that searches. Its password is read at every use, since the file may be replaced."""
 
     dn: str
     password_file: str | os.PathLike[str]
@@ -217,14 +217,14 @@ class SearchAccount:
             if text and "\0" not in text:
                 return Secret(text)
             why = "it is empty, or no text"
-        # Raised outside of the handler: the decoder's exception carries the text along.
+        # Raised outside of the handler: the decoder's exception contains the text.
         summary, where = "the password of the search account cannot be read", str(self.password_file)
         raise ProviderError(summary, cause=why, where=where, code="token-file-unreadable")
 
 
 @dataclass(frozen=True, slots=True)
 class UserSearch:
-    """Users are found below `base_dn` by `filter`; or their names are known, by the template `user_dn`."""
+    """The search for users: below `base_dn` with `filter`, or without a search by the template `user_dn`."""
 
     base_dn: str = ""
     filter: str = ""
@@ -248,7 +248,7 @@ class UserSearch:
 
 @dataclass(frozen=True, slots=True)
 class GroupSearch:
-    """Groups are entries below `base_dn` whose `member_attribute` holds the user's `user_attribute`."""
+    """The search for groups: entries below `base_dn` whose `member_attribute` holds the user's `user_attribute`."""
 
     base_dn: str
     filter: str = "(objectClass=*)"
@@ -282,12 +282,12 @@ class LdapSettings:
 
 
 def placeholder_settings() -> LdapSettings:
-    """In place of settings with a mistake in them. Never asked: with a problem noted, the gateway does not start."""
+    """Return a substitute for invalid settings. Never used: after a reported error the gateway does not start."""
     return LdapSettings(LdapServer("ldaps://localhost"), UserSearch(user_dn=f"uid={PLACEHOLDER},dc=invalid"))
 
 
 def directory_settings(declared: DirectorySettings, fields: ConfigSection) -> LdapSettings | None:
-    """How the directory is reached and searched; None, and a problem for each mistake, if there are any."""
+    """Return the settings of the directory. If any is invalid, report each error and return None."""
     groups_declared = declared.group_search
     sections = {
         "": fields,
@@ -355,7 +355,7 @@ def _groups(declared: GroupSearchSettings) -> GroupSearch:
 
 
 def _build(sections: Mapping[str, ConfigSection], build: Callable[[], T]) -> T | None:
-    """What *build* makes; None, and a problem where the mistake stands, if it raises."""
+    """Return the result of *build*. If it raises, report the error at its setting and return None."""
     try:
         return build()
     except ConfigurationError as error:

@@ -1,1 +1,1 @@
-"""Quotas of objects: how many a namespace, user or group may have, and the sums of their fields."""
+"""Object quotas: the number of objects per namespace, user or group, and the sums of their fields."""

@@ -1,10 +1,9 @@
-"""Admission by object quota: so many objects, and sums of their fields, for each namespace, user or group.
+"""Admission by object quota: limits on the number of objects and on sums of their fields, per namespace, user or group.
 
-    covered?  ->  what would it store?  ->  reserve, or refuse after a look at the upstream  ->  forward  ->  settle
+    covered?  ->  what would it store?  ->  reserve, or deny after listing the upstream  ->  forward  ->  settle
 
-Called by the gateway for requests that change objects. What is counted is kept in the counts that all workers and
-replicas share, and each change of it is exact (`tallies`). What stands there is compared with lists of the upstream
-(`reconcile`), which alone say what has become free. Nothing is refused on the word of an old list.
+The counts are shared by all workers and replicas, and each change is exact (`tallies`). They are compared with lists of
+the upstream (`reconcile`), which alone show what has become free. No request is denied because of an old list.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ from ostiary_gateway.providers.object_quota.tallies import Tallies
 from ostiary_gateway.providers.object_quota.tally import Amounts
 from ostiary_gateway.settings.declare import read_settings
 
-# As large as kube-apiserver takes them.
+# The limit of kube-apiserver.
 LARGEST_BODY = 3 * 1024 * 1024
 _ADMITTED = Admission(admitted=True)
 
 
 class ObjectQuota:
-    """Implements `ostiary_gateway.interfaces.admission.CountsObjects`."""
+    """The object quota of one provider. Implements `ostiary_gateway.interfaces.admission.CountsObjects`."""
 
     largest_body = LARGEST_BODY
 
@@ -85,7 +84,7 @@ class ObjectQuota:
         settings = read_settings(ObjectQuotaSettings, fields, context.directory)
         return cls(settings, clock=context.clock, counts=context.counts, name=context.name)
 
-    # --- the contract of every admission provider: what it needs is known only in `reserve` ---
+    # --- AdmissionProvider: always admits, because the decision is made in `reserve` ---
 
     def admit(self, attributes: Attributes, *, size: int | None) -> Admission:
         return _ADMITTED
@@ -107,7 +106,7 @@ class ObjectQuota:
         if is_dry_run(request.target):
             return NoHold()
         if deletes(attributes.request):
-            # Who made it is not known. Mostly it is who deletes it; if not, the next list tells.
+            # The owner is unknown. Usually it is the requester; if not, the next list corrects it.
             owner = ObjectOwner(attributes.user.username, attributes.user.groups)
             info = attributes.request
             charged = [
@@ -142,7 +141,7 @@ class ObjectQuota:
     def figures(self) -> CountingFigures:
         return self._reconciliation.figures()
 
-    # --- inside ---
+    # --- internals ---
 
     def _covering(self, attributes: Attributes) -> list[ObjectLimit]:
         return [limit for limit in self._limits if covers(limit, attributes)]

@@ -1,8 +1,6 @@
-"""Charges a request that stores or changes an object to every limit that covers it, or to none.
+"""Charge a request that creates or changes an object to every limit that covers it, or to none.
 
-    what would be stored (a dry run)  ->  whom does it count for  ->  reserve, or refuse after a look at the upstream
-
-Called by the provider.
+what would be stored (a dry run)  ->  which subjects it counts for  ->  reserve, or deny after listing the upstream
 """
 
 from __future__ import annotations
@@ -37,13 +35,11 @@ from ostiary_gateway.providers.object_quota.tallies import Full, Reserved, Talli
 from ostiary_gateway.providers.object_quota.tally import Amounts, minus
 from ostiary_gateway.wire.quantity import THOUSANDTHS
 
-# What is held for one request from its reservation to its answer, and how the answer settles it.
-
 CREATED = 201
 
 
 class NoHold:
-    """For a request that stores nothing."""
+    """The hold of a request that stores nothing."""
 
     wants_body = False
 
@@ -53,10 +49,10 @@ class NoHold:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one subject is charged. `before` is what the object counted before the request, None if there was none.
+    """What one subject is charged. `before` is the object's amount before the request, None if it did not exist.
 
-    `expected` is what it will count. `span` is None if nothing had to be reserved: then only a creation that was not
-    expected is charged.
+    `expected` is its amount afterwards. `span` is None if nothing had to be reserved; then only an unexpected creation
+    is charged.
     """
 
     limit: ObjectLimit
@@ -68,10 +64,10 @@ class Charge:
 
 
 class Ownership:
-    """What is remembered of who makes an object, until it is made.
+    """Record the owner of an object, before and after it is created.
 
-    `intent` is None where the object is there and will be changed: it is written down with *intend* if the request has
-    created the object, because it was gone by then.
+    `intent` is None if the object exists and will be changed. If the request creates it after all, because it was
+    deleted in between, *intend* records the intent.
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class Ownership:
         self.intent, self._intend = intent, intend
 
     async def settle(self, result: WriteResult, document: Document | None) -> None:
-        """An intent whose object is not known stays, for the next list to find it."""
+        """Record the owner, or drop the intent. If the object's uid is unknown the intent stays for the next list."""
         intent = self.intent
         if result.outcome is WriteOutcome.NOT_DONE or (
             result.outcome is WriteOutcome.DONE and result.status != CREATED
@@ -101,7 +97,7 @@ class Ownership:
 
 
 class WriteHold:
-    """For a request that stores or changes one object."""
+    """The hold of a request that creates or changes one object: reservations, settled by the response."""
 
     def __init__(
         self,
@@ -120,7 +116,7 @@ class WriteHold:
     async def settle(self, result: WriteResult) -> None:
         document = read_document(result.body) if result.body else None
         if self._ownership is not None:
-            # Before it is no longer open: a list that is adopted after that must find the owner.
+            # Before the reservation is closed: a list that is adopted afterwards must find the owner.
             await self._ownership.settle(result, document)
             self._hurry_if_unknown(result, document)
         for charge in self._charges:
@@ -139,17 +135,17 @@ class WriteHold:
                 self._reconciliation.hurry(charge.subject)
 
     async def give_back(self) -> None:
-        """The request is not sent."""
+        """Release everything: the request is not sent."""
         await self.settle(WriteResult(WriteOutcome.NOT_DONE))
 
     async def _settle_done(self, charge: Charge, status: int, document: object) -> None:
         after = _stored_amounts(charge, document)
         before = charge.before
         if before is not None and status == CREATED:
-            # It was gone by the time the request came.
+            # The object was deleted before the request arrived.
             before = None
         elif before is None and status != CREATED and charge.span is not None:
-            # Somebody else has created it in between, and it is counted as theirs.
+            # Another request created it in between, and it is counted there.
             before = charge.expected
         stored = after if before is None else minus(after, before)
         if charge.span is None:
@@ -167,9 +163,9 @@ class WriteHold:
 
 
 class DeleteHold:
-    """For a request that deletes. What is free because of it is what the next list no longer has.
+    """The hold of a request that deletes. The next list shows how much became free.
 
-    The answer does not tell: an object with finalizers or a grace period is still there.
+    The response does not show it: an object with finalizers or a grace period still exists.
     """
 
     wants_body = False
@@ -188,7 +184,7 @@ class DeleteHold:
 
 
 def _stored_amounts(charge: Charge, document: object) -> Amounts:
-    """What the upstream says it has stored; what it said it would store, if its answer cannot be read."""
+    """Return the amounts that the upstream stored; those of the dry run if the response cannot be read."""
     if not charge.limit.sums or not isinstance(document, dict):
         return charge.expected
     try:
@@ -199,18 +195,18 @@ def _stored_amounts(charge: Charge, document: object) -> Amounts:
         return charge.expected
 
 
-# A refusal may rest on a list that began no longer ago than this.
+# A denial may rely on a list that began at most this many seconds ago.
 FRESH_SECONDS = 1.0
 ATTEMPTS = 4
 ATTEMPT_SECONDS = 0.05
 
 
 class QuotaExceeded(Exception):
-    """There is no room; the reason is for the client."""
+    """The limit is reached. The message is for the client."""
 
 
 class OutdatedRefusal(QuotaExceeded):
-    """The same, on the word of an old list: *subject* must be listed before it is true."""
+    """Like `QuotaExceeded`, but based on an old list: *subject* must be listed first to confirm it."""
 
     def __init__(self, reason: str, subject: QuotaSubject) -> None:
         super().__init__(reason)
@@ -218,7 +214,7 @@ class OutdatedRefusal(QuotaExceeded):
 
 
 class Charging:
-    """For one request."""
+    """Charges one request."""
 
     def __init__(
         self,
@@ -241,7 +237,7 @@ class Charging:
         self._ownership: Ownership | None = None
 
     async def charge(self) -> Hold | UpstreamAnswer:
-        """What is held; or the upstream's answer if it would store nothing.
+        """Return the hold, or the upstream's response if it would store nothing.
 
         Raises `QuotaExceeded`, `NotCountable` or `ProviderError`, and then nothing is held.
         """
@@ -281,7 +277,7 @@ class Charging:
         return ObjectOwner(user.username, user.groups)
 
     async def _note_owner(self, document: Document | None) -> None:
-        """Who makes it, if that matters to a limit."""
+        """Record the owner of the new object if a limit depends on it."""
         if not any(limit.counts_by_owner for limit in self._limits):
             return
         assert document is not None, "limits by owner have asked what would be stored"
@@ -307,7 +303,7 @@ class Charging:
         opened: list[tuple[ObjectLimit, QuotaSubject, int]] = []
         for limit in with_sums:
             for subject in self._subjects(limit, owner):
-                # From before the object is read on, no list is adopted: it might say what the object was.
+                # The open reservation prevents lists from being adopted, which might show the object before the change.
                 span = await self._reserve(limit, subject, nothing(limit))
                 opened.append((limit, subject, span))
                 self._charges.append(Charge(limit, subject, nothing(limit), None, nothing(limit), span))
@@ -327,7 +323,7 @@ class Charging:
         if old is None and not self._info.subresource:
             await self._note_owner(new)
         elif by_owner and not self._info.subresource:
-            # It may be gone when the request arrives, which then creates it.
+            # The object may be deleted before the request arrives, which then creates it.
             self._ownership = self._ownership_of(None)
         return None
 
@@ -335,7 +331,7 @@ class Charging:
         return await self._reconciliation.listing.object(self._api, self._info.upstream, self._info)
 
     async def _owner_of(self, old: Document | None) -> ObjectOwner | None:
-        """Who made it; of an object that is not there yet, who asks."""
+        """Return the owner of the object; the requester if it does not exist yet."""
         if old is None:
             return self._requester
         return await self._owners.find(self._api.objects, self._info.upstream, old)
@@ -369,7 +365,7 @@ class Charging:
         return charged
 
     async def _reserve(self, limit: ObjectLimit, subject: QuotaSubject, wanted: Amounts) -> int:
-        """The span of the reservation; raises `QuotaExceeded` or `ProviderError`."""
+        """Return the span of the reservation. Raises `QuotaExceeded` or `ProviderError`."""
         is_listed = False
         for attempt in range(ATTEMPTS + 1):
             result = await self._tallies.reserve(subject, wanted, limit.limits)
@@ -383,7 +379,7 @@ class Charging:
         raise ProviderError("the quota cannot be counted", cause="the upstream changes faster than it can be listed")
 
     async def _add(self, limit: ObjectLimit, subject: QuotaSubject, span: int, wanted: Amounts) -> None:
-        """More for a request that is open. Being open, it keeps every list from being adopted."""
+        """Reserve more for an open request. While it is open, no list is adopted."""
         result = await self._tallies.add(subject, span, wanted, limit.limits)
         if isinstance(result, Full):
             reason = refusal(limit, wanted, result.total)
@@ -393,7 +389,7 @@ class Charging:
 
 
 async def list_subject(reconciliation: Reconciliation, subject: QuotaSubject, api: UpstreamApi, attempt: int) -> bool:
-    """List the upstream; False, after a moment, if other requests of *subject* are under way."""
+    """List the upstream. Return False, after a pause, if other requests of *subject* are in flight."""
     if await reconciliation.list_now(subject, api):
         return True
     await asyncio.sleep(ATTEMPT_SECONDS * (attempt + 1))
@@ -405,7 +401,10 @@ def _is_certain(full: Full) -> bool:
 
 
 def _stored_document(answer: UpstreamAnswer) -> Document | None:
-    """What a dry run says would be stored; None if it was refused. Raises `ProviderError` if it cannot be read."""
+    """Return the object that a dry run would store; None if the upstream rejected it.
+
+    Raises `ProviderError` if the response cannot be read.
+    """
     if not 200 <= answer.status < 300:
         return None
     document = read_document(answer.body)

@@ -1,9 +1,8 @@
-"""Asks the upstream what it has: lists of objects, one object, and what a request would store.
+"""Query the upstream: lists of objects, one object, and what a request would store.
 
-Called by the provider and by the reconciliation. Lists are made in the gateway's own name, page by page, and without
-the objects' content where only their number matters. What a request would store is asked in the name of its user, by
-sending it as a dry run: the upstream reads the very bytes that it will be sent, adds defaults, and runs the admission
-of its own. So nothing is read in two ways, and nothing is added behind our back.
+Lists are requested page by page with the gateway's own identity, and as metadata only if just the number matters. What
+a request would store is determined by a dry run as its user: the upstream reads the same bytes that it will be sent,
+adds defaults, and runs its own admission. So the body is not interpreted in two ways, and nothing is added afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ostiary.model import RequestInfo, UserInfo
 from ostiary_gateway.interfaces.admission import UpstreamAnswer, UpstreamApi, WriteRequest
 
 PAGE_OBJECTS = 250
-# A list that has more pages than this is not read to its end: it would never be complete.
+# A list with more pages than this is an error: it would never be complete.
 MOST_PAGES = 4000
 DRY_RUN = "dryRun=All"
 _JSON = ("Accept", "application/json")
@@ -31,7 +30,7 @@ Document = dict[str, object]
 
 
 class Listing:
-    """The objects of the upstreams, for one provider. They are asked in the name of *user*, or in the gateway's own."""
+    """The objects of the upstreams. Requests are sent as *user*, or with the gateway's own identity if it is None."""
 
     def __init__(self, user: UserInfo | None = None) -> None:
         self._user = user
@@ -40,7 +39,7 @@ class Listing:
     async def objects(
         self, api: UpstreamApi, upstream: str, resource: str, namespace: str, *, content: bool
     ) -> AsyncIterator[Document]:
-        """Every object of *resource* in *namespace*, or in all; raises `ProviderError`."""
+        """Yield every object of *resource* in *namespace*, or in all namespaces. Raises `ProviderError`."""
         path = await self._collection(api, upstream, resource, namespace)
         token = ""
         for _ in range(MOST_PAGES):
@@ -57,7 +56,7 @@ class Listing:
         raise _failure(f"a list of {resource} has no end")
 
     async def object(self, api: UpstreamApi, upstream: str, info: RequestInfo) -> Document | None:
-        """The object that a request names, as it is now; None if there is none. Raises `ProviderError`."""
+        """Return the current object that a request names, or None if it does not exist. Raises `ProviderError`."""
         path = _collection_path(info.api_group, info.api_version, info.resource, info.namespace)
         answer = await api.ask(upstream, f"{path}/{quote(info.name, safe='')}", headers=[_JSON], user=self._user)
         if answer.status == 404:
@@ -84,7 +83,7 @@ class Listing:
 
 
 async def would_store(api: UpstreamApi, request: WriteRequest) -> UpstreamAnswer:
-    """The upstream's answer to *request* as a dry run, in JSON; raises `ProviderError` if there is none."""
+    """Send *request* as a dry run and return the upstream's JSON response. Raises `ProviderError` if it fails."""
     attributes = request.attributes
     separator = "&" if "?" in request.target else "?"
     answer = await api.ask(
@@ -101,12 +100,12 @@ async def would_store(api: UpstreamApi, request: WriteRequest) -> UpstreamAnswer
 
 
 def is_dry_run(target: str) -> bool:
-    """Whether a request asks for a dry run itself. Only the usual spelling counts, which no server reads otherwise."""
+    """Whether a request is itself a dry run. Only the usual spelling counts, which every server reads the same way."""
     return DRY_RUN in target.partition("?")[2].split("&")
 
 
 def read_document(body: bytes) -> Document | None:
-    """The JSON object in *body*, None if it is none."""
+    """Return the JSON object in *body*, or None if it is not one."""
     try:
         document = json.loads(body, parse_float=str, parse_constant=str)
     except (ValueError, RecursionError):

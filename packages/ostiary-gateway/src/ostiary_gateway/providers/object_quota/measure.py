@@ -1,4 +1,4 @@
-"""What an object counts under a limit: one, and the sums of its fields. Pure."""
+"""Measure what an object counts under a limit: one, and the sums of its fields."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _REPLICAS = ("spec", "replicas")
 
 
 class NotCountable(ValueError):
-    """A field of an object does not hold what can be added up. The message quotes nothing of the object."""
+    """A field of the object has a value that cannot be added up. The message does not quote the object."""
 
 
 def measure(limit: ObjectLimit, document: object) -> Amounts:
-    """The amounts of one object, in thousandths; raises `NotCountable`."""
+    """Return the amounts of one object, in thousandths. Raises `NotCountable`."""
     return (THOUSANDTHS, *(_sum(each, document) for each in limit.sums))
 
 
 def measure_scale(limit: ObjectLimit, scale: object, before: Amounts) -> Amounts:
-    """The amounts of an object after its ``scale`` was written: only the number of replicas is another one."""
+    """Return the amounts of an object after its ``scale`` was written, which changes only the number of replicas."""
     sums = [
         _sum(each, scale) if each.path.steps == _REPLICAS else amount
         for each, amount in zip(limit.sums, before[1:], strict=True)
@@ -46,18 +46,18 @@ def nothing(limit: ObjectLimit) -> Amounts:
 
 
 def item_names(limit: ObjectLimit) -> tuple[str, ...]:
-    """What the items are called in a refusal: the resources, and the names of the sums."""
+    """The names of the items in a denial: the resources, and the names of the sums."""
     return ("+".join(f"count/{each}" for each in limit.resources), *(each.name for each in limit.sums))
 
 
 def format_amounts(limit: ObjectLimit, amounts: Amounts) -> tuple[str, ...]:
-    """The amounts as the limit is written: ``3``, ``1500m``, ``8Gi``."""
+    """Format amounts in the notation of the limit: ``3``, ``1500m``, ``8Gi``."""
     forms = (False, *(each.limit.is_binary for each in limit.sums))
     return tuple(format_quantity(amount, binary=binary) for amount, binary in zip(amounts, forms, strict=True))
 
 
 def refusal(limit: ObjectLimit, wanted: Amounts, used: Amounts) -> str:
-    """In the words of Kubernetes' ResourceQuota, about the items that would be exceeded."""
+    """Describe the exceeded items in the words of Kubernetes' ResourceQuota."""
     exceeded = [
         place
         for place, most in enumerate(limit.limits)

@@ -1,10 +1,10 @@
-"""Remembers who made which object, for limits per user and group: an object itself does not tell.
+"""Record who created which object, for limits per user and group: the object itself does not show it.
 
-    before a creation is forwarded    an intent: who is about to create what, under which name
-    after it                          the owner of the object, by its uid; the intent goes
+    before a creation is forwarded    an intent: which user is about to create what, under which name
+    after it                          the owner of the object, by its uid; the intent is deleted
 
-Kept in the token store, durably. If the gateway dies in between, or the answer is lost, the intent stays; the next list
-finds an object that has no owner and fits, and gives it to whom the intent names.
+Stored durably in the token store. If the gateway dies in between, or the response is lost, the intent stays. The next
+list assigns a matching object without an owner to the user of the intent.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ostiary_gateway.providers.object_quota.listing import Document
 from ostiary_gateway.providers.object_quota.subjects import ObjectOwner
 
 KIND = "object-quota"
-# Clocks of machines differ by less.
+# Maximum clock difference between machines.
 SLACK = timedelta(minutes=5)
-# An intent that no object fits, and an owner whose object is in no list, are forgotten after this.
+# Intents without a matching object, and owners whose object is in no list, are deleted after this time.
 FORGOTTEN = timedelta(minutes=15)
 PAGE = 1000
-# So much of a prefix is in a generated name: k8s.io/apiserver/pkg/storage/names/generate.go
+# Maximum length of the prefix in a generated name: k8s.io/apiserver/pkg/storage/names/generate.go
 LONGEST_PREFIX = 58
 _INTENT = "intent"
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Somebody is about to create an object. `name` is its name, or with `is_prefix` the beginning of it."""
+    """A user is about to create an object. `name` is its name, or a prefix of it if `is_prefix` is set."""
 
     key: str
     owner: ObjectOwner
@@ -62,16 +62,16 @@ class Intent:
 
 @dataclass(slots=True)
 class Ledger:
-    """All that is remembered of the objects of one upstream, at one time."""
+    """All owners and intents for one upstream at one time."""
 
     owners: dict[str, ObjectOwner] = field(default_factory=dict)
     intents: list[Intent] = field(default_factory=list)
-    # When each owner was written down.
+    # When each owner was recorded.
     written_at: dict[str, datetime] = field(default_factory=dict)
 
 
 class Owners:
-    """Of the objects that one provider counts."""
+    """The owners of the objects that one provider counts."""
 
     def __init__(self, name: str, clock: Clock, groups: frozenset[str]) -> None:
         self._name = name
@@ -87,15 +87,15 @@ class Owners:
         namespace: str,
         document: Document,
     ) -> Intent:
-        """Write down who is about to create *document*; raises `ProviderError`."""
+        """Record that *owner* is about to create *document*. Raises `ProviderError`."""
         metadata = document.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}
         prefix = str(metadata.get("generateName") or "")[:LONGEST_PREFIX]
         name = str(metadata.get("name") or "")
-        # A client may send both: then its name counts, and the prefix means nothing.
+        # A client may send both. Then the name counts, and the prefix is ignored.
         is_prefix = bool(prefix) and name.startswith(prefix)
         if is_prefix:
-            # The name that a dry run tells is another one than the object will have.
+            # A dry run generates another name than the actual creation.
             name = prefix
         object_owner = ObjectOwner(owner.username, tuple(sorted(self._groups.intersection(owner.groups))))
         key = f"{self._prefix(upstream)}{_INTENT}/{secrets.token_hex(16)}"
@@ -104,21 +104,21 @@ class Owners:
         return intent
 
     async def keep(self, store: ObjectStore | None, upstream: str, intent: Intent, uid: str) -> None:
-        """The object is there: *intent* is fulfilled."""
+        """Record the owner of the created object, and delete *intent*."""
         await self._put_owner(_store(store), upstream, intent, uid)
         await self.drop(store, intent)
 
     async def drop(self, store: ObjectStore | None, intent: Intent) -> None:
-        """Nothing came of *intent*."""
+        """Delete *intent*: its object was not created."""
         await _store(store).delete_object(KIND, intent.key)
 
     async def find(self, store: ObjectStore | None, upstream: str, document: Document) -> ObjectOwner | None:
-        """Who made *document*, None if nobody knows."""
+        """Return the owner of *document*, or None if unknown."""
         stored = await _store(store).find_object(KIND, self._prefix(upstream) + uid_of(document))
         return None if stored is None else _owner(json.loads(stored.data))
 
     async def ledger(self, store: ObjectStore | None, upstream: str) -> Ledger:
-        """Everything; raises `ProviderError`."""
+        """Read all owners and intents. Raises `ProviderError`."""
         ledger, prefix = Ledger(), self._prefix(upstream)
         after = prefix
         while True:
@@ -140,7 +140,7 @@ class Owners:
     async def owner_of(
         self, store: ObjectStore | None, upstream: str, ledger: Ledger, resource: str, document: Document
     ) -> ObjectOwner | None:
-        """Who made *document*. An intent that fits it is fulfilled by that."""
+        """Return the owner of *document*. Turns an intent that matches it into its owner."""
         uid = uid_of(document)
         owner = ledger.owners.get(uid)
         if owner is not None or not uid:
@@ -153,7 +153,7 @@ class Owners:
         return intent.owner
 
     async def forget(self, store: ObjectStore | None, upstream: str, ledger: Ledger, present: Iterable[str]) -> None:
-        """All objects were listed, and *present* are their uids: what is about others is of no use any more."""
+        """Delete owners of objects that are not in *present*, the uids of all existing objects, and old intents."""
         now = self._clock.now()
         for uid in ledger.owners.keys() - set(present):
             if ledger.written_at[uid] < now - FORGOTTEN:

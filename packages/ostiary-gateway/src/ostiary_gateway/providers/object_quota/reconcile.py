@@ -1,10 +1,10 @@
-"""Compares what is counted with what the upstream has, and corrects it.
+"""Compare the counted amounts with the upstream, and correct them.
 
     due: a subject that is new, outdated, or has not been listed for the interval
-      ->  look at its tally  ->  list the upstream  ->  adopt the list, unless something has happened meanwhile
+      ->  look at its tally  ->  list the upstream  ->  adopt the list, unless the tally changed meanwhile
 
-Called by the provider before it refuses anything, and in the background. All workers and replicas may do it at once: of
-several lists one is adopted, and the others find that something has happened.
+Runs before a request is denied, and in the background. All workers and replicas may do it at once: one of several lists
+is adopted, and the others find the tally changed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ostiary_gateway.providers.object_quota.tallies import Sight, Tallies
 from ostiary_gateway.providers.object_quota.tally import SPAN_SECONDS, Amounts, plus
 from ostiary_gateway.wire.quantity import THOUSANDTHS
 
-# How many subjects a worker keeps an eye on: those that it used last.
+# How many subjects a worker reconciles: the most recently used ones.
 MOST_SUBJECTS = 10_000
-# How often the background looks for what is due.
+# How often the background task looks for due subjects.
 PAUSE_SECONDS = 1.0
 
 log = logging.getLogger("ostiary.gateway")
 
 
 class Reconciliation:
-    """For one provider in one worker."""
+    """The reconciliation of one provider in one worker."""
 
     def __init__(
         self,
@@ -53,27 +53,27 @@ class Reconciliation:
         self._owners = owners
         self._interval = interval
         self._monotonic = clock.monotonic
-        # When each subject is looked at next.
+        # When each subject is checked next.
         self._due_at: Bounded[QuotaSubject, float] = Bounded(MOST_SUBJECTS)
         self._under_way: dict[QuotaSubject, asyncio.Task[bool]] = {}
-        # When what is known of owners is next compared with what is there.
+        # When the recorded owners are next compared with the existing objects.
         self._forget_at = clock.monotonic() + interval
-        # How many lists told something else than was counted, though nothing had been deleted here.
+        # Number of lists that differed from the count although nothing had been deleted through this gateway.
         self.corrections = 0
-        # How full each subject was when it was last counted here.
+        # How full each subject was at its last count in this worker.
         self._fullness: Bounded[QuotaSubject, float] = Bounded(MOST_SUBJECTS)
 
     def watch(self, subject: QuotaSubject) -> None:
-        """Keep an eye on *subject* from here on."""
+        """Reconcile *subject* regularly from now on."""
         if subject not in self._due_at:
             self._due_at.keep(subject, self._monotonic() + self._interval)
 
     def hurry(self, subject: QuotaSubject) -> None:
-        """Something about *subject* has become outdated."""
+        """Make *subject* due now: its tally is outdated."""
         self._due_at.keep(subject, self._monotonic())
 
     async def run(self, api: UpstreamApi) -> None:
-        """As long as the gateway serves."""
+        """Reconcile until cancelled."""
         while True:
             await self.list_due(api)
             if self._monotonic() >= self._forget_at:
@@ -83,7 +83,7 @@ class Reconciliation:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def list_due(self, api: UpstreamApi) -> None:
-        """List what is due now. A subject that cannot be listed keeps the others from nothing, and is due again."""
+        """List the due subjects. A subject that cannot be listed is retried, and does not affect the others."""
         now = self._monotonic()
         for subject in [subject for subject, at in self._due_at.items() if at <= now]:
             try:
@@ -94,11 +94,11 @@ class Reconciliation:
                 log.warning("a quota could not be compared with the upstream; retrying", extra=fields)
 
     async def _list_if_due(self, subject: QuotaSubject, api: UpstreamApi) -> float:
-        """Returns in how many seconds to look again."""
+        """List *subject* unless another worker did. Return the seconds until the next check."""
         sight = await self._tallies.look(subject)
         tally = sight.tally
         if tally is None:
-            # Whoever uses it next lists it first.
+            # The next request of the subject lists it first.
             return self._interval
         age = sight.at - tally.listed_at
         if not tally.outdated and not tally.has_doubt and age < self._interval:
@@ -109,16 +109,16 @@ class Reconciliation:
         return min(self._interval, SPAN_SECONDS) if tally.has_doubt else self._interval
 
     async def list_now(self, subject: QuotaSubject, api: UpstreamApi) -> bool:
-        """List the upstream; False if something happened meanwhile, so that the list says nothing.
+        """List the upstream and adopt the result. Return False if the tally changed meanwhile.
 
-        Whoever asks while a list is under way gets its result: had something happened since it began, it would not be
-        adopted. Raises `ProviderError`.
+        Concurrent callers share one list: if the tally had changed since the list began, it would not be adopted.
+        Raises `ProviderError`.
         """
         task = self._under_way.get(subject)
         if task is None:
             task = self._under_way[subject] = asyncio.create_task(self._list(subject, api))
             task.add_done_callback(lambda done: self._under_way.pop(subject, None))
-        # Not cancelled with one of those who wait for it.
+        # Cancelling one caller must not cancel the list for the others.
         return await asyncio.shield(task)
 
     async def _list(self, subject: QuotaSubject, api: UpstreamApi) -> bool:
@@ -133,7 +133,7 @@ class Reconciliation:
         return True
 
     def note_total(self, limit: ObjectLimit, subject: QuotaSubject, total: Amounts) -> None:
-        """So much is counted, for the figures."""
+        """Record the current total for the metrics."""
         self._fullness.keep(subject, _fullness(limit, total))
 
     def figures(self) -> CountingFigures:
@@ -150,7 +150,7 @@ class Reconciliation:
         return total
 
     async def usage(self, limit: ObjectLimit, upstream: str, api: UpstreamApi) -> dict[QuotaSubject, Amounts]:
-        """What each subject has; raises `ProviderError`."""
+        """Return the current amounts of each subject. Raises `ProviderError`."""
         totals: dict[QuotaSubject, Amounts] = {}
         async for counted, amounts in self._objects(limit, upstream, "", api):
             for subject in counted:
@@ -160,7 +160,7 @@ class Reconciliation:
     async def _objects(
         self, limit: ObjectLimit, upstream: str, namespace: str, api: UpstreamApi
     ) -> AsyncIterator[tuple[list[QuotaSubject], Amounts]]:
-        """Whom each object counts for, and what it counts."""
+        """Yield, for each object, the subjects that it counts for and its amounts."""
         ledger = await self._owners.ledger(api.objects, upstream) if limit.counts_by_owner else None
         for resource in limit.resources:
             content = bool(limit.sums)
@@ -176,7 +176,7 @@ class Reconciliation:
                     yield counted, _measure_stored(limit, document)
 
     async def forget_owners(self, upstream: str, api: UpstreamApi) -> None:
-        """Forget who made what is no longer there; raises `ProviderError`."""
+        """Remove the owners of objects that no longer exist. Raises `ProviderError`."""
         limits = [limit for limit in self._limits.values() if limit.counts_by_owner]
         if not limits:
             return
@@ -205,7 +205,7 @@ class Reconciliation:
 
 
 def _fullness(limit: ObjectLimit, amounts: Amounts) -> float:
-    """1 is full. Of a limit of zero anything is too much."""
+    """How full a limit is; 1 is full. With a limit of zero, any amount exceeds it."""
     parts = [
         amount / most if most else float(amount > 0)
         for amount, most in zip(amounts, limit.limits, strict=True)
@@ -218,7 +218,7 @@ def _measure_stored(limit: ObjectLimit, document: Document) -> Amounts:
     try:
         return measure(limit, document)
     except NotCountable as error:
-        # Not refused any more: it is there. It must not keep everybody in its namespace from working.
+        # The object already exists, so denying is too late. It must not block all requests in its namespace.
         fields = {"limit": limit.name, "object": _metadata(document, "name"), "cause": str(error)}
         log.warning("an object is counted without its fields", extra=fields)
         return (THOUSANDTHS, *nothing(limit)[1:])

@@ -15,14 +15,14 @@ from ostiary_gateway.settings.sections import Sections
 from ostiary_gateway.wire.quantity import THOUSANDTHS, is_binary, parse_quantity
 
 NAMESPACE, USER, GROUP, EVERYONE = PER = ("namespace", "user", "group", "everyone")
-# Enough for any set of rules that a person can oversee, and few enough to be matched with every request that writes.
+# Enough for any set of rules that an operator can oversee, and few enough to match with every write request.
 MOST_LIMITS = 100
 _RESOURCE = "[a-z0-9-]+(\\.[a-z0-9.-]+)?"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantityLimit:
-    """A quantity as it was written, and in thousandths."""
+    """A quantity as written, and in thousandths."""
 
     text: str
     thousandths: int
@@ -34,7 +34,7 @@ class QuantityLimit:
 
 @dataclass(frozen=True)
 class Quantity(SettingKind[QuantityLimit]):
-    """A Kubernetes quantity that is not negative."""
+    """A non-negative Kubernetes quantity."""
 
     @property
     def label(self) -> str:
@@ -88,7 +88,7 @@ class FieldSum:
 
 @dataclass(frozen=True, slots=True)
 class ObjectLimit:
-    """One limit. An empty condition is met by every request."""
+    """One limit. An empty condition matches every request."""
 
     name: Annotated[
         str,
@@ -138,12 +138,12 @@ class ObjectLimit:
 
     @property
     def counts_by_owner(self) -> bool:
-        """Whether it matters who made an object."""
+        """Whether the owner of an object matters."""
         return USER in self.per or GROUP in self.per
 
     @property
     def limits(self) -> tuple[int | None, ...]:
-        """The limit of each item, in thousandths: the number of objects first."""
+        """The limit of each item in thousandths. The first item is the number of objects."""
         count = None if self.count is None else self.count * THOUSANDTHS
         return (count, *(each.limit.thousandths for each in self.sums))
 

@@ -1,4 +1,4 @@
-"""Which limits a request falls under, and whose count it is charged to. Pure."""
+"""Determine which limits cover a request, and which subjects it is charged to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVICTION, STATUS = "eviction", "status"
 
 @dataclass(frozen=True, slots=True)
 class ObjectOwner:
-    """Who made an object."""
+    """The user who created an object."""
 
     username: str
     groups: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class ObjectOwner:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSubject:
-    """Whose count it is: that of a namespace, a user, a group, or a combination; parts that do not matter are empty."""
+    """What a count belongs to: a namespace, a user, a group, or a combination. Parts that do not matter are empty."""
 
     limit: str
     upstream: str
@@ -34,7 +34,7 @@ class QuotaSubject:
 
     @property
     def key(self) -> str:
-        # As JSON no two subjects look alike, whatever is in the names.
+        # JSON is unambiguous, whatever characters the names have.
         return json.dumps((self.limit, self.upstream, self.namespace, self.user, self.group))
 
     def __str__(self) -> str:
@@ -43,12 +43,12 @@ class QuotaSubject:
 
 
 def resource_name(info: RequestInfo) -> str:
-    """The resource as limits name it: ``pods``, ``deployments.apps``."""
+    """Return the resource as written in limits: ``pods``, ``deployments.apps``."""
     return f"{info.resource}.{info.api_group}" if info.api_group else info.resource
 
 
 def covers(limit: ObjectLimit, attributes: Attributes) -> bool:
-    """Whether *limit* is about what this request changes, and about who sends it."""
+    """Whether *limit* applies to what this request changes, and to its user."""
     info, user = attributes.request, attributes.user
     if info.verb not in CHANGING_VERBS or not info.is_resource or resource_name(info) not in limit.resources:
         return False
@@ -57,13 +57,13 @@ def covers(limit: ObjectLimit, attributes: Attributes) -> bool:
     if limit.namespaces and info.namespace not in limit.namespaces:
         return False
     if deletes(info) or (limit.counts_by_owner and info.verb != "create"):
-        # Whoever deletes: it is no longer there. Whoever changes what somebody else has made: it counts for its owner.
+        # Any user may delete a counted object. Changes to an object count for its owner.
         return True
     return is_for(limit, user.username, user.groups)
 
 
 def is_for(limit: ObjectLimit, username: str, groups: Iterable[str]) -> bool:
-    """Whether *limit* is about somebody: who asks, or where that matters, who made the object."""
+    """Whether *limit* applies to a user: the requester or, if the limit counts by owner, the object's owner."""
     return not (limit.users or limit.groups) or username in limit.users or not limit.groups.isdisjoint(groups)
 
 
@@ -74,7 +74,7 @@ def _concerns(limit: ObjectLimit, info: RequestInfo) -> bool:
         return info.subresource == EVICTION
     if info.subresource == STATUS:
         return any(each.path.steps[0] == STATUS for each in limit.sums)
-    # Scale, resize and what else may change a field that is summed.
+    # Scale, resize and other subresources may change a field that is summed.
     return bool(limit.sums) and info.verb in ("update", "patch")
 
 
@@ -83,7 +83,10 @@ def deletes(info: RequestInfo) -> bool:
 
 
 def subjects(limit: ObjectLimit, *, upstream: str, namespace: str, owner: ObjectOwner | None) -> list[QuotaSubject]:
-    """Whom an object in *namespace* counts for; nobody if the limit is per user or group and *owner* is unknown."""
+    """Return the subjects that an object in *namespace* counts for.
+
+    Empty if the limit is per user or group and *owner* is unknown.
+    """
     if limit.counts_by_owner and (owner is None or not is_for(limit, owner.username, owner.groups)):
         return []
     place = namespace if NAMESPACE in limit.per else ""
@@ -95,5 +98,5 @@ def subjects(limit: ObjectLimit, *, upstream: str, namespace: str, owner: Object
 
 
 def needs_content(limits: Sequence[ObjectLimit]) -> bool:
-    """Whether what is in the object matters, or its name, and not only that there is one more."""
+    """Whether the content or the name of the object matters, and not only that there is one more."""
     return any(limit.sums or limit.counts_by_owner for limit in limits)

@@ -1,7 +1,6 @@
-"""The tallies of all subjects, in the counts that all workers and replicas share. Each change is one exact update.
+"""The tallies of all subjects, in the counts that all workers and replicas share. Each change is one atomic update.
 
-Called by the provider and by the reconciliation. Nothing here survives a restart of the gateway or of the store: a
-subject without a tally is listed before anything is decided about it.
+Nothing here survives a restart of the gateway or of the store: a subject without a tally is listed before any decision.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The span that the request belongs to, for when it is settled, and what is counted with it."""
+    """A reservation: the span of the request, needed to settle it, and the total including it."""
 
     span: int
     total: Amounts
@@ -28,7 +27,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """There is no room. `age` is how old the list is that says so; `outdated`, that there may be more room by now."""
+    """The limit is reached. `age` is the age of the last list; `outdated` means that there may be room by now."""
 
     total: Amounts
     age: float
@@ -37,12 +36,12 @@ class Full:
 
 @dataclass(frozen=True, slots=True)
 class Unlisted:
-    """Nothing is known of the subject: it must be listed first."""
+    """The subject has no tally: it must be listed first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A tally as it was at the time `at`; None if there is none. What began before a list is compared with it after."""
+    """A tally at the time `at`; None if there is none. Taken before a list, and compared with the tally after it."""
 
     tally: QuotaTally | None
     at: float
@@ -66,7 +65,7 @@ class Tallies:
     async def add(
         self, subject: QuotaSubject, span: int, wanted: Amounts, limits: tuple[int | None, ...]
     ) -> Full | Reserved | Unlisted:
-        """More for a request that is open already."""
+        """Reserve more for an open request."""
 
         def change(tally: QuotaTally, now: float) -> Reserved | Full | Unlisted:
             if not tally.fits(wanted, limits):
@@ -76,7 +75,7 @@ class Tallies:
         return await self._update(subject, change, Unlisted())
 
     async def close(self, subject: QuotaSubject, span: int, reserved: Amounts, *, stored: Amounts, less: bool) -> None:
-        """A request is over. *stored* is what the upstream has more; *less*, that it has less of something."""
+        """End a request. *stored* is how much the upstream has more; *less* means that it has less of something."""
 
         def change(tally: QuotaTally, now: float) -> None:
             tally.close(span, reserved)
@@ -87,7 +86,7 @@ class Tallies:
         await self._update(subject, change, None)
 
     async def doubt(self, subject: QuotaSubject, span: int, reserved: Amounts) -> None:
-        """Nobody knows whether the request was done."""
+        """End a request of which it is unknown whether the upstream processed it."""
 
         def change(tally: QuotaTally, now: float) -> None:
             tally.close(span, reserved)
@@ -96,7 +95,7 @@ class Tallies:
         await self._update(subject, change, None)
 
     async def store(self, subject: QuotaSubject, stored: Amounts) -> None:
-        """The upstream has more that nobody reserved."""
+        """Count *stored*, for which nothing was reserved."""
         await self._update(subject, lambda tally, now: tally.store(stored), None)
 
     async def expect_less(self, subject: QuotaSubject) -> None:
@@ -110,10 +109,7 @@ class Tallies:
         return await self._ask(subject, change)
 
     async def adopt(self, subject: QuotaSubject, before: Sight, listed: Amounts) -> Sight | None:
-        """Take over what a list says that began after *before*; None if something has happened meanwhile.
-
-        Returns the tally as it is then.
-        """
+        """Adopt a list that began after *before*. Return the new tally, or None if the tally changed meanwhile."""
 
         def change(state: State, now: float) -> tuple[State, float, Sight | None]:
             tally = QuotaTally.read(state, now) if state else None

@@ -1,16 +1,10 @@
-"""What is counted for one subject of a limit, and how requests and lists change it. Pure.
+"""The amounts counted for one subject of a limit, and how requests and lists change them.
 
-    used        what the upstream had when it was last listed, and what was stored since
-    open        reserved by requests that are under way
-    doubtful    reserved by requests of which nobody knows whether they were done
+    used        what the upstream had when it was last listed, plus what was stored since
+    open        reserved by in-flight requests
+    doubtful    reserved by requests with an unknown outcome
 
-The sum of the three is never lower than what the upstream has. A list of the upstream replaces `used` only if no
-request was open while it was made: whether such a request is in the list would be a guess. So the tally is exact
-whenever it is adopted, and errs on the side of refusing in between.
-
-A request that never ends (its gateway died) does not stay open for ever. Requests are kept by the span of time in which
-they began; those of the span before the last are doubtful. A list that begins a span after the latest doubt clears it:
-by then the upstream has done what it was asked, or never will.
+The sum of the three is never lower than what the upstream has.
 """
 
 from __future__ import annotations
@@ -20,11 +14,11 @@ from dataclasses import dataclass
 
 from ostiary_gateway.interfaces.shared_counts import WIDE, State
 
-# Longer than any request that changes an object takes, at the gateway and at the upstream.
+# Longer than any request that changes an object takes, in the gateway and at the upstream.
 SPAN_SECONDS = 120.0
-# A subject of which nothing is heard for so long is listed again when it comes back.
+# The tally of a subject expires after this time without use; its next request lists it again.
 KEPT_SECONDS = 7 * 24 * 3600.0
-# An amount is kept in two numbers, since one holds no more than 53 bits exactly.
+# An amount is stored as two floats, since one holds no more than 53 bits exactly.
 _LIMB = 2**50
 _FIXED = 7
 MOST_ITEMS = (WIDE - _FIXED) // 8
@@ -37,7 +31,7 @@ def plus(*amounts: Sequence[int]) -> Amounts:
 
 
 def minus(amounts: Sequence[int], less: Sequence[int]) -> Amounts:
-    """Never below zero."""
+    """Subtract *less* from *amounts*, never below zero."""
     return tuple(max(0, amount - part) for amount, part in zip(amounts, less, strict=True))
 
 
@@ -45,8 +39,16 @@ def minus(amounts: Sequence[int], less: Sequence[int]) -> Amounts:
 class QuotaTally:
     """The amounts of one subject, in the order of the limit's items.
 
-    `changes` counts what has happened to it: if it is the same after a list as before, nothing has. `outdated`: the
-    upstream has less, or something else, than `used` says.
+    A list of the upstream replaces `used` only if no request was open while it was made, because the list may or may
+    not include such a request. So the tally is exact whenever a list is adopted, and errs on the side of denying in
+    between.
+
+    A request that never ends (its gateway died) does not stay open forever. Requests are grouped by the time span in
+    which they began; those of the span before the last become doubtful. A list that begins a span after the latest
+    doubt clears it: by then the upstream has processed the request, or never will.
+
+    `changes` counts updates: if it is the same before and after a list, the list can be adopted. `outdated` means that
+    the upstream has less than `used`, or other amounts.
     """
 
     used: Amounts
@@ -68,7 +70,7 @@ class QuotaTally:
 
     @classmethod
     def read(cls, state: State, now: float) -> QuotaTally:
-        """From a state that is not empty. What has been open for too long is doubtful from here on."""
+        """Decode a state, which must not be empty. Amounts that were open for too long become doubtful."""
         listed_at, changes, outdated, span, open_latest, open_earlier, doubt_at = state[:_FIXED]
         amounts = [
             int(high) * _LIMB + int(low) for high, low in zip(state[_FIXED::2], state[_FIXED + 1 :: 2], strict=True)
@@ -99,21 +101,21 @@ class QuotaTally:
     # --- requests ---
 
     def fits(self, wanted: Amounts, limits: Sequence[int | None]) -> bool:
-        """Whether *wanted* can be had. What asks for nothing more of an item is not stopped by its limit."""
+        """Whether *wanted* can be reserved. An item of which nothing more is wanted is not limited."""
         return all(
             not more or limit is None or total + more <= limit
             for total, more, limit in zip(self.total, wanted, limits, strict=True)
         )
 
     def open(self, reserved: Amounts) -> int:
-        """A request begins; returns the span that it belongs to."""
+        """Reserve amounts for a new request. Return its span."""
         self.open_latest += 1
         self.latest = plus(self.latest, reserved)
         self.changes += 1
         return self.span
 
     def add(self, span: int, reserved: Amounts) -> bool:
-        """A request that is open needs more; False if it has been open for too long."""
+        """Reserve more for an open request. Return False if it has been open for too long."""
         self.changes += 1
         if span == self.span and self.open_latest:
             self.latest = plus(self.latest, reserved)
@@ -124,7 +126,7 @@ class QuotaTally:
         return True
 
     def close(self, span: int, reserved: Amounts) -> None:
-        """A request is over, and what it reserved is free. One that is doubtful already stays so."""
+        """End a request and release its reservation. The amounts of an expired request stay doubtful."""
         self.changes += 1
         if span == self.span and self.open_latest:
             self.open_latest -= 1
@@ -136,26 +138,26 @@ class QuotaTally:
             self.outdated = True
 
     def store(self, amounts: Amounts) -> None:
-        """The upstream has stored so much more."""
+        """Count *amounts* that the upstream has stored."""
         self.used = plus(self.used, amounts)
         self.changes += 1
 
     def doubt(self, amounts: Amounts, now: float) -> None:
-        """Perhaps the upstream has stored so much more."""
+        """Count *amounts* that the upstream may have stored."""
         self.doubtful = plus(self.doubtful, amounts)
         self.doubt_at = now
         self.outdated = True
         self.changes += 1
 
     def expect_less(self) -> None:
-        """The upstream has deleted or reduced something: the next list tells how much."""
+        """Mark as outdated: the upstream deleted or reduced something, and the next list shows how much."""
         self.outdated = True
         self.changes += 1
 
     # --- lists ---
 
     def adopt(self, listed: Amounts, *, began_at: float) -> None:
-        """The upstream has *listed*: only if nothing has happened since the list began, and nothing is open."""
+        """Replace `used` by *listed*. Only call it if nothing changed since the list began, and nothing is open."""
         self.used = listed
         self.listed_at = began_at
         self.outdated = False

@@ -1,11 +1,9 @@
-"""The request with which a browser is sent to the issuer: in the address, or pushed there beforehand (RFC 9126).
+"""The authorization request: in the redirect URL, or pushed to the issuer beforehand (RFC 9126).
 
     parameters -> Redirect with all of them                           the browser carries the request
     parameters -> POST to the issuer -> Redirect with a request_uri   the browser carries a reference to it
 
-Called by `oidc.identity`. A pushed request cannot be read or changed in the browser, and the issuer knows that it is
-the client's. It is made anew for each sign-in, and its answer has to bring back the state of this sign-in, as always.
-Where pushing fails the sign-in fails: falling back would let whoever disturbs the one way choose the other.
+The module also maps ``acr``, ``amr`` and ``auth_time`` between ID tokens, requests and `AuthenticationContext`.
 """
 
 from __future__ import annotations
@@ -27,14 +25,19 @@ from ostiary_gateway.providers.oidc.token_endpoint import Client, client_hint, w
 from ostiary_gateway.sessions.authentication_context import MAX_AHEAD, AuthenticationContext
 
 NONCE = "nonce"
-# With which an issuer that knows the redirect URI says that a sign-in cannot work either. Other errors mean that it
-# needs the person, or does not know ``prompt=none``.
+# Errors with which an issuer that accepts the redirect URI reports that sign-ins cannot work either. Other errors mean
+# that it needs to interact with the user, or does not support ``prompt=none``.
 _REJECTING = frozenset(("unauthorized_client", "invalid_scope", "unsupported_response_type"))
 MAX_REQUEST_URI = 2048
 
 
 class AuthorizationRequests:
-    """Requests of *client*; *response_mode* and *pushed* are settings of the same names."""
+    """Build and push the authorization requests of *client*.
+
+    *response_mode* and *pushed* are the settings ``responseMode`` and ``pushedAuthorization``. A pushed request
+    cannot be read or changed in the browser, and the issuer has authenticated the client. If pushing fails, the
+    sign-in fails: with a fallback, an attacker who disturbs the push could choose the weaker method.
+    """
 
     def __init__(self, client: Client, outbound: Outbound, *, response_mode: str, pushed: str) -> None:
         self._client = client
@@ -45,7 +48,7 @@ class AuthorizationRequests:
     async def redirect(
         self, parameters: Mapping[str, str], request: LoginRequest, metadata: IssuerMetadata
     ) -> Redirect:
-        """The way to the issuer's page, with *parameters* beside those that every such request has."""
+        """Return the redirect to the issuer's login page, with *parameters* added to the standard ones."""
         nonce = secrets.token_urlsafe(32)
         asked = {"response_type": "code", "client_id": self._client.id, "nonce": nonce, **parameters}
         if self._response_mode == FORM_POST:
@@ -65,15 +68,15 @@ class AuthorizationRequests:
             raise self._outbound.failure(metadata.authorization_endpoint, why, hint)
 
     async def accepts(self, redirect_uri: str, parameters: Mapping[str, str], metadata: IssuerMetadata) -> bool:
-        """Whether the issuer accepts *redirect_uri*; False if it shows its login page before it looks at it.
+        """Return whether the issuer accepts *redirect_uri*; False also if it shows its login page before checking it.
 
-        No person is asked (``prompt=none``; OpenID Connect Core, 3.1.2.1): an issuer that accepts the request sends the
-        browser back with an error that says so. Raises `ProviderError` if it rejects the request.
+        No user interacts (``prompt=none``; OpenID Connect Core, 3.1.2.1): an issuer that accepts the request redirects
+        back with an error. Raise `ProviderError` if it rejects the request.
         """
         request = LoginRequest("GET", "/auth", callback_url=redirect_uri)
         away = await self.redirect({**parameters, "prompt": "none"}, request, metadata)
         if self.pushes(metadata):
-            # It was checked as at the authorization endpoint (RFC 9126, 2.1), or `redirect` had raised.
+            # The issuer checked it as at the authorization endpoint (RFC 9126, 2.1), or `redirect` would have raised.
             return True
         status, headers, content = await self._outbound.visit(away.url)
         location = headers.get("location", "") if status in (302, 303, 307) else ""
@@ -103,11 +106,11 @@ class AuthorizationRequests:
         return False
 
     async def _push(self, prepared: PreparedRequest, metadata: IssuerMetadata) -> str:
-        """The issuer's name for the request. Nobody has signed in yet, so whatever it refuses is an outage."""
+        """Push the request and return its ``request_uri``. No user has signed in yet, so any rejection is an outage."""
         url, form = metadata.pushed_request_endpoint, dict(prepared.parameters)
         headers = self._client.authenticate(form, metadata)
         answer = await self._outbound.ask("POST", url, headers=headers, form=form)
-        # RFC 9126 says 201; some issuers say 200.
+        # RFC 9126 requires 201; some issuers return 200.
         if answer.status not in (200, 201):
             reported = self._client.reported(answer, form)
             cause = with_reported(f"it answered a pushed request with status {answer.status}", reported)
@@ -119,7 +122,7 @@ class AuthorizationRequests:
 
 
 def _json_object(content: bytes) -> dict[str, str]:
-    """The texts of a JSON object; nothing if *content* is none."""
+    """Return the string members of a JSON object; empty if *content* is not one."""
     try:
         value: object = json.loads(content)
     except (ValueError, RecursionError):
@@ -135,23 +138,18 @@ def _is_usable(answer: HttpAnswer) -> bool:
     uri = answer.text("request_uri")
     seconds = answer.body.get("expires_in") if isinstance(answer.body, dict) else None
     has_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0
-    # An absolute URI, which we only pass on: it is not fetched.
+    # An absolute URI. It is only passed on, never fetched.
     return has_time and len(uri) <= MAX_REQUEST_URI and ":" in uri and uri.isascii() and uri.isprintable()
 
 
 def _with_query(page: str, parameters: Mapping[str, str]) -> str:
     endpoint = urlsplit(page)
-    # Some issuers have parameters of their own in the address of the page.
+    # The authorization endpoints of some issuers have query parameters of their own.
     query = {**dict(parse_qsl(endpoint.query, keep_blank_values=True)), **parameters}
     return urlunsplit(endpoint._replace(query=urlencode(query)))
 
 
-# How a person signed in, as an ID token says it: ``acr``, ``amr``, ``auth_time``. Pure; called by `oidc.identity`.
-#
-# At a renewal the person was not there, so what is known stays, unless the issuer itself says something else. An issuer
-# may leave out at a refresh what it said at the sign-in (OpenID Connect Core, 12.2); what it does say takes the place
-# of the old. If it names another time, the person has signed in there again: then nothing of the earlier sign-in
-# counts. A time that is well after the issuance of the token which says so is not believed.
+# The authentication context of a sign-in, from the ID token: ``acr``, ``amr``, ``auth_time``.
 
 MAX_TEXT = 256
 MAX_METHODS = 32
@@ -159,7 +157,12 @@ NOTHING_KNOWN = AuthenticationContext()
 
 
 def sign_in_context(id_token: Claims, before: AuthenticationContext = NOTHING_KNOWN) -> AuthenticationContext:
-    """What *id_token* says, and for what it does not say *before*, if it is about the same sign-in."""
+    """Return the authentication context of *id_token*. What it omits comes from *before*, if the sign-in is the same.
+
+    At a refresh the issuer may omit claims that it sent at the sign-in (OpenID Connect Core, 12.2); claims that it
+    sends replace the stored ones. Another ``auth_time`` means another sign-in, so nothing of *before* applies. An
+    ``auth_time`` well after the token's ``iat`` is ignored.
+    """
     auth_time = _auth_time(id_token)
     if auth_time not in (None, before.auth_time):
         before = NOTHING_KNOWN
@@ -171,10 +174,10 @@ def sign_in_context(id_token: Claims, before: AuthenticationContext = NOTHING_KN
 
 
 def required_parameters(required: RequiredAuthentication | None) -> dict[str, str]:
-    """How the issuer is asked for a sign-in as *required* says (OpenID Connect Core, 3.1.2.1).
+    """Return the parameters that request a sign-in satisfying *required* (OpenID Connect Core, 3.1.2.1).
 
-    It cannot be asked for methods (``amr``). Where only these are required the person signs in anew: an issuer that
-    remembers them would otherwise repeat the methods of an earlier sign-in, which were not enough.
+    There is no parameter for methods (``amr``). If only methods are required, the user must sign in again: an issuer
+    with an existing session would otherwise repeat the methods of an earlier sign-in, which were not enough.
     """
     if required is None:
         return {}
@@ -187,7 +190,7 @@ def required_parameters(required: RequiredAuthentication | None) -> dict[str, st
 
 
 def _text(value: object) -> str:
-    """*value*, if it is a text that a header can carry."""
+    """Return *value* if it is text that fits into a header, else an empty string."""
     if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable() or value != value.strip():
         return ""
     return value
@@ -196,7 +199,7 @@ def _text(value: object) -> str:
 def _texts(value: object) -> tuple[str, ...]:
     values = value if isinstance(value, list) else [value]
     texts = tuple(text for item in values if (text := _text(item)))
-    # A list of which a part cannot be read does not say how somebody signed in.
+    # A list that is only partly readable does not describe the sign-in.
     return texts if len(texts) == len(values) <= MAX_METHODS else ()
 
 
@@ -207,5 +210,5 @@ def _auth_time(id_token: Claims) -> datetime | None:
         return None
     if not seconds or issued is None or seconds > issued + MAX_AHEAD.total_seconds():
         return None
-    # Two machines of one issuer may differ by seconds.
+    # The clocks of two servers of one issuer may differ by seconds.
     return datetime.fromtimestamp(min(seconds, issued), UTC)

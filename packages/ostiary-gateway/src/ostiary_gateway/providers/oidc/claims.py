@@ -1,9 +1,9 @@
-"""From what an issuer says about a person to a `UserInfo`. Pure; called by `oidc` and `sso_cookie`.
+"""Map the claims of an issuer to a `UserInfo`.
 
     claims: {username: email, uid: sub, groups: groups, extra: {example.com/team: team}}
 
-Texts are taken as they are. A claim that is missing is a "no" for the username and nothing for the others; a claim
-of the wrong shape refuses the login, since nobody can tell what it was meant to say.
+Text is taken as it is. A missing claim denies the sign-in if it is the username, and is empty otherwise. A claim of the
+wrong type fails the sign-in, since its meaning is unknown.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ostiary_gateway.settings.kinds import SettingKind, Text
 
 EMAIL = "email"
 MAX_USERNAME = 256
-# As Kubernetes wants the keys of extra to be: a name of somebody's domain, and in small letters.
+# Kubernetes requires keys of extra to be lower-case and prefixed with a domain.
 EXTRA_KEY = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[a-z0-9]([-_.a-z0-9/]{0,126}[a-z0-9])?")
-# Those of ostiary.dev are what the gateway itself vouches for.
+# The gateway itself vouches for keys of ostiary.dev.
 RESERVED = re.compile(r"(.*\.)?((kubernetes|k8s)\.io|ostiary\.dev)/.*")
 
 
 class ReadsClaims(Protocol):
-    """Makes a user of what an issuer says. Issuers with habits of their own have readers of their own."""
+    """Maps claims to a user. Issuers with peculiarities have their own implementation."""
 
     def user(self, claims: Mapping[str, object], id_token: Mapping[str, object]) -> UserInfo:
-        """Who *claims* are about; *id_token* is empty where none came, at a refresh.
+        """Return the user that *claims* describe. *id_token* is empty at a refresh without one.
 
-        Raises `LoginRefused` if the claims name nobody who may come in, and `ProviderError` if they cannot be read.
+        Raise `LoginRefused` if the claims name no permitted user, and `ProviderError` if they cannot be read.
         """
 
     def produces(self) -> Produces: ...
@@ -46,7 +46,7 @@ def claim(what: str, *, unset: str = "") -> Text:
 
 @dataclass(frozen=True)
 class ExtraClaims(SettingKind[tuple[tuple[str, str], ...]]):
-    """Keys of the user's extra fields, each with the claim that its values are taken from."""
+    """Keys of the user's extra fields, each with the claim that holds its values."""
 
     @property
     def label(self) -> str:
@@ -72,7 +72,10 @@ class ExtraClaims(SettingKind[tuple[tuple[str, str], ...]]):
 
 @dataclass(frozen=True, slots=True)
 class ClaimNames:
-    """Which claim is what. By default the username is ``sub``: the only one that an issuer never gives to another."""
+    """Names of the claims that hold the fields of a user.
+
+    The default username is ``sub``, the only claim that an issuer never reassigns to another user.
+    """
 
     username: Annotated[str, claim("the username")] = "sub"
     uid: Annotated[str, claim("the uid", unset="none")] = ""
@@ -82,9 +85,9 @@ class ClaimNames:
     ] = ()
 
     def user(self, claims: Mapping[str, object], id_token: Mapping[str, object] | None = None) -> UserInfo:
-        """Raises `LoginRefused` if the claims name nobody, and `ProviderError` if they cannot be read.
+        """Return the user. Raise `LoginRefused` if the claims name no user, and `ProviderError` if they cannot be read.
 
-        Nothing is taken from *id_token*, since *claims* may be from elsewhere on purpose.
+        *id_token* is ignored, since *claims* may deliberately come from elsewhere.
         """
         return UserInfo(
             username=_username(self.username, claims),
@@ -99,7 +102,7 @@ class ClaimNames:
     def _groups(self, claims: Mapping[str, object]) -> tuple[str, ...]:
         elsewhere = claims.get("_claim_names")
         if self.groups and isinstance(elsewhere, dict) and self.groups in elsewhere:
-            # How Entra ID says that there are too many: without them the token would be a wrong one.
+            # Entra ID does this if there are too many groups. Without them the user would have the wrong rights.
             raise ProviderError(
                 "the groups of this user are unknown",
                 cause=f'the issuer leaves out the claim "{self.groups}", and has it elsewhere',
@@ -112,7 +115,7 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
     try:
         username = text_of(claim, claims)
     except ProviderError:
-        # A number, say. The issuer is there, and says nothing that is a name: no outage.
+        # For example a number. The issuer responds but sends no usable name: not an outage.
         username = ""
     if not is_username(username):
         raise LoginRefused("the issuer returned no usable user name", cause=f'the claim "{claim}" is not a user name')
@@ -120,7 +123,7 @@ def _username(claim: str, claims: Mapping[str, object]) -> str:
 
 
 def is_username(text: str) -> bool:
-    """Whether an identity system's text can be the name of a user."""
+    """Return whether *text*, from an identity provider, is a valid username."""
     return 0 < len(text) <= MAX_USERNAME and text.isprintable() and text == text.strip()
 
 
@@ -144,7 +147,7 @@ def texts_of(claim: str, claims: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _check_email(values: list[str], claims: Mapping[str, object]) -> None:
-    """An address that somebody merely typed in is not theirs, and of two signs ``@`` each reader takes another one."""
+    """Check that each address is verified and has one ``@``: with two, readers disagree about the domain."""
     if claims.get("email_verified") is not True:
         raise LoginRefused("your e-mail address is not verified", cause="email_verified is not true")
     for address in values:

@@ -1,15 +1,13 @@
-"""People sign in at an OpenID Connect issuer: the authorization code flow, with PKCE (S256), state and nonce always.
+"""The identity provider ``oidc``: the authorization code flow, always with PKCE (S256), state and nonce.
 
-    handle_client    discovery -> Redirect to the issuer; the gateway remembers state, nonce and verifier
-    handle_provider  state -> iss -> code and verifier to the token endpoint -> ID token, verified -> user
-    handle_logout    what the issuer says has ended; sign_out: where a browser goes after a sign-out here (`logout`)
-    ask_again        refresh token to the token endpoint -> ID token or UserInfo -> the user as of now
+    handle_client    discovery -> Redirect to the issuer; the gateway stores state, nonce and verifier
+    handle_provider  state -> iss -> code and verifier to the token endpoint -> verified ID token -> user
+    handle_logout    sessions that the issuer ended; sign_out: where a browser goes after a sign-out here (`logout`)
+    ask_again        refresh token to the token endpoint -> ID token or UserInfo -> the current user
+
+One instance serves one issuer; a gateway may have several:
 
     identity: [{name: acme, type: oidc, issuer: https://sso.example.com, clientID: gateway, clientSecretFile: secret}]
-
-One instance is one issuer; a gateway may have several. What an issuer or a person refuses is a `LoginRefused`; an
-issuer that is down, slow, or wrongly set up is a `ProviderError`. Groups come from a claim, as in
-`ostiary_gateway.providers.claims`. Called by the gateway at sign-ins and renewals.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ from ostiary_gateway.providers.oidc.token_endpoint import (
 from ostiary_gateway.sessions.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary_gateway.settings.declare import read_settings
 
-# What is kept of a sign-in for its renewals: the refresh token, and whom it is about. Called by `oidc.identity`.
+# What the session stores for its refreshes: the refresh token, and the subject that it was issued for.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +87,23 @@ class Kept:
 
 
 def refresh_token_of(tokens: Tokens) -> str:
-    """The refresh token that came along; empty if none did."""
+    """Return the refresh token in *tokens*, or an empty string."""
     refresh_token = tokens.get("refresh_token")
     return refresh_token if isinstance(refresh_token, str) else ""
 
 
 class OidcIdentity(ClaimedGroups):
-    """A relying party of *issuer*. Without *client_secret_file* it is a public client, which PKCE alone protects.
+    """A relying party of *issuer*. Without *client_secret_file* it is a public client, protected by PKCE alone.
 
-    *client_authentication* is for a client that is registered for the one way only; left out, the issuer tells.
-    Further *audiences* may stand in an ID token beside the client. With *user_info* the claims about the person come
-    from the issuer's UserInfo endpoint, and none of them from the ID token. A refresh token is kept if one is given;
-    *prompt* is for issuers that give one only after consent. *parameters* are those that this issuer alone knows.
-    With *announced_issuer* the discovery document names that one, and *id_tokens* knows whom to believe in its place.
+    *client_authentication* is for a client that is registered for one method only; by default the issuer's metadata
+    decides. *audiences* are allowed in an ID token in addition to the client. With *user_info*, all claims about the
+    user come from the issuer's UserInfo endpoint and none from the ID token. A refresh token is stored if the issuer
+    returns one; *prompt* is for issuers that return one only after consent. *parameters* are extra authorization
+    parameters of this issuer. *announced_issuer* is the issuer in the discovery document where that differs from
+    *issuer*; *id_tokens* then verifies the tokens. Groups come from a claim, see `ostiary_gateway.providers.claims`.
+
+    A sign-in that the issuer or the user denies raises `LoginRefused`. An issuer that is down, slow or misconfigured
+    raises `ProviderError`.
     """
 
     renewal_check: RenewalCheck
@@ -231,7 +233,7 @@ class OidcIdentity(ClaimedGroups):
         metadata = await self._metadata()
         tokens = await self._token_endpoint.refresh(before.refresh_token, metadata)
         verified = await self._claims_of_tokens.at_refresh(tokens, before.subject, metadata)
-        # An issuer that rotates refresh tokens takes the old one for stolen from now on.
+        # An issuer that rotates refresh tokens now treats the old one as stolen.
         refresh_token = refresh_token_of(tokens) or before.refresh_token
         return Identified(self._user(verified, context_of(user)), Kept(refresh_token, before.subject).seal())
 
@@ -260,13 +262,13 @@ class OidcIdentity(ClaimedGroups):
             raise self._outbound.failure(self._issuer.url, str(mistake)) from None
 
     def _check_sender(self, request: LoginRequest, metadata: IssuerMetadata) -> None:
-        """RFC 9207: the code of another issuer must not be taken to this one, which might then use it there."""
+        """Check ``iss`` (RFC 9207): the code of another issuer must not be sent to this one, which might redeem it."""
         parameters = returned_parameters(request, by_post=self.returns_by_post)
         issuers = [value for name, value in parameters if name == "iss"]
         if (issuers or metadata.announces_iss) and issuers != [self._issuer.url]:
             raise LoginRefused(AGAIN, cause="the answer in the browser is from another issuer (iss)")
 
     def _user(self, verified: VerifiedClaims, before: AuthenticationContext = NOTHING_KNOWN) -> UserInfo:
-        """Who it is, and how they signed in; *before* is what was known of that."""
+        """Return the user and how they signed in. *before* is the authentication context known so far."""
         user = self._claims.user(verified.claims, verified.id_token)
         return with_context(user, sign_in_context(verified.id_token, before))

@@ -1,11 +1,10 @@
-"""Signing out with an OpenID Connect issuer: what it tells us, and where a browser goes when a person signs out here.
+"""Logout with an OpenID Connect issuer: requests from the issuer, and the redirect there when a user signs out here.
 
-    POST  logout_token       Back-Channel Logout 1.0: a signed token, by a server of the issuer's
-    GET   iss and sid        Front-Channel Logout 1.0: a frame in a page of the issuer's
-    GET   anything else      a browser comes back from the issuer's page (RP-Initiated Logout 1.0)
+    POST  logout_token       Back-Channel Logout 1.0: a signed token, sent by the issuer's server
+    GET   iss and sid        Front-Channel Logout 1.0: a frame in a page of the issuer
+    GET   anything else      a browser returns from the issuer's page (RP-Initiated Logout 1.0)
 
-Called by `oidc.identity`. A logout token is believed for what its signature, its times and its events say. A frame
-proves nothing but that somebody knows the session's id at the issuer, so it is accepted only if the operator says so.
+All of them arrive at `OidcLogouts.handle`.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from ostiary_gateway.providers.common.jwt_issuer import Issuer, endpoint
 from ostiary_gateway.providers.common.outbound import Outbound
 
 EVENT = "http://schemas.openid.net/event/backchannel-logout"
-# ID tokens, too, are of the kind "jwt"; `events`, and that there is no nonce, tell them apart.
+# ID tokens may have the type "jwt", too; `events` and the absence of a nonce distinguish logout tokens.
 TYPES = frozenset(("logout+jwt", "jwt"))
-# Where a logout token does not say how long it is good, and how old it may be whatever it says. Until then its id is
-# remembered.
+# Lifetime of a logout token without `exp`, and the maximum lifetime of any. Until it ends, the token's id is stored to
+# detect replays.
 USUAL_LIFE = timedelta(minutes=2)
 LONGEST_LIFE = timedelta(minutes=10)
 MAX_ID = 1024
@@ -43,7 +42,11 @@ _NOT_ACCEPTED = "the logout is not accepted"
 
 
 class OidcLogouts:
-    """*rules* are those of ID tokens. With *front_channel*, the issuer's pages may end sign-ins by their id."""
+    """Handle logouts of one issuer. *rules* are those of ID tokens.
+
+    A logout token is verified by its signature, times and events. A front-channel request proves only that the sender
+    knows the issuer's session id, so it is accepted only with *front_channel*.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class OidcLogouts:
         clock: Clock,
     ) -> None:
         self._issuer = issuer
-        # Without `client_id`, by which a token must name a subject: a logout may name a session alone.
+        # `client_id` would require a subject, but a logout may name a session only.
         self._rules = replace(rules, audiences=frozenset((client_id,)), client_id="", types=TYPES)
         self._outbound = outbound
         self._client_id = client_id
@@ -65,7 +68,7 @@ class OidcLogouts:
         self._ends_session = ends_session
         self._clock = clock
 
-    # --- what the issuer says ---
+    # --- requests from the issuer ---
 
     async def handle(self, request: LoginRequest) -> Logout:
         if request.method == "POST":
@@ -85,7 +88,7 @@ class OidcLogouts:
             raise LoginRefused(_NOT_ACCEPTED, cause=f"the logout token is not valid: {refused}") from None
 
     async def _verify(self, token: str) -> Logout:
-        """Everything that costs nothing is looked at first: anybody can send us tokens, and have us look for keys."""
+        """Verify a logout token. Cheap checks come first: anyone can send tokens and make the gateway fetch keys."""
         parsed = parse_token(token)
         expires = _with_expiry(parsed.claims)
         check_claims({**parsed.claims, "exp": expires.timestamp()}, self._rules, now=self._clock.now())
@@ -104,10 +107,13 @@ class OidcLogouts:
             raise LoginRefused(_NOT_ACCEPTED, cause="a front-channel logout without sid, or with several")
         return Logout(session_id=values["sid"][0], verified=False)
 
-    # --- where a person goes who signs out here ---
+    # --- the user signs out here ---
 
     async def sign_out(self, signed_out: SignOut) -> Redirect | None:
-        """RP-Initiated Logout 1.0. Without the ID token as a hint, most issuers ask the person whether they mean it."""
+        """Return the redirect to the issuer's logout page, if any (RP-Initiated Logout 1.0).
+
+        Without the ID token as a hint, most issuers show a confirmation page.
+        """
         if not self._ends_session:
             return None
         page = await self._end_session_endpoint()
@@ -130,7 +136,7 @@ class OidcLogouts:
 
 
 def session_id_of(id_token: Claims) -> str:
-    """The issuer's id for the session that an ID token was issued in; empty where it has none."""
+    """Return the issuer's id of the session that the ID token was issued in, or an empty string."""
     sid = id_token.get("sid")
     return sid if isinstance(sid, str) and len(sid) <= MAX_ID else ""
 
@@ -151,7 +157,7 @@ def _read_claims(claims: Claims, *, once_until: datetime) -> Logout:
 
 
 def _with_expiry(claims: Claims) -> datetime:
-    """Until when it counts. An expiry is not required of it; an issue time is."""
+    """Return when the logout token expires. It must have ``iat`` but need not have ``exp``."""
     issued, expires = time_of(claims, "iat"), time_of(claims, "exp")
     if issued is None:
         raise TokenRefused("it has no issue time")

@@ -1,4 +1,4 @@
-"""The endpoints at which people sign in, from the issuer's discovery document. Pure; called by `oidc.identity`."""
+"""The endpoints of an issuer, from its discovery document."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ostiary_gateway.providers.common.jwt_issuer import endpoint
 
 @dataclass(frozen=True, slots=True)
 class IssuerMetadata:
-    """`announces_iss`: its answers in the browser say who gives them (RFC 9207). `response_modes` are those that it
-    announces, None where it does not say."""
+    """The metadata that sign-ins need.
+
+    `announces_iss`: authorization responses carry ``iss`` (RFC 9207). `response_modes` is None if not announced.
+    """
 
     authorization_endpoint: str
     token_endpoint: str
@@ -24,7 +26,7 @@ class IssuerMetadata:
 
 
 def read_metadata(issuer: str, document: Mapping[str, object]) -> IssuerMetadata:
-    """Raises ValueError if nobody can sign in there."""
+    """Return the metadata. Raise ValueError if an endpoint that sign-ins need is missing or invalid."""
     plain = issuer.startswith("http://")
     methods = _texts(document, "token_endpoint_auth_methods_supported")
     pushed = "pushed_authorization_request_endpoint"

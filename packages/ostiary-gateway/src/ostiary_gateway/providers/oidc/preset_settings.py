@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``auth0``."""
+"""The settings of the identity providers in `oidc.presets`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ostiary_gateway.providers.oidc.settings import (
 from ostiary_gateway.settings.kinds import AnyText, FilePath, Flag, Holds, Text, Texts, Word
 
 PREFERRED_USERNAME, EMAIL, SUB = "preferred_username", "email", "sub"
-# Auth0 does not add a custom claim of such a name, and tells nobody.
+# Auth0 silently drops a custom claim with such a name.
 RESTRICTED = frozenset(("groups", "roles", "permissions", "entitlements", "org_id", "org_name"))
 
 

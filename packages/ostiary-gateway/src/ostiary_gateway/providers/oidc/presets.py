@@ -1,9 +1,9 @@
-"""The base of the identity providers for issuers that are known by name: ``google``, ``keycloak`` and the like.
+"""Identity providers with presets for well-known issuers: Auth0, GitLab, Google, Keycloak, Microsoft Entra ID, Okta.
 
     identity: [{name: staff, type: keycloak, url: https://sso.example.com, realm: acme, clientID: gateway, ...}]
 
-Each of them is `oidc` with the issuer, scopes and claims that its few settings imply, and with a reader of claims that
-knows the issuer's habits. Called by their `from_config`.
+Each is `oidc` with the issuer, scopes and claims that its few settings imply, and with a claims reader for the
+issuer's peculiarities.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class NamedIssuerIdentity(OidcIdentity):
         id_tokens: IdTokens | None = None,
         outbound: Outbound | None = None,
     ) -> Self:
-        """The provider that *settings* describe; what is wrong with the secret and the authorities is noted."""
+        """Return the provider that *settings* describe. Errors in the secret and the authorities go to *fields*."""
         provider = cls(
             issuer=issuer,
             client_id=settings.client_id,
@@ -89,23 +89,23 @@ class NamedIssuerIdentity(OidcIdentity):
 
 
 def check_url(url: str, fields: ConfigSection, key: str) -> str:
-    """*url* without a slash at its end; what is wrong with the setting *key* is noted."""
+    """Return *url* without a trailing slash. An invalid URL is reported for the setting *key*."""
     if url and ((parts := usable_url(url, plain=True)) is None or parts.query):
         fields.problem("it is not a https URL without a query", key, "plain http is for this machine only")
     return url.rstrip("/")
 
 
 def wants_refresh_token(settings: NamedIssuerSettings, *, wanted: bool) -> bool:
-    """Whether to ask for one: not where nothing is renewed."""
+    """Return whether to request a refresh token. It is useless if sessions are not refreshed."""
     return wanted and settings.renewal is not Renewal.SIGN_IN
 
 
-# People sign in with Auth0: `oidc`, with what Auth0 does in its own way.
+# Auth0.
 #
 #     identity: [{name: staff, type: auth0, domain: acme.eu.auth0.com, clientID: ..., clientSecretFile: ...}]
 #
-# Its issuer ends with a slash. Groups and roles are in no token unless an Action adds them, under a name with a
-# namespace. Whoever asks for an organisation must compare the claim, since the page alone proves nothing.
+# The issuer ends with a slash. Groups and roles are in no token unless an Action adds them, under a namespaced name.
+# The `organization` parameter only selects a login page and proves nothing, so the claim must be compared.
 
 ORGANIZATION_ID = "org_"
 
@@ -145,13 +145,12 @@ class Auth0Identity(NamedIssuerIdentity):
         )
 
 
-# People sign in with GitLab: `oidc`, with what GitLab does in its own way.
+# GitLab.
 #
 #     identity: [{name: staff, type: gitlab, url: https://gitlab.example.com, clientID: ..., clientSecretFile: ...}]
 #
-# GitLab says who somebody is and all of their groups at its UserInfo endpoint; the groups that somebody is a direct
-# member of stand in the ID token alone. Groups are full paths: ``acme/platform``. Whoever is in no group has an empty
-# list, so a claim that is missing is an error and nobody without groups.
+# The UserInfo endpoint returns the user and all of their groups; direct memberships are in the ID token only. Groups
+# are full paths: ``acme/platform``. A user without groups has an empty list, so a missing claim is an error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +194,19 @@ class GitLabIdentity(NamedIssuerIdentity):
             claims=GitLabClaims(
                 settings.username, settings.groups == DIRECT, None if allowed is None else frozenset(allowed)
             ),
-            # With `openid` alone the address would be the one that people choose to show.
+            # With `openid` alone, the claim holds the address that the user chose to publish.
             scopes=(EMAIL,) if settings.username == EMAIL else (),
             user_info=True,
         )
 
 
-# People sign in with Google: `oidc`, with what Google does in its own way.
+# Google.
 #
 #     identity: [{name: staff, type: google, clientID: ..., clientSecretFile: ..., hostedDomains: [example.com]}]
 #
-# The username is the e-mail address, if Google has verified it and is the one to say whose it is; the uid is ``sub``.
-# Asking Google for a domain (``hd``) only chooses what its page offers, so the claim is compared. Groups are not in the
-# tokens: the group provider ``google`` asks for them. Called by the gateway at sign-ins and renewals.
+# The username is the e-mail address, if Google has verified it and is authoritative for it; the uid is ``sub``. The
+# request parameter ``hd`` only changes which accounts Google's page offers, so the claim must be compared. Groups are
+# not in the tokens: the group provider ``google`` queries them.
 
 GMAIL = "@gmail.com"
 CONSENT = "consent"
@@ -216,7 +215,7 @@ _NAMES = ClaimNames(username="email", uid="sub")
 
 @dataclass(frozen=True, slots=True)
 class GoogleClaims:
-    """Accounts of *hosted_domains*; where there are none, every account whose address Google itself answers for."""
+    """Accept accounts of *hosted_domains*; if empty, every account whose address Google is authoritative for."""
 
     hosted_domains: frozenset[str]
 
@@ -230,7 +229,7 @@ class GoogleClaims:
             )
         user = _NAMES.user(claims)
         if not domain and not user.username.lower().endswith(GMAIL):
-            # Google verified such an address once, and does not hear of its next owner.
+            # Google verified such an address once and does not notice when it gets another owner.
             raise LoginRefused(
                 "your e-mail address cannot be used",
                 cause="Google does not answer for it: it is neither of Gmail nor of a Workspace domain",
@@ -243,19 +242,19 @@ class GoogleClaims:
 
 class GoogleIdentity(NamedIssuerIdentity):
     ISSUER = "https://accounts.google.com"
-    # Google knows neither `prompt=login` nor `max_age`, and does not say when somebody signed in.
+    # Google supports neither `prompt=login` nor `max_age`, and sends no `auth_time`.
     steps_up = False
 
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GoogleIdentitySettings, fields, context.directory)
         domains = tuple(domain.lower() for domain in settings.hosted_domains)
-        # Google's page offers accounts of one domain, or with a star of any Workspace.
+        # Google's page offers accounts of one domain, or with `*` of any Workspace domain.
         parameters = {"hd": domains[0] if len(domains) == 1 else "*"} if domains else {}
         prompt = settings.prompt
         if wants_refresh_token(settings, wanted=settings.refresh_tokens):
             parameters["access_type"] = "offline"
-            # A refresh token comes with the first consent, and then only if consent is asked for again.
+            # Google sends a refresh token with the first consent, and again only if consent is requested again.
             prompt = " ".join(dict.fromkeys((*prompt.split(), CONSENT)))
         return cls.build(
             settings,
@@ -269,13 +268,13 @@ class GoogleIdentity(NamedIssuerIdentity):
         )
 
 
-# People sign in with Keycloak: `oidc`, with what Keycloak does in its own way.
+# Keycloak.
 #
 #     identity: [{name: staff, type: keycloak, url: https://sso.example.com, realm: acme, clientID: gateway, ...}]
 #
-# The issuer is URL/realms/REALM. Groups come from a mapper, as paths: ``/team/blue``. Roles are not groups, so those
-# that are wanted get names that no group has. A refresh token comes with every sign-in and ends with the session in
-# Keycloak.
+# The issuer is URL/realms/REALM. Groups come from a mapper, as paths: ``/team/blue``. Roles are not groups, so the
+# requested roles get a prefix that no group may have. Every sign-in returns a refresh token, which ends with the
+# Keycloak session.
 
 REALM_ROLE, CLIENT_ROLE = "realm-role:", "client-role:"
 
@@ -298,7 +297,7 @@ class KeycloakClaims:
     def _group(self, name: str) -> str:
         group = name if self.leading_slash else name.removeprefix("/")
         if group.startswith((REALM_ROLE, CLIENT_ROLE)):
-            # Without the slash, a group can have the name of a role.
+            # Without its leading slash, a group could be named like a prefixed role and grant that role's rights.
             raise ProviderError(
                 "the groups of this user are unknown",
                 cause="a group is called like a role",
@@ -308,7 +307,7 @@ class KeycloakClaims:
 
     def _roles(self, claims: Mapping[str, object]) -> Iterator[str]:
         if self.realm_roles:
-            # Everybody has one: default-roles-REALM. So without any, the claim is not in the token at all.
+            # Every user has default-roles-REALM, so a missing claim means that the mapper does not add it to the token.
             if "realm_access" not in claims:
                 raise ProviderError(
                     "the groups of this user are unknown",
@@ -318,7 +317,7 @@ class KeycloakClaims:
             yield from (f"{REALM_ROLE}{role}" for role in _roles_in(claims, "realm_access"))
         clients = claims.get("resource_access")
         for client in self.client_roles:
-            # Keycloak names only the clients in which somebody has a role.
+            # Keycloak lists only the clients in which the user has a role.
             if isinstance(clients, dict) and client in clients:
                 yield from (f"{CLIENT_ROLE}{client}:{role}" for role in _roles_in(clients, client))
 
@@ -354,20 +353,19 @@ class KeycloakIdentity(NamedIssuerIdentity):
         )
 
 
-# People sign in with Microsoft Entra ID: `oidc`, with what Microsoft does in its own way.
+# Microsoft Entra ID.
 #
 #     identity: [{name: staff, type: microsoft, tenant: 11111111-..., clientID: ..., clientSecretFile: ...}]
 #
-# The uid is ``oid``, which never changes, and so is the username unless the operator wants an address. Where accounts
-# of several tenants sign in, each token is verified as one of its own tenant, by that tenant's keys, and the username
-# ends with the tenant's ID. A token that leaves groups out because there are too many is an error and nobody without
-# groups.
+# The uid is ``oid``, which never changes, and so is the username unless the operator selects an address. With several
+# tenants, each token is verified against the issuer and keys of its own tenant, and the username ends with the tenant's
+# ID. A token that omits groups because there are too many is an error, not a user without groups.
 
 TENANT_ID = "{tenantid}"
 
 
 def issuer_of(authority: str, tenant: str) -> str:
-    """The name of a tenant's issuer, in version 2.0 of the endpoints."""
+    """Return the issuer of a tenant, for version 2.0 of the endpoints."""
     return f"{authority}/{tenant}/v2.0"
 
 
@@ -387,7 +385,7 @@ class MicrosoftClaims:
                 hint="let Entra ID send only the groups that are assigned to this application, or use groups: roles",
             )
         user = self.names.user(claims)
-        # An `oid` is unique in its tenant; nothing says that no other tenant can have the same.
+        # An `oid` is unique within its tenant only.
         return replace(user, username=f"{user.username}@{tenant}") if self.with_tenant else user
 
     def produces(self) -> Produces:
@@ -395,10 +393,10 @@ class MicrosoftClaims:
 
 
 class IdTokensOfTenants:
-    """Believes ID tokens of *tenants* and of no others, each by the name and the keys of its own issuer.
+    """Verify ID tokens of *tenants*, each against the issuer and keys of its own tenant.
 
-    The claim ``tid`` says which one to ask, before anything is verified; a token that names another tenant than the one
-    that signed it fails as a forgery there.
+    The unverified claim ``tid`` selects the tenant. A token that names another tenant than the one that signed it fails
+    signature verification.
     """
 
     def __init__(
@@ -434,7 +432,7 @@ class MicrosoftIdentity(NamedIssuerIdentity):
             )
             tenants = [each.lower() for each in settings.allowed_tenants]
             id_tokens = IdTokensOfTenants(authority, tenants, rules, outbound, clock=context.clock)
-        # Without `profile` there is neither an `oid` nor a `tid`.
+        # Without the scope `profile` the token has neither `oid` nor `tid`.
         offline = wants_refresh_token(settings, wanted=settings.refresh_tokens)
         return cls.build(
             settings,
@@ -452,13 +450,13 @@ class MicrosoftIdentity(NamedIssuerIdentity):
         )
 
 
-# People sign in with Okta: `oidc`, with what Okta does in its own way.
+# Okta.
 #
 #     identity: [{name: staff, type: okta, domain: acme.okta.com, clientID: ..., clientSecretFile: ...}]
 #
-# The organisation's own authorization server is the issuer https://DOMAIN, and knows the scope ``groups``; a custom one
-# is https://DOMAIN/oauth2/ID, and has the scopes and claims that somebody has made there. With a code Okta gives an ID
-# token that lacks most claims, so they come from UserInfo. Its filters end at 100 groups without a word.
+# The organisation's own authorization server is the issuer https://DOMAIN, which supports the scope ``groups``; a
+# custom one is https://DOMAIN/oauth2/ID, with the scopes and claims configured there. In the code flow, Okta's ID token
+# lacks most claims, so they come from UserInfo. Its group filters silently truncate the list at 100 groups.
 
 MOST_GROUPS = 100
 
@@ -489,7 +487,7 @@ class OktaIdentity(NamedIssuerIdentity):
         scopes = (
             "profile",
             *((EMAIL,) if settings.username == EMAIL else ()),
-            # A custom server refuses a scope that nobody has made there.
+            # A custom server rejects a scope that is not defined there.
             *(() if server else ("groups",)),
             *((OFFLINE_ACCESS,) if offline else ()),
             *settings.scopes,

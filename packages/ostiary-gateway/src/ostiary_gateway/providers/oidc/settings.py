@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``oidc``, and those that ``sso_cookie`` and named issuers share with it."""
+"""The settings of the identity provider ``oidc``, and those shared with ``sso_cookie`` and the presets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CaSetting: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuerSettings:
-    """Whom to believe, and by which rules. The URL is checked by `common.jwt.issuer`."""
+    """The issuer to trust, and the rules for its tokens. `common.jwt_issuer.check_issuer` checks the URL."""
 
     issuer: Annotated[
         str,
@@ -45,10 +45,10 @@ class IssuerSettings:
     renewal: RenewalSetting = Renewal.DEFAULT
 
 
-# Without slots, as a second base: two bases with slots cannot be combined.
+# No slots, because it is used as a second base: two bases with slots cannot be combined.
 @dataclass(frozen=True, kw_only=True)
 class ClientSettings:
-    """What the gateway is at the issuer, and how people are sent there."""
+    """The gateway's client registration at the issuer, and how browsers are sent there."""
 
     client_id: Annotated[
         str,
@@ -141,7 +141,7 @@ class OidcSettings(IssuerSettings, ClientSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class NamedIssuerSettings(ClientSettings):
-    """What the types for named issuers have in common: the rest they know themselves."""
+    """Settings that all presets share. The preset implies the others."""
 
     clock_skew: ClockSkewSetting = CLOCK_SKEW
     ca: CaSetting = None

@@ -1,6 +1,6 @@
-"""The issuer's token endpoint: a code or a refresh token for tokens, and how the client proves itself there.
+"""The issuer's token endpoint, client authentication there, and the verified claims that result.
 
-Called by `oidc.identity`. What the issuer refuses is a `LoginRefused`; an answer that is none is a `ProviderError`.
+A code, refresh token or ID token that is invalid raises `LoginRefused`; an unusable response raises `ProviderError`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENDED = "this session has expired or was revoked: sign in again"
 Tokens = Mapping[str, object]
 
 _SECRET_FIELDS = ("code", "code_verifier", "refresh_token")
-# The texts for the person and for the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
+# The texts for the user and the operator when the issuer rejects our code or refresh token (RFC 6749, 5.2).
 _REFUSED = {
     "authorization_code": (AGAIN, "the issuer rejected the code: used, expired, or issued to another client"),
     "refresh_token": (
@@ -37,10 +37,10 @@ _REFUSED = {
 
 
 class Client:
-    """What the gateway is at the issuer, and how it proves that (OpenID Connect Core, 9).
+    """The gateway as a client of the issuer, and its authentication there (OpenID Connect Core, 9).
 
-    Without *secret* it is a public client. Issuers take ``client_secret_basic``, unless they say otherwise;
-    *authentication* is for a client that is registered for the one way only.
+    Without *secret* it is a public client. ``client_secret_basic`` is used unless the issuer's metadata excludes it;
+    *authentication* is for a client that is registered for one method only.
     """
 
     def __init__(self, client_id: str, *, secret: SecretFile | None, authentication: str) -> None:
@@ -49,15 +49,15 @@ class Client:
         self._authentication = authentication
 
     def check(self, fields: ConfigSection) -> None:
-        """Note what is wrong with the file of the secret."""
+        """Report an unreadable secret file."""
         if self._secret is not None:
             self._secret.check(fields, "clientSecretFile")
 
     def authenticate(self, form: dict[str, str], metadata: IssuerMetadata) -> dict[str, str]:
-        """The headers that prove who asks; what goes into the body is added to *form*."""
+        """Return the headers that authenticate the client. Parameters that belong in the body are added to *form*."""
         secret = None if self._secret is None else self._secret.current()
         if secret is not None and self._sends_basic(metadata):
-            # Each part is a form value first (RFC 6749, 2.3.1): a colon in the name would otherwise end it.
+            # Each part is form-encoded first (RFC 6749, 2.3.1): a colon in the client ID would otherwise end it.
             pair = f"{quote_plus(self.id)}:{quote_plus(secret.reveal())}"
             return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
         form["client_id"] = self.id
@@ -66,7 +66,7 @@ class Client:
         return {}
 
     def reported(self, answer: HttpAnswer, form: Mapping[str, str]) -> str:
-        """What the issuer says is wrong with *form*, without the secrets that it was sent."""
+        """Return the error that the issuer reports about *form*, without the secrets that it was sent."""
         secret = None if self._secret is None else self._secret.current()
         sent = [form[name] for name in _SECRET_FIELDS if name in form]
         sent += [] if secret is None else [secret.reveal()]
@@ -113,10 +113,10 @@ class TokenEndpoint:
 
 
 def _is_refusal(answer: HttpAnswer, grant_type: str) -> bool:
-    """Whether the issuer does not accept the code or the refresh token, rather than the request or the client."""
+    """Return whether the issuer rejects the code or the refresh token, not the request or the client."""
     if answer.text("error") == "invalid_grant":
         return True
-    # Dex calls the request invalid if it has revoked or forgotten the refresh token.
+    # Dex returns invalid_request for a refresh token that it has revoked or deleted.
     description = answer.text("error_description").lower()
     is_about_it = grant_type == "refresh_token" and description.startswith("refresh token ")
     return is_about_it and answer.text("error") == "invalid_request"
@@ -127,21 +127,19 @@ def with_reported(cause: str, reported: str) -> str:
 
 
 def client_hint(answer: HttpAnswer) -> str | None:
-    """The hint for an issuer that does not know or accept the client."""
+    """Return a hint if the issuer does not know or accept the client."""
     is_about_client = answer.text("error") in ("invalid_client", "unauthorized_client")
     return "check clientID and clientSecretFile" if is_about_client else None
 
 
-# What the issuer says about a person: the ID token, verified, or the answer of its UserInfo endpoint.
-#
-# Called by `oidc.identity` with what the token endpoint gave. What is not to be believed is a `LoginRefused`.
+# The verified claims: from the ID token, or from the UserInfo endpoint.
 
 NOT_BELIEVED = "the response of the identity system is invalid"
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedClaims:
-    """`claims` are about the person, `id_token` about the sign-in: empty where none came. `subject` is their name."""
+    """`claims` describe the user, `id_token` the sign-in (empty if there was none). `subject` is the ``sub``."""
 
     subject: str
     claims: Claims = field(repr=False)
@@ -149,10 +147,10 @@ class VerifiedClaims:
 
 
 class IdTokens(Protocol):
-    """Whose ID tokens are believed, and by which rules."""
+    """Verifier of ID tokens: the accepted issuers and the rules for their tokens."""
 
     async def verify(self, id_token: str, *, nonce: str | None, access_token: str | None) -> Claims:
-        """Raises `TokenRefused`."""
+        """Return the claims of *id_token*. Raise `TokenRefused` if it is not valid."""
 
 
 class IdTokensOfIssuer:
@@ -167,7 +165,7 @@ class IdTokensOfIssuer:
 
 
 class ClaimsOfTokens:
-    """Reads what *id_tokens* believes; with *user_info* the claims about the person come from that endpoint."""
+    """Verify tokens with *id_tokens*. With *user_info*, the claims about the user come from the UserInfo endpoint."""
 
     def __init__(self, id_tokens: IdTokens, outbound: Outbound, *, user_info: bool) -> None:
         self._id_tokens = id_tokens
@@ -184,7 +182,7 @@ class ClaimsOfTokens:
         return VerifiedClaims(subject, claims, id_token)
 
     async def at_refresh(self, tokens: Tokens, subject: str, metadata: IssuerMetadata) -> VerifiedClaims:
-        """The same at a refresh, where an ID token need not come along (OpenID Connect Core, 12.2)."""
+        """Like `at_sign_in`, but for a refresh, whose response may have no ID token (OpenID Connect Core, 12.2)."""
         id_token: Claims = {}
         if isinstance(tokens.get("id_token"), str):
             id_token = await self._verify(tokens, None)
@@ -213,7 +211,7 @@ class ClaimsOfTokens:
         answer = await self._outbound.ask("GET", url, headers={"Authorization": f"Bearer {access_token}"})
         if answer.status != 200 or not isinstance(answer.body, dict):
             raise self._outbound.failure(url, f"its UserInfo is not a JSON object (status {answer.status})")
-        # OpenID Connect Core 5.3.2: else it may be about anybody.
+        # OpenID Connect Core, 5.3.2: otherwise the response may describe another user.
         if answer.body.get("sub") != subject:
             raise LoginRefused(NOT_BELIEVED, cause="UserInfo is about another person")
         return answer.body

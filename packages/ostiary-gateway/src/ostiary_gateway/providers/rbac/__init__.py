@@ -1,6 +1,6 @@
-"""Role-based access control, as Kubernetes does it: the manifests that people have decide here too.
+"""Role-based access control with Kubernetes manifests.
 
-load -> defaults -> aggregation -> index -> decide        explain, listing and lint tell what the index would do
+load -> defaults -> aggregation -> index -> decide        explain, listing and lint describe what the index decides
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The roles and bindings that every cluster begins with, as far as they mean something in front of one.
+"""The default roles and bindings of a cluster, as far as they matter in front of one.
 
-An object of the same kind and name in the files takes the place of ours. The roles of people (view, edit, admin) are
-made of others by label, so a policy adds to them by giving its own ClusterRole the label of one of them.
+An object of the same kind and name in the files replaces the default. The user-facing roles (view, edit, admin) are
+aggregated by label, so a policy extends them by giving its own ClusterRole one of the aggregation labels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRITE = ("create", "delete", "deletecollection", "patch", "update")
 
 
 def _rule(verbs: tuple[str, ...], groups: str | tuple[str, ...], *resources: str) -> PolicyRule:
-    """Verbs and resources sorted, as a cluster has them: ``kubectl auth can-i --list`` prints them in this order."""
+    """A rule with sorted verbs and resources, as in a cluster: ``kubectl auth can-i --list`` prints this order."""
     groups = (groups,) if isinstance(groups, str) else groups
     return PolicyRule(tuple(sorted(verbs)), groups, tuple(sorted(resources)))
 
@@ -44,7 +44,7 @@ def _role(name: str, *rules: PolicyRule, part_of: str = "") -> Role:
 
 
 def _sum(name: str, part_of: str = "") -> Role:
-    """A role that is made of all roles with its label, and that may itself be part of another one."""
+    """A role that aggregates all roles with its label, and that may itself be aggregated."""
     selector = LabelSelector((Requirement(AGGREGATE_TO + name, "In", ("true",)),))
     labels = ((AGGREGATE_TO + part_of, "true"),) if part_of else ()
     return Role(CLUSTER_ROLE, name, labels=labels, aggregates=(selector,))
@@ -61,7 +61,7 @@ _SCALES = ("deployments/scale", "replicasets/scale", "statefulsets/scale")
 _STREAMS = ("pods/attach", "pods/exec", "pods/portforward", "pods/proxy")
 _STORED = ("configmaps", "persistentvolumeclaims", "replicationcontrollers", "replicationcontrollers/scale")
 _EVENTS = ("", "events.k8s.io")
-# The group where workloads and ingresses once were. Roles of a cluster still name it.
+# The former API group of workloads and ingresses. The roles of a cluster still name it.
 _OLD = (*_WORKLOADS[:3], *_SCALES[:2], "ingresses", "networkpolicies", "replicationcontrollers/scale")
 _OLD_STATUS = ("daemonsets/status", "deployments/status", "ingresses/status", "replicasets/status")
 

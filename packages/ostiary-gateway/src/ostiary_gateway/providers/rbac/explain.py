@@ -1,7 +1,7 @@
-"""Why a request is allowed, or what it lacks: the closest rule, the condition that failed, and what would mend it.
+"""Explain why a request is allowed or what it lacks: the closest rule, the failed conditions, and a remedy.
 
-Called by operators, never on the path of a request: it looks at every binding. What comes out names bindings, rules
-and other people, so it is for the operator's eyes and not for the caller's.
+For operators, never on the path of a request: it looks at every binding. The result names bindings, rules and other
+users, so it must not be shown to the caller.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ostiary_gateway.wire.rbac import (
     is_dns_name,
 )
 
-# How far a rule is from allowing a request, by the condition that fails. A rule for somebody else is further away than
-# one of the user's own that fails in one thing, or in two small ones: somebody may do everything in every cluster.
+# How far a rule is from allowing a request, by the failed condition. A rule for another user is further away than one
+# for this user with one failure, or with two minor ones: in every cluster some subject may do everything.
 _DISTANCE = {
     "resourceName": 1,
     "verb": 2,
@@ -46,7 +46,7 @@ _DISTANCE = {
     "role": 4,
     "subject": 6,
 }
-# By identity: what somebody wrote in the same words is theirs.
+# By identity: an object with the same content in a manifest is not built in.
 _BUILT_IN = frozenset((*map(id, DEFAULT_BINDINGS), *(id(rule) for role in DEFAULT_ROLES for rule in role.rules)))
 _SERVICE_ACCOUNT_NAME = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 _MOST_TOLD = 4
@@ -58,7 +58,7 @@ class _Failure(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A rule of a binding, all that keeps it from allowing the request, and whether it was given to this user."""
+    """A rule of a binding, the conditions that fail, and whether the binding is for this user."""
 
     binding: Binding
     rule: PolicyRule | None
@@ -68,7 +68,7 @@ class _Candidate(NamedTuple):
     @property
     def rank(self) -> tuple[int, ...]:
         distance = sum(_DISTANCE[failure.condition] for failure in self.failures)
-        # Of those that are equally close: what somebody meant for this user, then what somebody wrote at all.
+        # If equally close: prefer bindings for this user, then those from manifests over built-in ones.
         built_in = sum(id(part) in _BUILT_IN for part in (self.binding, self.rule))
         stars = 0 if self.rule is None else sum(values.count(ANY) for values in _lists(self.rule))
         return distance, len(self.failures), not self.by_name, built_in, stars
@@ -117,7 +117,7 @@ def _lists(rule: PolicyRule) -> tuple[tuple[str, ...], ...]:
 
 
 def _candidates(index: Index, user: UserInfo, request: RequestInfo) -> Iterator[_Candidate]:
-    # Many bindings share one role, so the best rule of a role is looked for once.
+    # Many bindings share a role, so find the best rule of each role once.
     best: dict[CompiledRole, tuple[PolicyRule, tuple[_Failure, ...]] | None] = {}
     for binding in index.bindings:
         around = (*_subject_failure(binding, user), *_namespace_failure(binding, request))
@@ -176,7 +176,7 @@ def _subject_failure(binding: Binding, user: UserInfo) -> Iterator[_Failure]:
 
 
 def _names(binding: Binding, user: UserInfo) -> bool:
-    """Whether the binding is for this user, or for a group that not everybody is in."""
+    """Whether the binding is for this user, or for a group that does not include all users."""
     subjects = (with_namespace(subject, binding) for subject in binding.subjects)
     return any(_is(each, user) and each.name not in (AUTHENTICATED, UNAUTHENTICATED) for each in subjects)
 
@@ -194,11 +194,11 @@ def _namespace_failure(binding: Binding, request: RequestInfo) -> Iterator[_Fail
         yield _Failure("namespace", f'the binding is for "{binding.namespace}", and the request is {requested}')
 
 
-# --- what would allow it ---
+# --- remedy ---
 
 
 def remedy(user: UserInfo, request: RequestInfo) -> str:
-    """The smallest role and binding that allow *request* to *user*; empty where no valid manifest could."""
+    """Return the smallest role and binding that allow *request* to *user*; empty if no valid manifest could."""
     namespace = request.namespace if request.is_resource else ""
     if not user.username or (namespace and not is_dns_name(namespace)):
         return ""
@@ -218,7 +218,7 @@ def _smallest_rule(request: RequestInfo) -> PolicyRule:
 
 
 def _name(user: UserInfo, request: RequestInfo) -> str:
-    """One that says what it is for, and that no other object has: applying the remedy must not replace anything."""
+    """A descriptive and unique name: applying the remedy must not replace another object."""
     what = f"{request.verb} {request.resource or request.path} {request.subresource}"
     readable = re.sub(r"[^a-z0-9]+", "-", what.lower()).strip("-")
     facts = repr((user.username, request.namespace, request.api_group, request.name, what))

@@ -1,9 +1,9 @@
-"""Follows the files of a policy: what changes in them comes into force, and a mistake in them never does.
+"""Follow the files of a policy: put changes into force, and keep the previous policy if there are errors.
 
-    look -> read what looks different -> which objects are others now -> RbacPolicy.apply
+    look -> read changed files -> determine changed objects -> RbacPolicy.apply
 
-Called by the rbac provider. A thread looks whenever the system tells of a change in one of the directories (inotify),
-and every second in any case: it tells nothing of network file systems, and of links to files elsewhere.
+A thread checks the files on inotify events in one of the directories, and every second in any case: inotify reports
+nothing for network file systems and for links to files elsewhere.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ostiary_gateway.providers.rbac.policy import ObjectChange, RbacPolicy, key_
 from ostiary_gateway.wire.rbac import Binding, Manifests, Role, together
 
 POLL_SECONDS = 1.0
-# A policy of very many files takes a while to look at. No more than this part of the time is spent so.
+# Maximum fraction of the time to spend on checks. Checking a policy of very many files takes a while.
 POLL_SHARE = 0.1
-# And of the time in which files are written next to each other all the while.
+# The same limit while other files in the directories change all the time.
 EVENT_SHARE = 0.25
-# Files are often written one after the other, so it is waited for the last, but not for long.
+# Files are often written one after the other, so wait for the last one, but not for long.
 QUIET_SECONDS, MOST_SECONDS = 0.002, 0.02
 MAX_FOLDERS = 4096
 _EVENTS = WRITTEN | MOVED_FROM | MOVED_TO | CREATED | DELETED
@@ -37,9 +37,9 @@ log = logging.getLogger("ostiary.rbac")
 
 
 class FollowedFiles:
-    """The policy of the files at *paths*. With *watch*, `start` begins to follow them; `check_now` looks at once.
+    """The policy of the files at *paths*. With *watch*, `start` begins to follow them; `check_now` reads immediately.
 
-    `problems` holds the mistakes of files that are not in force. Raises `ConfigurationError` if there are any at first.
+    `problems` holds the errors of files that are not in force. Raises `ConfigurationError` if the first read has any.
     """
 
     def __init__(self, paths: Paths, *, defaults: bool, watch: bool, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -53,22 +53,22 @@ class FollowedFiles:
         with long_work():
             self._contents: FileContents
             look, self._contents = self._files.read_at_one_moment(self._files.look())
-            # None if they must be read again, however they look.
+            # None: read again, whatever the fingerprints.
             self._look: Look | None = look
             self.policy = RbacPolicy(check_manifests(together(self._contents.values())), defaults=defaults)
         warn_of_missing_roles(self.policy)
-        # Started by the first use, and not before: a thread does not survive the fork that makes a worker.
+        # Started by the first use and not before: a thread does not survive the fork that starts a worker.
         self.to_start = watch and bool(self._files.paths)
 
-    # --- one look ---
+    # --- one check ---
 
     def check_now(self) -> bool:
-        """Look, and put what has changed into force; says whether it did. Never raises for a bad file."""
+        """Read the files, and put changes into force. Return whether decisions changed. Never raises for a bad file."""
         with self._checking:
             look = self._files.look()
             if look == self._look and is_settled(look.values(), self._clock) and self._files.is_read(look):
                 return False
-            # If this fails for a reason that is not in the files, the next look tries again.
+            # If this fails for a reason that is not in the files, the next check tries again.
             self._look = None
             with long_work():
                 look, contents = self._files.read_at_one_moment(look)
@@ -97,7 +97,7 @@ class FollowedFiles:
         return is_change
 
     def _with_objects_in_force(self, contents: FileContents, changed: list[str]) -> FileContents:
-        """*contents* with the very objects that are in force where they are the same: most of a file, usually."""
+        """Return *contents* with the objects in force where they are equal, so that only differences are applied."""
         if any(contents[file].problems for file in changed if file in contents):
             check_manifests(together(contents.values()))
         adopted = {file: self._with_known_objects(contents[file]) for file in changed if file in contents}
@@ -116,14 +116,14 @@ class FollowedFiles:
         return Manifests(tuple(roles), tuple(bindings), manifests.ignored, manifests.problems)
 
     def _changes(self, contents: FileContents, changed: list[str]) -> dict[ObjectKey, Role | Binding | None]:
-        """What differs from the policy in force; raises `ConfigurationError` if an object stands in two places."""
+        """Return the differences to the policy in force. Raises `ConfigurationError` if an object is defined twice."""
         gone = {key_of(item) for file in changed for item in _objects(self._contents.get(file))}
         objects: dict[ObjectKey, Role | Binding | None] = {}
         for file in changed:
             for item in _objects(contents.get(file)):
                 key = key_of(item)
                 if key in objects or (key not in gone and self.policy.get(key) is not None):
-                    # The other place may be in any file, so all of them tell.
+                    # The other definition may be in any file, so check all of them.
                     check_manifests(together(contents.values()))
                 objects[key] = item
         for key in gone:
@@ -131,7 +131,7 @@ class FollowedFiles:
         return objects
 
     def _keep_the_old(self, problems: tuple[Problem, ...]) -> None:
-        # Told once, and not at every look while it stays the same.
+        # Log once, not at every check.
         if problems != self.problems:
             texts = "; ".join(map(str, problems[:5]))
             log.error("the changed RBAC policy has %d mistakes, and the old one stays: %s", len(problems), texts)
@@ -140,7 +140,7 @@ class FollowedFiles:
     # --- following ---
 
     def start(self) -> None:
-        """Begin to watch, once, if that is wanted."""
+        """Start the thread, once, if *watch* is set."""
         with self._checking:
             if not self.to_start:
                 return
@@ -149,7 +149,7 @@ class FollowedFiles:
             try:
                 thread.start()
             except RuntimeError:
-                # The system has no thread to spare. The next use tries again: no policy is used that nobody follows.
+                # The system cannot start a thread. The next use tries again: never use a policy that is not followed.
                 if inotify is not None:
                     inotify.close()
                 raise
@@ -157,7 +157,7 @@ class FollowedFiles:
             self.to_start = False
 
     async def close(self) -> None:
-        """Stop looking at the files. The policy in force stays."""
+        """Stop following the files. The policy in force stays."""
         self.to_start = False
         self._stop.set()
         thread, self._thread = self._thread, None
@@ -179,11 +179,11 @@ class FollowedFiles:
                 # A bug in one check must not silently end all later ones.
                 log.exception("the RBAC policy cannot be watched at this moment")
             if inotify is not None and self._files.folders != folders:
-                # What happens in the new ones is told only once they are watched.
+                # Events of new directories arrive only once they are watched, so check again.
                 continue
             took = SYSTEM_CLOCK.monotonic() - started
             if not is_change:
-                # Somebody may write other files to these directories all the time.
+                # Another process may write to these directories all the time.
                 self._stop.wait(min(took / EVENT_SHARE, POLL_SECONDS))
             _wait_for_change(inotify, self._stop, max(POLL_SECONDS, took / POLL_SHARE))
         if inotify is not None:
@@ -196,7 +196,7 @@ def _watch_folders(inotify: Inotify, folders: frozenset[str]) -> None:
 
 
 def _wait_for_change(inotify: Inotify | None, stop: threading.Event, seconds: float) -> None:
-    """Until something was written to a watched directory, for this long at most."""
+    """Wait until a watched directory changes, at most *seconds*."""
     if inotify is None:
         stop.wait(seconds)
         return
@@ -210,7 +210,7 @@ def _wait_for_change(inotify: Inotify | None, stop: threading.Event, seconds: fl
 
 
 def _may_matter(mask: int) -> bool:
-    # A new file is empty. That it was written is told afterwards.
+    # A new file is empty; another event follows when it was written.
     return not mask & CREATED or bool(mask & IS_DIRECTORY)
 
 
@@ -223,6 +223,6 @@ def _objects(manifests: Manifests | None) -> tuple[Role | Binding, ...]:
 
 
 def _is_same_role(role: Role, other: Role) -> bool:
-    """Equal, and at the same place with all its rules."""
+    """Equal, and with the same positions of the role and its rules."""
     places = (role.place, *(rule.place for rule in role.rules))
     return role == other and places == (other.place, *(rule.place for rule in other.rules))

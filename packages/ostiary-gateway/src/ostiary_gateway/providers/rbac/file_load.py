@@ -1,9 +1,9 @@
-"""Finds and reads the files of a policy: manifests as people keep them, in files and directories.
+"""Find, read and parse the manifest files of a policy.
 
-    paths -> files, sorted -> each one parsed, or known from the last time -> Manifests of each file
+    paths -> files, sorted -> each one parsed, or cached -> Manifests of each file
 
-Knows nothing of what the rules mean. `ManifestFiles` remembers each file by how it looks and by the digest of its
-bytes, so reading a large policy again costs as much as the files that have changed.
+`ManifestFiles` caches each file by its stat fingerprint and the digest of its bytes, so reading a large policy again
+costs as much as the files that have changed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,7 @@ from ostiary.model import Place, Problem
 from ostiary_gateway.providers.rbac.file_parse import parse_file, parse_quickly
 from ostiary_gateway.wire.rbac import Manifests, together
 
-# Parses many files, in several processes where that is quicker. Called by `load`.
-#
-#     plain YAML: here, at once      the rest: here if it is little, else divided among child processes
-#
-# A child is a new Python process and no fork, because the process that loads a policy has threads. It takes the bytes
-# from its stdin and writes what they hold to its stdout. If it cannot, the files are parsed here.
-
-# A process takes a third of a second to start, in which as much is parsed here.
+# Starting a process takes a third of a second, in which this process parses this many bytes.
 BYTES_PER_PROCESS = 512 * 1024
 MAX_PROCESSES = 8
 
@@ -46,7 +39,7 @@ log = logging.getLogger("ostiary.rbac")
 
 
 class FileBytes(NamedTuple):
-    """A file as it was read."""
+    """The content of a file."""
 
     file: str
     data: bytes
@@ -54,7 +47,12 @@ class FileBytes(NamedTuple):
 
 
 def parse_files(files: Sequence[FileBytes]) -> list[Manifests]:
-    """What each of *files* holds, with all mistakes."""
+    """Parse *files*; the result of each includes its errors.
+
+    Plain YAML is parsed in this process. The rest is divided among child processes if it is large. A child is a new
+    Python process and not a fork, because the process that loads a policy has threads. It reads the bytes from its
+    stdin and writes the manifests to its stdout. If it fails, the files are parsed in this process.
+    """
     parsed = [parse_quickly(data, file) for file, data, _ in files]
     rest = [number for number, manifests in enumerate(parsed) if manifests is None]
     others = dict(zip(rest, _parse_rest([files[number] for number in rest]), strict=True))
@@ -75,7 +73,7 @@ def _parse_rest(files: Sequence[FileBytes]) -> list[Manifests]:
 
 
 def _divide(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """The numbers of all files, divided so that each share is about as large as the others."""
+    """Divide the indexes of *sizes* into shares of about the same total size."""
     shares: list[list[int]] = [[] for _ in range(count)]
     totals = [0] * count
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
@@ -107,16 +105,16 @@ def _parse_in_child(files: Sequence[FileBytes]) -> list[Manifests]:
 
 def _unpickle(output: bytes) -> list[Manifests]:
     try:
-        # Written by our own code in a process of our own: nobody else can write to that pipe.
+        # Written by our own code in a child process: nothing else can write to that pipe.
         parsed: list[Manifests] = pickle.loads(output)  # noqa: S301
     except Exception as error:
-        # Whatever printed something before our code did: bytes that are no pickle raise almost anything.
+        # Something else wrote to stdout first: bytes that are not a pickle raise almost any exception.
         raise pickle.UnpicklingError from error
     return parsed
 
 
 def parse_stdin() -> None:
-    """What a child process does."""
+    """Entry point of a child process."""
     files: list[tuple[bytes, str]] = pickle.load(sys.stdin.buffer)  # noqa: S301
     pickle.dump([parse_file(data, file) for data, file in files], sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
 
@@ -128,12 +126,12 @@ def _processors() -> int:
 
 
 EXTENSIONS = (".json", ".yaml", ".yml")
-# Files that change while they are read are read again, so many times at most.
+# Files that change while they are read are read again, at most this many times.
 MOST_READS = 4
 Paths = Iterable[str | os.PathLike[str]]
-# What stat says of the files: enough to notice that one has changed, or can now be read.
+# The stat fingerprint of each file: enough to notice that one has changed, or can now be read.
 Look = dict[str, Fingerprint | None]
-# What each file holds, in the order of the files.
+# The manifests of each file, in the order of the files.
 FileContents = Mapping[str, Manifests]
 
 
@@ -144,27 +142,27 @@ class _Known(NamedTuple):
 
 
 class ManifestFiles:
-    """The manifests at *paths*: files as they are named, and below a directory every .yaml, .yml and .json."""
+    """The manifests at *paths*: each file itself, and below a directory every .yaml, .yml and .json."""
 
     def __init__(self, paths: Paths, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.paths = tuple(os.fspath(path) for path in paths)
         self._clock = clock
         self._known: dict[str, _Known] = {}
-        # The directories whose files count.
+        # The directories to watch.
         self.folders: frozenset[str] = frozenset()
 
     def look(self) -> Look:
-        """How all files look at this moment."""
+        """Return the current fingerprints of all files."""
         folders: set[str] = set()
         look = {file: fingerprint(file) for file in _files(self.paths, folders)}
         self.folders = frozenset(folders)
         return look
 
     def read_at_one_moment(self, look: Look) -> tuple[Look, dict[str, Manifests]]:
-        """What the files of *look* hold, all at the same time, and how they look then.
+        """Return the contents of all files at one moment, and the fingerprints of that moment.
 
-        If one of them changes meanwhile, all are read again: the new bindings must not meet the old roles. Files that
-        do not stop changing are taken as they are, and look different at the next look.
+        If a file changes while they are read, all are read again: new bindings must not be combined with old roles.
+        Files that do not stop changing are used as they are, and have other fingerprints at the next look.
         """
         for _ in range(MOST_READS):
             contents = self.read(look)
@@ -174,11 +172,11 @@ class ManifestFiles:
         return before, contents
 
     def is_read(self, look: Look) -> bool:
-        """Whether all that can be read of *look* has been. A file may be readable again and look the same."""
+        """Whether every readable file of *look* was read. A file may become readable without a new fingerprint."""
         return not any(_is_readable(file) for file in look if file not in self._known)
 
     def read(self, look: Look | None = None) -> dict[str, Manifests]:
-        """What the files of *look* hold, with all mistakes; the same objects as before where no byte has changed.
+        """Return the manifests of the files of *look*, with all errors. Unchanged files return the same objects.
 
         Never raises.
         """
@@ -188,14 +186,14 @@ class ManifestFiles:
         to_parse: list[FileBytes] = []
         for file, seen in look.items():
             before = self._known.get(file)
-            # What changes while it is read looks different from what was seen, and is read next time.
+            # A file that changes while it is read gets another fingerprint, and is read next time.
             if before is not None and before.look == seen and is_settled((seen,), self._clock):
                 known[file], contents[file] = before, before.manifests
                 continue
             try:
                 data = _bytes(file)
                 if seen is None:
-                    # Only now, and perhaps no longer: the next look says so.
+                    # The file appeared after the look, so the next look decides.
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             except (OSError, ValueError) as error:
                 contents[file] = _unreadable(file, error)
@@ -212,14 +210,14 @@ class ManifestFiles:
         return {file: known[file].manifests if part is None else part for file, part in contents.items()}
 
     def remember(self, contents: FileContents) -> None:
-        """Take these objects for what the files hold: equal to what was read, and already in memory."""
+        """Cache these objects as the manifests of their files: equal to what was read, and already in memory."""
         for file, manifests in contents.items():
             if file in self._known:
                 self._known[file] = self._known[file]._replace(manifests=manifests)
 
 
 def load(paths: Paths) -> Manifests:
-    """The manifests at *paths*; raises `ConfigurationError` with every mistake."""
+    """Return the manifests at *paths*. Raises `ConfigurationError` with every error."""
     return check_manifests(together(ManifestFiles(paths).read().values()))
 
 
@@ -248,7 +246,7 @@ def _is_readable(file: str) -> bool:
 
 
 def _files(paths: Iterable[str], folders: set[str]) -> Iterator[str]:
-    """All files at *paths*, each once; the directories in which they are, or could be, are added to *folders*."""
+    """All files at *paths*, each once. Adds to *folders* the directories that contain them, or could."""
     files: dict[str, None] = {}
     for path in paths:
         if os.path.isdir(path):
@@ -263,10 +261,10 @@ def _below(directory: str, all_folders: set[str]) -> Iterator[str]:
     unlisted: list[str] = []
     for folder, folders, names in os.walk(directory, onerror=lambda error: unlisted.append(error.filename)):
         all_folders.add(folder)
-        # Hidden ones are left out: a mounted ConfigMap keeps its files in "..data", and links to them beside it.
+        # Hidden files are left out: a mounted ConfigMap has its files in "..data", and links to them beside it.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             if name.endswith(EXTENSIONS) and not name.startswith("."):
                 yield os.path.join(folder, name)
-    # Not as if they were empty: they are read like files, which tells why that is impossible.
+    # Not skipped as if they were empty: reading them like files reports the reason.
     yield from unlisted

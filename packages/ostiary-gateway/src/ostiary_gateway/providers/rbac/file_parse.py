@@ -1,4 +1,4 @@
-"""The bytes of one file to its manifests: the plain kind of YAML quickly, and everything else by the parser for all."""
+"""Parse the bytes of one manifest file: plain YAML with a fast parser, everything else with the full one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ostiary.core.yaml.fast_yaml import read_plain_blocks
 from ostiary.errors import ConfigurationError
 from ostiary_gateway.wire.rbac import Manifests, read_manifests
 
-# More than this is better parsed in other processes.
+# Irregular YAML larger than this is better parsed in child processes.
 MOST_HERE = 64 * 1024
 
 
 def parse_quickly(data: bytes, file: str) -> Manifests | None:
-    """What a file of plain YAML holds; None if there is much else in it, or a mistake."""
+    """Parse a file of plain YAML. Return None if much of it is not plain, or if it has an error."""
     return _parse_plain(data, file, MOST_HERE)
 
 
 def parse_file(data: bytes, file: str) -> Manifests:
-    """What a file holds, whatever it is, with every mistake."""
+    """Parse any file. The result includes every error."""
     manifests = _parse_plain(data, file, None)
     return parse_fully(data, file) if manifests is None else manifests
 
@@ -30,7 +30,7 @@ def _parse_plain(data: bytes, file: str, most_irregular: int | None) -> Manifest
 
 
 def parse_fully(data: bytes, file: str) -> Manifests:
-    """The same by the parser for all of YAML alone."""
+    """Like `parse_file`, but only with the full YAML parser."""
     parts: list[Manifests] = []
     try:
         for document in parse_all(data, file=file):

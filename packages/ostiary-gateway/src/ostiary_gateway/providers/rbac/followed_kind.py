@@ -1,10 +1,8 @@
-"""The policy of a cluster, followed: its four kinds are listed once, and then watched.
+"""Follow one kind of RBAC object at a cluster: list it page by page, then watch it.
 
-followed_policy    the policy in force, how old it is, and whether it may still be used
-followed_kind      one kind: list, watch, list again when the watch cannot go on
-known_objects      its objects, in many small dicts
-paged_list         one whole list, page by page
-pauses             how long to wait before the next attempt
+list  ->  watch  ->  ended: watch again from the last version       the usual case
+                 ->  410, or an unreadable event: list again        missed changes are found by comparing
+                 ->  interrupted, or an error status: retry         an outage; the objects stay in force
 """
 
 from __future__ import annotations
@@ -41,17 +39,16 @@ from ostiary_gateway.wire.rbac_served import (
     entries_of,
 )
 
-# The objects of one kind by key, in many small dicts. Changed by one task; knows nothing of what they mean.
-#
-# A single dict of a hundred thousand entries takes milliseconds when it grows, is copied or is freed, and no request is
-# served meanwhile. Here each of these is done a part at a time.
-
-# A power of two. With a million objects there are four thousand in each.
+# Number of dicts of a `KnownObjects`; a power of two. With a million objects each dict has four thousand.
 SHARDS = 256
 
 
 class KnownObjects:
-    """A mapping of objects. `shards` is for reading only."""
+    """The objects of one kind by key, in many small dicts. `shards` is read-only. Used by one task.
+
+    A single dict of a hundred thousand entries takes milliseconds to grow, copy or free, and the event loop serves no
+    request meanwhile. Small dicts divide that work.
+    """
 
     __slots__ = ("_size", "shards")
 
@@ -69,7 +66,7 @@ class KnownObjects:
         return self.shards[hash(key) % SHARDS].get(key)
 
     def put(self, key: ObjectKey, item: Role | Binding | None) -> Role | Binding | None:
-        """Set it, or take it out if *item* is None; what it was before."""
+        """Set *key* to *item*, or remove it if *item* is None. Return the previous value."""
         shard = self.shards[hash(key) % SHARDS]
         before = shard.get(key)
         if item is None:
@@ -80,7 +77,7 @@ class KnownObjects:
         return before
 
     def take_out(self, count: int) -> Iterator[list[tuple[ObjectKey, Role | Binding]]]:
-        """All objects, *count* at a time; they are no longer here then."""
+        """Remove all objects and yield them, *count* at a time."""
         for shard in self.shards:
             while shard:
                 part = [shard.popitem() for _ in range(min(count, len(shard)))]
@@ -88,31 +85,26 @@ class KnownObjects:
                 yield part
 
 
-# One whole list of a kind, page by page, as an API server gives it. Bounded in pages, in bytes and in entries.
-#
-# Called by `cluster.followed_kind`. Without a resourceVersion in the question the answer is what etcd holds now, and
-# not what the API server that happens to answer has seen of it so far.
-
-# Half of what kubectl asks for. Reading a page of so many takes a millisecond, in which no request is served.
+# Half of kubectl's page size. Decoding such a page blocks the event loop for a millisecond.
 PAGE = 250
 LARGEST_PAGE = 64 * 1024 * 1024
-# A server may give pages without objects, but not for ever.
+# A server may send pages without objects, but not endlessly.
 MOST_EMPTY_PAGES = 10
 
 COULD_NOT_READ = "the RBAC policy of a cluster could not be read"
 
 
 class ExpiredVersion(Exception):
-    """The server no longer knows what was there at that resourceVersion: everything must be listed again."""
+    """The resourceVersion or continue token has expired: everything must be listed again."""
 
 
 class PolicyTooLarge(ProviderError):
-    """There is more than the settings allow."""
+    """The policy has more entries than the settings allow."""
 
 
 @dataclass(slots=True)
 class KindList:
-    """All objects of a kind, and the version that a watch goes on from."""
+    """All objects of a kind, and the resourceVersion from which to watch."""
 
     version: str = ""
     objects: KnownObjects = field(default_factory=KnownObjects)
@@ -120,8 +112,8 @@ class KindList:
     unreadable: list[str] = field(default_factory=list)
 
     def add(self, page: ServedPage) -> int:
-        """Add what is on *page*; how many entries that has."""
-        # All pages are of one moment, which the first one names.
+        """Add the objects of *page* and return their number of entries."""
+        # All pages show the state at one resourceVersion, which the first page has.
         self.version = self.version or page.resource_version
         self.unreadable += page.unreadable
         read = len(page.unreadable)
@@ -134,17 +126,19 @@ class KindList:
 
 
 async def list_kind(reader: UpstreamReader, kind: str, *, check_room: Callable[[int], None]) -> KindList:
-    """Raises `ProviderError`, `UnreadableAnswer`, or `ExpiredVersion` if it took longer than the server remembers.
+    """Return the complete list of *kind*. It is bounded in pages, bytes and entries.
 
-    *check_room* is called with the entries so far, and raises if there are too many.
+    The request has no resourceVersion, so the list is what etcd holds and not what the cache of this API server has
+    seen so far. *check_room* is called with the entries so far, and raises if there are too many. Raises
+    `ProviderError`, `UnreadableAnswer`, or `ExpiredVersion` if the continue token expired.
     """
     listed, token, empty_pages = KindList(), "", 0
-    # Of all pages, also what one of them says again: a list that repeats itself must end too.
+    # Entries of all pages, duplicates included, so that a list that repeats itself ends too.
     read = 0
     while True:
         body = await _read_page(reader, kind, token)
-        # The garbage collector would look through this and the pages before, and hold everybody up. It is only off
-        # while we have the turn: the next page may take the server long.
+        # The garbage collector would scan this page and those before it, which blocks all requests. It is only off
+        # during this block: the server may take long to send the next page.
         with long_work(many=PAGE):
             page = decode_page(kind, body)
             read += listed.add(page)
@@ -155,12 +149,12 @@ async def list_kind(reader: UpstreamReader, kind: str, *, check_room: Callable[[
         if page.continue_token == token or empty_pages > MOST_EMPTY_PAGES:
             raise UnreadableAnswer("the list does not end")
         token = page.continue_token
-        # Requests come first.
+        # Let waiting requests run.
         await asyncio.sleep(0)
 
 
 async def read_version(reader: UpstreamReader, kind: str) -> str:
-    """The version of the newest change that the cluster has made, whatever it was."""
+    """Return the resourceVersion of the newest change in the cluster, of any kind."""
     return decode_page(kind, await _read_page(reader, kind, "", limit=1)).resource_version
 
 
@@ -189,17 +183,18 @@ def refusal(answer: UpstreamAnswer, verb: str, kind: str) -> ProviderError:
     return ProviderError(COULD_NOT_READ, cause=f"it answered status {answer.status} when asked to {verb} {plural}")
 
 
-# How long to wait before the next attempt: ever longer while it goes on to fail, and never all at the same moment.
-
 FIRST_SECONDS = 0.1
-# After failures, and after watches that the server ends too early: the second is served, so changes come soon enough.
+# Maximum pause after failures, and after watches that the server ends too early: those still deliver changes.
 MOST_AFTER_FAILURE, MOST_AFTER_END = 10.0, 2.0
-# A watch that lasted so long ended as watches do.
+# A watch that lasted this long ended normally.
 LASTED_SECONDS = 10.0
 
 
 class Pauses:
-    """The pauses of one follower. *share* is which part of a pause is waited: workers must not come back together."""
+    """Exponential backoff of one follower.
+
+    *share* returns the fraction of a pause to wait, at random so that the workers do not retry at the same time.
+    """
 
     def __init__(
         self,
@@ -211,7 +206,7 @@ class Pauses:
         self._attempts = 0
 
     def next_pause(self, *, lasted: float, failed: bool, longest: float = 0.0) -> float:
-        """The seconds to wait after an attempt that *lasted* so long; at most *longest*, if that is set."""
+        """Return the seconds to wait after an attempt of *lasted* seconds; at most *longest*, if that is set."""
         if not failed and lasted >= LASTED_SECONDS:
             self._attempts = 0
         longest = longest or (MOST_AFTER_FAILURE if failed else MOST_AFTER_END)
@@ -223,47 +218,42 @@ class Pauses:
         await asyncio.sleep(self.next_pause(lasted=lasted, failed=failed, longest=longest))
 
 
-# One kind of object at a cluster, followed: list, watch from there, and list again when the watch cannot go on.
-#
-#     list  ->  watch  ->  ended: watch again from the last version       the usual
-#                      ->  410, or what cannot be understood: list        what changed since is then found by comparing
-#                      ->  cut off, refused: wait, watch again            an outage; what is known stays
-#
-# Made by `cluster.followed_policy`, one per kind; it tells that what has changed. Everything happens in one task.
-
-# An object may have 1.5 MB in etcd, and JSON may need six characters for a byte of it: \u003c for <.
+# An object may have 1.5 MB in etcd, and JSON may need six characters for one byte: \u003c for <.
 LONGEST_LINE = 16 * 1024 * 1024
-# The server ends a watch after so long; then we know that it is still there, whether or not it sends bookmarks.
+# The server ends a watch after this time, which proves that it is still there even if it sends no bookmarks.
 WATCH_SECONDS = 300.0
-# So much longer than the watch may take until nothing more is expected of it.
+# Added to the duration of a watch before it counts as dead.
 GRACE_SECONDS = 10.0
-# So many changes come into force at once, so that no request waits for them.
+# Maximum number of changes that are applied without letting requests run.
 SLICE = 200
 LOG_SECONDS = 60.0
-# A list that is too large is not read again and again: somebody must change a setting, or remove objects.
+# Pause before a list that is too large is read again: the operator must change a setting or remove objects.
 TOO_LARGE_SECONDS = 300.0
 GONE = 410
-# Of a resourceVersion: etcd counts in 64 bits.
+# Digits of a resourceVersion: etcd counts in 64 bits.
 LONGEST_NUMBER = 20
 
 log = logging.getLogger("ostiary.rbac")
 
 
 class KindOwner(Protocol):
-    """Whom a follower of one kind tells, and asks how much room there is."""
+    """The policy that a `FollowedKind` reports to. It also limits the number of entries."""
 
     def take(self, changes: list[ObjectChange]) -> None:
-        """These changes come into force."""
+        """Put *changes* into force."""
 
     def check_room(self, kind: str, entries: int) -> None:
-        """Raise `PolicyTooLarge` if *kind* may not have so many entries."""
+        """Raise `PolicyTooLarge` if *kind* may not have this many *entries*."""
 
     def confirmed(self) -> None:
-        """A kind was heard of: `heard_at` has changed."""
+        """`heard_at` of a kind has changed."""
 
 
 class FollowedKind:
-    """`objects` is what is known of the kind; `heard_at` when the server last confirmed it, minus infinity if never."""
+    """One kind of RBAC object, listed and watched in one task.
+
+    `objects` are those in force. `heard_at` is when the server last confirmed them, minus infinity if never.
+    """
 
     def __init__(
         self, kind: str, policy: KindOwner, *, clock: Clock, watch_seconds: float, relist_seconds: float, pauses: Pauses
@@ -279,10 +269,10 @@ class FollowedKind:
         self._watch_seconds = watch_seconds
         self._relist_seconds = relist_seconds
         self._pauses = pauses
-        # What a watch goes on from; empty: everything must be listed.
+        # Where to resume the watch. Empty: list everything.
         self._version = ""
         self._listed_at = -math.inf
-        # When a list, an event, a bookmark or the proper end of a watch last came.
+        # When the last list, event, bookmark or regular end of a watch was received.
         self._news_at = -math.inf
         self._logged_at = -math.inf
 
@@ -291,13 +281,13 @@ class FollowedKind:
         return self.heard_at > -math.inf
 
     def adopt(self, old: FollowedKind) -> None:
-        """Go on from what *old* knows."""
+        """Continue from the state of *old*."""
         self.objects, self.entries, self.heard_at = old.objects, old.entries, old.heard_at
         self._version, self._listed_at, self._news_at = old._version, old._listed_at, old._news_at
         self.lists, self.changes, self.unreadable = old.lists, old.changes, old.unreadable
 
     async def run(self, reader: UpstreamReader) -> None:
-        """Follow for as long as it is not cancelled."""
+        """Follow until cancelled."""
         while True:
             began, failed, longest = self._clock.monotonic(), True, 0.0
             try:
@@ -312,13 +302,13 @@ class FollowedKind:
                 self.unreadable += 1
                 self._record_failure(f"what the cluster said of {self._plural} cannot be understood: {error}")
             except PolicyTooLarge as error:
-                # Nothing is confirmed until it could be listed: what cannot be taken up may be a withdrawn right.
+                # Do not confirm anything until it could be listed: a change that is not applied may revoke a right.
                 self._version, longest = "", TOO_LARGE_SECONDS
                 self._record_failure(error.cause or error.summary)
             except ProviderError as error:
                 self._record_failure(error.cause or error.summary)
             except Exception as error:
-                # A bug in one attempt must not end all later ones. What is known may be half of something.
+                # A bug in one attempt must not end all later ones. The objects may be incomplete, so list again.
                 self._version = ""
                 self._record_failure(f"an error in the gateway: {type(error).__name__}")
                 log.exception("the %s of a cluster cannot be followed at this moment", self._plural)
@@ -326,7 +316,7 @@ class FollowedKind:
             await self._pauses.wait(lasted=lasted, failed=failed, longest=longest)
 
     async def read_all(self, reader: UpstreamReader) -> None:
-        """Read everything, and put into force what differs from what is known."""
+        """List all objects, and put the differences into force."""
         began = self._clock.monotonic()
         listed = await list_kind(
             reader, self.kind, check_room=lambda entries: self._policy.check_room(self.kind, entries)
@@ -338,13 +328,13 @@ class FollowedKind:
         if self.is_listed:
             await self._change_to(listed.objects)
         else:
-            # Nothing of it is in force anywhere.
+            # First list: none of these objects is in force yet.
             self.objects, self.entries = listed.objects, listed.entries
         self._version, self._listed_at, self._news_at = listed.version, began, began
         self._confirm(began)
 
     async def may_watch(self, reader: UpstreamReader) -> None:
-        """Raise `ProviderError` if the kind may not be listed and watched."""
+        """Raise `ProviderError` if the gateway's credential may not list and watch the kind."""
         version = await read_version(reader, self.kind)
         async with reader.read_lines(
             self._watch_target(version, 1), longest=LONGEST_LINE, silence=GRACE_SECONDS
@@ -355,14 +345,14 @@ class FollowedKind:
     # --- listing and watching ---
 
     async def _bring_up_to_date(self, reader: UpstreamReader) -> None:
-        """List, unless a watch can go on from where the last one ended."""
+        """List, unless the watch can be resumed."""
         now = self._clock.monotonic()
         is_due = now - self._listed_at >= self._relist_seconds
-        # A server may accept watches and tell nothing, or what comes next cannot be received: a list goes past that.
+        # A server may accept watches and send nothing, or we cannot receive the next event. A list gets past both.
         is_silent = now - self._news_at >= self._longest_watch
         if not self._version or is_due or is_silent:
             await self.read_all(reader)
-        # A server that was restored from a backup may take a version of its future for a promise, and wait for it.
+        # A server restored from a backup may take a resourceVersion ahead of its own as valid, and wait for it.
         elif self._goes_back_to(await read_version(reader, self.kind)):
             self._version, last = "", self._version
             log.warning("the cluster has gone back in time: it is older than version %s of its %s", last, self._plural)
@@ -382,7 +372,7 @@ class FollowedKind:
                 self._news_at = self._clock.monotonic()
                 self._confirm(self._news_at)
                 if self._news_at - began >= self._longest_watch:
-                    # Not every server ends it, and between two watches it is seen whether a list is due.
+                    # Not every server ends the watch, and the next round checks whether a list is due.
                     return
             self._news_at = self._clock.monotonic()
 
@@ -408,14 +398,14 @@ class FollowedKind:
                 if event.type != BOOKMARK:
                     changes.append(self._change(event))
         finally:
-            # Those before a mistake were right, and a withdrawn right must not wait for the next list.
+            # The events before an invalid one are valid, and a revoked right must not wait for the next list.
             self._apply(changes)
             self._version = version
 
     def _change(self, event: ServedEvent) -> ObjectChange:
         key = ObjectKey(self.kind, event.namespace, event.name)
         if event.type != DELETED and event.item is None:
-            # What it was before no longer holds, and what it is now gives nobody anything.
+            # The previous version of the object is no longer valid, and the unreadable one grants nothing.
             self._note_unreadable([event.name])
         return ObjectChange(key, event.item)
 
@@ -424,17 +414,17 @@ class FollowedKind:
         if not version:
             raise UnreadableAnswer("an event has no resourceVersion")
         if _is_older(version, last):
-            # Some servers give what is deleted with the version that it had.
+            # Some servers send a deleted object with the resourceVersion of its last change.
             if event.type == DELETED:
                 return last
             raise UnreadableAnswer("an event is older than the one before")
         return version
 
-    # --- what is known ---
+    # --- objects in force ---
 
     async def _change_to(self, objects: KnownObjects) -> None:
-        """Put into force what differs, some of it at a time: requests come in between. Empties *objects*."""
-        # What was withdrawn comes first, so that nobody has more in between than before or after.
+        """Put the differences into force, in slices between which requests run. Empties *objects*."""
+        # Apply removals first, so that no user temporarily has more rights than before or after.
         known = self.objects
         for shard in known.shards:
             gone = [ObjectChange(key, None) for key in shard if key not in objects]
@@ -464,7 +454,7 @@ class FollowedKind:
         self._policy.take(changes)
 
     def _confirm(self, at: float) -> None:
-        """What is known was right at this moment."""
+        """Record that the objects were up to date at this time."""
         self.heard_at = max(self.heard_at, at)
         if self.trouble:
             log.info("the %s of the cluster are followed again", self._plural)
@@ -481,7 +471,7 @@ class FollowedKind:
             log.error("%d %s of the cluster cannot be understood and give nothing: %s", len(names), self._plural, shown)
 
     def _record_failure(self, cause: str) -> None:
-        """Logged when it begins, and then once in a while."""
+        """Log *cause* when the failure begins, and then at most once per `LOG_SECONDS`."""
         now = self._clock.monotonic()
         if not self.trouble or now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
@@ -497,7 +487,7 @@ class FollowedKind:
 
 
 def _is_older(version: str, last: str) -> bool:
-    """Whether *version* is an older one than *last*. Those of Kubernetes are numbers; of others nothing is known."""
+    """Whether *version* is older than *last*. Kubernetes uses numbers; other versions cannot be compared."""
     are_numbers = version.isdecimal() and last.isdecimal() and max(len(version), len(last)) <= LONGEST_NUMBER
     return are_numbers and int(version) < int(last)
 

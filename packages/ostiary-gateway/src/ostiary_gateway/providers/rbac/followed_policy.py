@@ -1,8 +1,8 @@
-"""The policy of a cluster, in force in this process: of four followed kinds one index, and how old it is.
+"""The RBAC policy of a cluster: one index of four followed kinds, and its age.
 
-Called by the rbac provider for each decision, and by the gateway to follow the upstream. The cluster's own roles are
-among what is listed, and its controller has filled the aggregated ones, so nothing is added here. A policy that was not
-confirmed for too long is not used: then nobody can be asked, which is not the same as a no.
+The cluster's default roles are among those listed, and its controller has filled the aggregated roles, so nothing is
+added here. A policy that was not confirmed for too long is not used: decisions then fail with an error, which is not
+the same as a denial.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ from ostiary_gateway.wire.rbac import GROUP, Binding, Manifests, Role
 from ostiary_gateway.wire.rbac_served import PLURALS, UnreadableAnswer
 
 LEAST_WATCH_SECONDS = 10.0
-# Lists that expire or cannot be understood are begun again so often by `load`.
+# How often `load` lists again if a list expires or cannot be decoded.
 ATTEMPTS = 3
 NOT_READ = "its policy has not been read yet"
 _STALE_REVISION = -1
 
 
 class FollowedPolicy:
-    """Implements `ostiary_gateway.interfaces.upstream_capabilities.UpstreamFollower`."""
+    """The policy of an upstream.
+
+    Implements `ostiary_gateway.interfaces.upstream_capabilities.UpstreamFollower`.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class FollowedPolicy:
         self._settings = settings
         self._clock = clock
         self._max_stale = settings.max_stale.total_seconds()
-        # Twice in that time at least the server must say something, if only that it takes the next watch.
+        # The server must respond at least twice in that time, if only by accepting the next watch.
         watch_seconds = min(WATCH_SECONDS, max(LEAST_WATCH_SECONDS, self._max_stale / 2 - LEAST_WATCH_SECONDS))
         self._kinds = {
             kind: FollowedKind(
@@ -70,19 +73,19 @@ class FollowedPolicy:
             )
             for kind in PLURALS
         }
-        # None until all kinds were listed, and the index of them is made.
+        # None until all kinds were listed and their index was built.
         self._policy: RbacPolicy | None = None
         self._all_listed = asyncio.Event()
-        # What changed while that is made.
+        # Changes received while it is built.
         self._changes_since: list[ObjectChange] = []
-        # When the kind was heard of that was not heard of for the longest time.
+        # The oldest `heard_at` of all kinds.
         self._heard_at = -math.inf
 
     # --- what decisions use ---
 
     @property
     def index(self) -> Index:
-        """The policy in force; raises `ProviderError` if there is none that may be used."""
+        """The policy in force. Raises `ProviderError` if there is none, or if it is too old."""
         policy = self._policy
         if policy is None or self.age > self._max_stale:
             raise self._unavailable()
@@ -90,7 +93,7 @@ class FollowedPolicy:
 
     @property
     def revision(self) -> int:
-        """Changes with the policy, and when it becomes too old: what was decided before then counts no more."""
+        """Changes with the policy, and when it becomes too old, which invalidates cached decisions."""
         policy = self._policy
         if policy is None or self.age > self._max_stale:
             return _STALE_REVISION
@@ -98,10 +101,10 @@ class FollowedPolicy:
 
     @property
     def age(self) -> float:
-        """For how many seconds the cluster has not confirmed it."""
+        """Seconds since the cluster last confirmed the policy."""
         return self._clock.monotonic() - self._heard_at
 
-    # --- what the gateway calls ---
+    # --- UpstreamFollower ---
 
     async def follow(self, reader: UpstreamReader) -> None:
         async with asyncio.TaskGroup() as group:
@@ -153,7 +156,7 @@ class FollowedPolicy:
     def needs(self) -> NeededAccess:
         return NeededAccess(("list", "watch"), GROUP, tuple(PLURALS.values()))
 
-    # --- what the followed kinds call ---
+    # --- KindOwner ---
 
     def take(self, changes: list[ObjectChange]) -> None:
         if self._policy is not None:
@@ -175,15 +178,15 @@ class FollowedPolicy:
         if self._heard_at > -math.inf:
             self._all_listed.set()
 
-    # --- inside ---
+    # --- internals ---
 
     async def _begin(self) -> None:
-        """Make the index when all kinds were listed. In a thread: of a large policy that takes a second."""
+        """Build the index when all kinds are listed. In a thread: a large policy takes a second."""
         await self._all_listed.wait()
         if self._policy is not None:
             return
         self._changes_since.clear()
-        # Copied, because the kinds go on to change; what changes meanwhile is changed again afterwards.
+        # Copied, because the kinds keep changing. Changes that arrive meanwhile are applied afterwards.
         objects = list[list[Role | Binding]]()
         for kind in self._kinds.values():
             for shard in kind.objects.shards:

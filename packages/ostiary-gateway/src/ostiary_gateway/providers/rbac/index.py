@@ -1,11 +1,9 @@
-"""The rbac policy, indexed by subject, so that a decision looks only at bindings of its user. Pure.
+"""The RBAC policy, indexed by subject, so that a decision looks only at bindings of its user.
 
-    subject -> its bindings, by namespace      opened into a `SubjectScope` when first asked for
+    subject -> its bindings, by namespace -> `SubjectScope`, compiled on first use
 
-Called by the rbac provider for each decision. An index is one version of the policy and never changes: the next one
-shares with it all that is the same (`ostiary_gateway.providers.rbac.policy`). A decision looks up the user's name and
-each of the groups, so its cost does not depend on how many bindings there are for others. Most entries of a large
-policy are never looked up, so they are compiled when they first are.
+A decision looks up the user's name and each group, so its cost does not depend on the bindings of other subjects. Most
+entries of a large policy are never looked up, hence the compilation on first use.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ from ostiary_gateway.wire.rbac import ROLE, SERVICE_ACCOUNT, USER, USER_GROUP, B
 
 MASTERS = "system:masters"
 
-# For so many users and namespaces it is remembered what they have. It is found again in a moment.
+# Maximum number of users and namespaces with cached scopes, and of characters in one key. Recomputing is cheap.
 MOST_SEEN, MOST_CHARACTERS = 8192, 4096
 MOST_OPENED = 65_536
-# How many dangling bindings of a subject a reason lists.
+# Maximum number of dangling bindings of a subject that a reason lists.
 MOST_TOLD = 5
 
 _MASTERS_MAY = Decision(Verdict.ALLOW, f"members of {MASTERS} may do everything")
@@ -46,7 +44,7 @@ _HIDDEN = Decision(Verdict.NO_OPINION, hidden=True)
 
 
 class ObjectKey(NamedTuple):
-    """What an object is known by; the namespace is empty for a ClusterRole or a ClusterRoleBinding."""
+    """The identity of an object; the namespace is empty for a ClusterRole or a ClusterRoleBinding."""
 
     kind: str
     namespace: str
@@ -55,9 +53,10 @@ class ObjectKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexedPolicy:
-    """What one version of the policy holds: objects as they are written, and roles with the rules they have in the end.
+    """One version of the policy: objects as written, and roles with their aggregated rules.
 
-    `named_resources` are those for which a bound role has a rule with names; `missing_roles` are bound and not there.
+    `named_resources` are those for which a bound role has a rule with resourceNames. `missing_roles` are bound, but do
+    not exist.
     """
 
     roles: ShardedMap[RoleKey, Role] = field(default_factory=ShardedMap)
@@ -68,13 +67,16 @@ class IndexedPolicy:
     named_resources: frozenset[str] = frozenset()
 
     def parts(self) -> list[object]:
-        """All that it consists of. Whoever holds these can free it part by part."""
+        """All dicts of this policy, so that a caller can free them one by one."""
         maps = (self.roles, self.objects, self.users, self.groups, self.missing_roles)
         return [shard for each in maps for shard in each.shards()]
 
 
 class Index:
-    """One version of the policy, ready to be asked. Used from any thread."""
+    """One version of the policy, compiled for decisions. Immutable except for caches, and thread-safe.
+
+    The next version shares with this one everything that did not change (`ostiary_gateway.providers.rbac.policy`).
+    """
 
     def __init__(self, policy: IndexedPolicy, *, revision: int, compiler: RoleCompiler) -> None:
         self.revision = revision
@@ -90,7 +92,7 @@ class Index:
 
     @property
     def bindings(self) -> tuple[Binding, ...]:
-        """All of them, those of the cluster first, by namespace and name. Never asked for by a request."""
+        """All bindings, those of the cluster first, by namespace and name. Not used by requests."""
         if self._sorted is None:
             bindings = {key: item for key, item in self.policy.objects.items() if isinstance(item, Binding)}
             self._sorted = tuple(bindings[key] for key in sorted(bindings))
@@ -101,7 +103,7 @@ class Index:
         return frozenset(self.policy.missing_roles)
 
     def role_of(self, binding: Binding) -> CompiledRole | None:
-        """None if the binding refers to a role that does not exist."""
+        """Return the role of *binding*, or None if it does not exist."""
         role = self.roles.get(role_key(binding))
         return None if role is None else self._compiler.compile(role)
 
@@ -115,16 +117,16 @@ class Index:
         return self._refusal(user, request, scopes) if grant is None else grant.allowed
 
     def grant_for(self, user: UserInfo, request: RequestInfo) -> BoundRole | None:
-        """A grant that allows *request*."""
+        """Return a grant that allows *request*, or None."""
         return _find(self.scopes(user, request.namespace if request.is_resource else ""), request)
 
     def scopes(self, user: UserInfo, namespace: str) -> list[SubjectScope]:
-        """What *user* has by name and by each group: in the cluster first, then in *namespace*, unless it is empty."""
+        """Return the scopes of *user* by name and by each group: the cluster's, then those of *namespace* if set."""
         key = (user.username, user.groups, namespace)
         scopes = self._seen.get(key)
         if scopes is None:
             scopes = self._scopes(user, namespace)
-            # Of names that are made up to fill the memory nothing is remembered.
+            # Cache nothing for long names, which an attacker could use to exhaust the memory.
             if len(user.username) + len(namespace) + sum(map(len, user.groups)) <= MOST_CHARACTERS:
                 if len(self._seen) >= MOST_SEEN:
                     self._seen.clear()
@@ -147,7 +149,7 @@ class Index:
         if scope is None and (bindings := held_in(held, namespace)):
             if len(self._opened) >= MOST_OPENED:
                 self._opened.clear()
-            # Two threads may both open it, and then they make the same.
+            # Two threads may both compile it, with the same result.
             scope = self._opened[key] = self._open(bindings, kind, name)
         return scope
 
@@ -167,7 +169,7 @@ class Index:
         return group in self.policy.groups
 
     def gives_rights(self, user: UserInfo) -> bool:
-        """Whether *user* has a rule, in whatever namespace, that gives more than discovery."""
+        """Whether *user* has a rule that grants more than discovery, in any namespace."""
         who = [(USER, user.username), *((USER_GROUP, group) for group in (*user.groups, *implied_groups(user)))]
         return MASTERS in user.groups or any(self._holder_has_rights(kind, name) for kind, name in who)
 
@@ -188,7 +190,7 @@ class Index:
         return has_rights
 
     def groups(self) -> frozenset[str]:
-        """Every group that the policy mentions, and the one that needs no policy."""
+        """Every group that the policy mentions, and ``system:masters``, which needs no policy."""
         return frozenset((*self.policy.groups, MASTERS))
 
     def _refusal(self, user: UserInfo, request: RequestInfo, scopes: list[SubjectScope]) -> Decision:
@@ -203,30 +205,30 @@ class Index:
 
 
 def role_key(binding: Binding) -> RoleKey:
-    """Where its role is found. A ClusterRoleBinding has no namespace, so that it never finds a Role."""
+    """The key of the binding's role. A ClusterRoleBinding has no namespace, so it never finds a Role."""
     return binding.role_kind, binding.namespace if binding.role_kind == ROLE else "", binding.role_name
 
 
 def is_implied(group: str, user: UserInfo) -> bool:
-    """Whether *user* is in *group* though the token does not say so."""
+    """Whether *user* is in *group* implicitly, without the token naming it."""
     return group in implied_groups(user)
 
 
 def with_namespace(subject: Subject, binding: Binding) -> Subject:
-    """A ServiceAccount without a namespace is one of the RoleBinding's namespace."""
+    """Return *subject*; a ServiceAccount without a namespace gets that of the RoleBinding."""
     if subject.kind != SERVICE_ACCOUNT or subject.namespace or not binding.namespace:
         return subject
     return replace(subject, namespace=binding.namespace)
 
 
 def missing_roles(scopes: Iterable[SubjectScope]) -> str:
-    """What the user lacks because a binding refers to a role that does not exist; empty if there is no such binding."""
+    """Describe the bindings of the user that refer to a role that does not exist; empty if there are none."""
     dangling = dict.fromkeys(binding for scope in scopes if scope.dangling for binding in scope.dangling)
     return "; ".join(f"{binding} refers to {binding.role}, which does not exist" for binding in dangling)
 
 
 def holder_of(subject: Subject, namespace: str) -> tuple[str, str]:
-    """Whose requests a subject speaks of: the kind, User or Group, and the name; no name if it speaks of nobody's."""
+    """Return the kind, User or Group, and the name that *subject* matches; an empty name if it matches no user."""
     if subject.kind == SERVICE_ACCOUNT:
         namespace = subject.namespace or namespace
         return USER, f"system:serviceaccount:{namespace}:{subject.name}" if namespace else ""

@@ -1,10 +1,7 @@
-"""Finds what is wrong in a policy, or allowed and likely not what was meant, and says how to mend it.
+"""Find errors and likely mistakes in a policy, with hints on how to fix them.
 
-    files -> whatever can be read of them -> each rule, role and binding is looked at -> findings
-
-Called by ``ostiary-gateway policy lint``. A rule that can never match, or a binding of a role that does not exist, is
-valid for Kubernetes and silently allows nothing. Here it is a finding. A policy that does not load is linted all the
-same; its mistakes come first.
+A rule that can never match, or a binding of a role that does not exist, is valid for Kubernetes and silently allows
+nothing. Here it is a finding. A policy that does not load is linted too; its errors come first.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ _EVERYBODY = {
 
 
 def lint(paths: Paths) -> tuple[Finding, ...]:
-    """Judge the policy at *paths*, files and directories. Never raises for what is wrong with it."""
+    """Lint the policy at *paths*, files and directories. Never raises for an invalid policy."""
     return judge(together(ManifestFiles(paths).read().values()))
 
 
@@ -89,7 +86,7 @@ def _rule_findings(rule: PolicyRule) -> Iterator[Finding]:
             message = f'"{resource}" never matches: after the slash a star stands for itself'
             hint = f'name each subresource, as in "{name}/status"'
             yield Finding(Level.ERROR, "subresource-star", Problem(message, rule.place, hint))
-        # Elsewhere somebody may have called a resource so.
+        # In other API groups a resource may really have this name.
         if (plural := plural_of(name)) and {"", ANY, "apps", "batch", GROUP} & set(rule.api_groups):
             message = f'"{name}" never matches: resources are named in the plural and in lower case'
             yield Finding(Level.WARNING, "singular-resource", Problem(message, rule.place, f'did you mean "{plural}"?'))
@@ -101,7 +98,7 @@ def _name_findings(rule: PolicyRule) -> Iterator[Finding]:
     if ANY in rule.resource_names and not any(verb.startswith("impersonate") for verb in rule.verbs):
         problem = Problem('"*" in resourceNames is the name of an object', rule.place, "leave resourceNames out")
         yield Finding(Level.WARNING, "name-star", problem)
-    # What is created below an object, such as pods/exec, is asked for by the object's name.
+    # Creating a subresource, such as pods/exec, uses the name of the object.
     if all("/" in resource for resource in rule.resources):
         return
     never = [verb for verb in rule.verbs if verb in _NEVER_NAMED]
@@ -174,7 +171,7 @@ def _is_wide(rule: PolicyRule) -> bool:
 
 
 def _near(binding: Binding, index: Index) -> str | None:
-    """A role of that name of the other kind or elsewhere is likely the one that was meant."""
+    """Hint at a role with this name of the other kind or in another namespace: likely the one that was meant."""
     for role in index.roles.values():
         if role.name == binding.role_name:
             return f"there is {role}"

@@ -1,8 +1,7 @@
-"""Lets a lot be computed in a thread beside the one that serves requests, which is not held up meanwhile.
+"""Run a long computation in a thread without delaying the event loop in another one.
 
-Used around the parsing of files and the making of an index. Python lets another thread wait for 5 ms until it gets its
-turn, at each of the several moments in which a request gives up its own; and the garbage collector would look through
-all the new objects in one go, however many there are.
+Used to parse files and to build an index. By default the event loop waits 5 ms for the GIL each time it has released it
+while serving a request, and the garbage collector would scan all new objects in one run, however many there are.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 TURN_SECONDS = 0.0002
-# So many new objects take the garbage collector some milliseconds.
+# The garbage collector takes some milliseconds to scan this many new objects.
 MANY_OBJECTS = 20_000
 
 
 class _Turns:
-    """Several may be at work at once: the first one changes the settings of the interpreter, the last one undoes it."""
+    """Several may run at once: the first one changes the settings of the interpreter, the last one restores them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +33,7 @@ class _Turns:
 
     def begin(self) -> None:
         if gc.isenabled():
-            # What is garbage now must not be put aside with the new objects: it would never be freed.
+            # Collect existing garbage: `gc.freeze` would otherwise keep it in memory for good.
             gc.collect(0)
         with self._lock:
             if not self._at_work:
@@ -51,8 +50,8 @@ class _Turns:
                 return
             sys.setswitchinterval(self._interval)
             if gc.get_count()[0] - self._young > many:
-                # They are there to stay, and have no cycles: they are freed when nobody refers to them. So are those
-                # of requests, which are put aside with them. Cycles that others leave meanwhile stay in memory.
+                # The new objects are long-lived and have no cycles, so reference counting frees them. Objects of
+                # concurrent requests are frozen with them; those in cycles stay in memory.
                 gc.freeze()
             if self._collects:
                 gc.enable()
@@ -63,9 +62,10 @@ _TURNS = _Turns()
 
 @contextmanager
 def long_work(*, many: int = MANY_OBJECTS) -> Iterator[None]:
-    """If it leaves more than *many* objects, the garbage collector never looks at them.
+    """Switch threads more often and pause the garbage collector inside the context.
 
-    Nor at anything else that is there then, so what is done again and again must not set this low.
+    If more than *many* objects are left, they are frozen with everything else that exists then. Code that runs often
+    must not set *many* low.
     """
     _TURNS.begin()
     try:
@@ -75,7 +75,7 @@ def long_work(*, many: int = MANY_OBJECTS) -> Iterator[None]:
 
 
 def free_lists(*lists: list[T]) -> None:
-    """Empty these, item by item. As a whole, a hundred thousand objects are freed without giving up the turn."""
+    """Empty *lists* item by item. Freeing a list of a hundred thousand objects in one step would hold the GIL."""
     for values in lists:
         while values:
             values.pop()

@@ -1,4 +1,4 @@
-"""Roles and grants, ready to be asked. Called by the index, all versions of which share what is compiled here. Pure."""
+"""Compiled roles and grants, the bindings of each subject, and an immutable map. Versions of the index share them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ostiary_gateway.interfaces.authorization import Subject
 from ostiary_gateway.providers.rbac.presence import presence
 from ostiary_gateway.wire.rbac import Binding, Role, describe
 
-# So many are kept. They are made again in a moment.
+# Maximum number of cached roles, and of cached tables. Recompiling one is cheap.
 MOST_COMPILED = 8192
 
 RoleKey = tuple[str, str, str]
 
 
 class CompiledRole:
-    """A role, ready to be asked. All its bindings share it."""
+    """A role compiled for lookup. All its bindings share it."""
 
     __slots__ = ("_rights", "presence", "rules", "table")
 
@@ -35,16 +35,16 @@ class CompiledRole:
         return self.table.find(request.verb, request.api_group, keys, request.name)
 
     def gives_rights(self, namespace: str) -> bool:
-        """Whether it gives more than discovery there; in the whole cluster if *namespace* is empty."""
+        """Whether the role grants more than discovery in *namespace*; in the whole cluster if it is empty."""
         if self._rights is None:
             wide = [rule for rule in self.rules if gives_more_than_discovery(rule)]
-            # A RoleBinding gives rules for paths to nobody.
+            # A RoleBinding does not grant rules for paths.
             self._rights = bool(wide), any(rule.resources for rule in wide)
         return self._rights[bool(namespace)]
 
 
 class BoundRole:
-    """One subject of one binding, and the role that it so has."""
+    """The role of one subject through one binding."""
 
     __slots__ = ("_allowed", "binding", "role", "subject")
 
@@ -54,7 +54,7 @@ class BoundRole:
 
     @property
     def allowed(self) -> Decision:
-        """The decision of this grant. Made once, when it first allows something."""
+        """The decision that names this grant. Created when the grant first allows a request."""
         if self._allowed is None:
             self._allowed = Decision(Verdict.ALLOW, f"RBAC: allowed by {self}")
         return self._allowed
@@ -66,7 +66,7 @@ class BoundRole:
 class SubjectScope:
     """The grants of one subject in one namespace, or in the whole cluster.
 
-    `table` gives the position of the grant that allows something; subjects with the same roles share it.
+    `table` maps a request to the position of the grant that allows it; subjects with the same roles share it.
     `dangling` are bindings whose role does not exist.
     """
 
@@ -81,7 +81,7 @@ class SubjectScope:
 
 
 class RoleCompiler:
-    """Compiles each role once, and the table of each combination of roles. Used from any thread."""
+    """Compile each role once, and the table of each combination of roles. Thread-safe."""
 
     def __init__(self) -> None:
         self._roles: dict[RoleKey, CompiledRole] = {}
@@ -90,7 +90,7 @@ class RoleCompiler:
     def compile(self, role: Role) -> CompiledRole:
         key = (role.kind, role.namespace, role.name)
         compiled = self._roles.get(key)
-        # By identity: the role may have had other rules in another version of the policy.
+        # By identity: another version of the policy may have had other rules for this role.
         if compiled is None or compiled.rules is not role.rules:
             if len(self._roles) >= MOST_COMPILED:
                 self._roles = {}
@@ -108,27 +108,23 @@ class RoleCompiler:
         return table
 
 
-# What one user or group holds: its bindings, found by namespace. Pure.
-#
-# Called by `ostiary_gateway.providers.rbac.policy`, which adds and removes bindings, and by the index, which looks them
-# up. Most holders have one binding, and a large policy has very many holders, so one binding is stored as it is, a few
-# are a tuple, and only many are filed by namespace. None of them is ever changed: readers may be looking at it.
-
-# So many are looked through one by one.
+# Up to this many bindings are searched linearly.
 _FEW = 16
 
 _Bindings = tuple[Binding, ...]
+# Bindings of one subject. Most subjects have one binding, and a large policy has very many subjects, so one binding is
+# stored as it is, a few are a tuple, and only many are filed by namespace. Never modified: readers may be using it.
 Held: TypeAlias = "Binding | _Bindings | dict[str, Binding | _Bindings]"
 
 
 def held_in(held: Held, namespace: str) -> list[Binding]:
-    """The bindings of *namespace*, or of the whole cluster if it is empty, in the order of their names."""
+    """Return the bindings of *namespace*, or of the whole cluster if it is empty, sorted by name."""
     if isinstance(held, dict):
         held = held.get(namespace, ())
     if isinstance(held, Binding):
         return [held] if held.namespace == namespace else []
     bindings = [binding for binding in held if binding.namespace == namespace]
-    # The order must not depend on what came first: it says which of two bindings is named in a reason.
+    # Sorted, because the first matching binding is the one that the reason of a decision names.
     bindings.sort(key=_by_name)
     return bindings
 
@@ -142,7 +138,7 @@ def all_held(held: Held) -> Iterator[Binding]:
 
 
 def change_held(held: Held | None, removed: list[Binding], added: list[Binding]) -> Held | None:
-    """*held* without and with these; None if nothing is left. Bindings are told apart by identity."""
+    """Return *held* without *removed* and with *added*; None if nothing is left. Bindings are compared by identity."""
     if held is None and len(added) == 1 and not removed:
         return added[0]
     if not isinstance(held, dict):
@@ -191,21 +187,20 @@ def _by_name(binding: Binding) -> str:
     return binding.name
 
 
-# A mapping that never changes, and of which a changed copy is cheap: many small dicts. Knows nothing of RBAC. Pure.
-#
-# Readers of one version are not disturbed by the making of the next. A copy shares all dicts but those in which
-# something changes, so a change among a million entries copies some hundred of them.
-
 K = TypeVar("K")
 V = TypeVar("V")
 
-# So many entries are in a shard when the map is made, on average; with four times as many it is divided anew.
+# Average number of entries per shard in a new map. A map with more than four times as many is rebuilt.
 _PER_SHARD = 64
 _MOST_PER_SHARD = 256
 
 
 class ShardedMap(Generic[K, V]):
-    """*items* by key. Of two with the same key the later one counts."""
+    """An immutable mapping of which a changed copy is cheap: many small dicts.
+
+    Readers keep using their version while the next one is built. A copy shares all dicts except those that change, so
+    a change among a million entries copies some hundred of them.
+    """
 
     __slots__ = ("_mask", "_shards", "_size")
 
@@ -246,11 +241,11 @@ class ShardedMap(Generic[K, V]):
             yield from shard.items()
 
     def shards(self) -> tuple[dict[K, V], ...]:
-        """Never to be changed."""
+        """The dicts of this map. They must not be modified."""
         return tuple(self._shards)
 
     def with_changes(self, changes: Mapping[K, V | None]) -> ShardedMap[K, V]:
-        """A copy with these values; None takes a key out."""
+        """Return a copy with *changes*; the value None removes a key."""
         if not changes:
             return self
         if len(changes) * 4 > self._size:

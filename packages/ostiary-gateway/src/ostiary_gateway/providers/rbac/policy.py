@@ -1,10 +1,6 @@
-"""The policy in force: roles and bindings by key, and the index that decisions look into.
+"""The RBAC policy in force: roles and bindings by key, aggregated ClusterRoles, and the index for decisions.
 
-    files, or a watched cluster  ->  replace (everything) | apply (what changed)  ->  Index, published in one step
-
-Called by the rbac provider and by whatever follows a source of objects. One thread at a time changes a policy; any
-number of threads read `index`, each of them one whole policy with its revision. A change costs as much as what it
-changes: the next index shares all the rest with the one before.
+files, or a followed cluster  ->  replace (everything) | apply (changes)  ->  Index, published in one step
 """
 
 from __future__ import annotations
@@ -26,34 +22,30 @@ from ostiary_gateway.providers.rbac.long_work import free_dicts, free_lists, lon
 from ostiary_gateway.providers.rbac.lookup import Held, RoleCompiler, RoleKey, ShardedMap, change_held
 from ostiary_gateway.wire.rbac import CLUSTER_ROLE, ROLE, USER_GROUP, Binding, Manifests, Role
 
-# ClusterRoles that are made of others: collects their rules, as a controller does in a cluster. Pure.
-#
-# Called by `ostiary_gateway.providers.rbac.policy` for each change of a ClusterRole. In a cluster a controller writes
-# the rules into the role, and runs again until nothing changes any more. Files have no controller, so the same is
-# computed here.
-
 _Rules = Mapping[str, tuple[PolicyRule, ...]]
 _Parts = Mapping[str, tuple[str, ...]]
 
 
 class Aggregation:
-    """ClusterRoles by name, each with the rules it has in the end. One thread uses it.
+    """ClusterRoles by name, each with its aggregated rules. Not thread-safe.
 
-    The rules of an aggregating role are those of the roles that its selectors find: selector by selector, the roles by
-    name, itself left out, equal rules once. They replace the rules that the file lists as its own. Where there are none
-    to be found the role keeps its own, as in a cluster: the controller writes nothing then. Roles that select each
-    other and find nothing else have no rules; in a cluster it depends on which of them was written first.
+    In a cluster a controller writes these rules into the role, and runs again until nothing changes. Files have no
+    controller, so the rules are computed here. The rules of an aggregating role are those of the roles that its
+    selectors match: selector by selector, the roles by name, itself excluded, duplicates once. They replace the rules
+    that the role lists itself. If no rules are selected the role keeps its own, as in a cluster, where the controller
+    writes nothing then. Roles that select only each other have no rules; in a cluster that depends on which of them
+    was written first.
     """
 
     def __init__(self) -> None:
-        # As they are written.
+        # The roles as written in the manifests.
         self._roles: dict[str, Role] = {}
-        # For each aggregating role and each of its selectors, the names that it finds.
+        # For each aggregating role and each of its selectors, the names of the roles that it matches.
         self._selected: dict[str, list[set[str]]] = {}
         self._rules: dict[str, tuple[PolicyRule, ...]] = {}
 
     def change(self, changes: Mapping[str, Role | None]) -> dict[str, Role | None]:
-        """Take up *changes*; every role that is now another one, with its rules, or None if it is gone."""
+        """Apply *changes*. Return every role that changed, with its aggregated rules, or None if it was removed."""
         changed = dict(changes)
         concerned = False
         for name, role in changed.items():
@@ -74,7 +66,7 @@ class Aggregation:
         return changed
 
     def _select_again(self, name: str, old: Role | None, new: Role | None) -> bool:
-        """File the role *name* with all that select it; says whether any does, or did."""
+        """Update the selections that the role *name* is in. Return whether any aggregated rules may change."""
         concerned = self._selected.pop(name, None) is not None
         self._rules.pop(name, None)
         for other, selected in self._selected.items():
@@ -94,10 +86,10 @@ class Aggregation:
         ]
 
     def _aggregate(self) -> dict[str, Role]:
-        """Collect all rules anew; the aggregating roles that have others now."""
+        """Recompute all aggregated rules. Return the aggregating roles whose rules changed."""
         parts = {
             name: tuple(part for names in selected for part in sorted(names))
-            # In a fixed order: where roles select each other, it says in which order they have their rules.
+            # In a fixed order: where roles select each other, it determines the order of their rules.
             for name, selected in sorted(self._selected.items())
         }
         used = {part for names in parts.values() for part in names} | parts.keys()
@@ -111,19 +103,19 @@ class Aggregation:
 
 
 def aggregate_roles(roles: Iterable[Role]) -> tuple[Role, ...]:
-    """*roles*, each with the rules it has in the end."""
+    """Return *roles*, each with its aggregated rules."""
     all_roles = tuple(roles)
     cluster = Aggregation().change({role.name: role for role in all_roles if role.kind == CLUSTER_ROLE})
     return tuple((cluster[role.name] or role) if role.kind == CLUSTER_ROLE else role for role in all_roles)
 
 
 def _are_identical(before: tuple[PolicyRule, ...] | None, after: tuple[PolicyRule, ...]) -> bool:
-    # Not equality: a rule that stands at another place is told with it.
+    # Identity instead of equality: an equal rule may have another position, which explanations print.
     return before is not None and len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 def _aggregated_rules(own: _Rules, parts: _Parts) -> _Rules:
-    # A role that keeps its own rules can be selected by others, which then lose theirs.
+    # A role that keeps its own rules can be selected by others, which then lose their own.
     keeping = {name for name in parts if own[name]}
     while True:
         rules = _resolve_rules({name: own[name] for name in own if name in keeping or name not in parts}, parts)
@@ -134,10 +126,10 @@ def _aggregated_rules(own: _Rules, parts: _Parts) -> _Rules:
 
 
 def _resolve_rules(given: _Rules, parts: _Parts) -> _Rules:
-    """All rules that there are in the end, where those of the roles in *given* do not change."""
+    """Return the rules of all roles, where those of the roles in *given* are fixed."""
     rules = {**given, **{name: () for name in parts if name not in given}}
     changed = True
-    # Rules are only ever added, so this ends even when two roles are made of each other.
+    # Rules are only ever added, so this ends even if two roles select each other.
     while changed:
         changed = False
         for name, names in parts.items():
@@ -152,7 +144,7 @@ def _collect_rules(names: tuple[str, ...], rules: _Rules) -> tuple[PolicyRule, .
     return tuple(dict.fromkeys(rule for name in names for rule in rules[name]))
 
 
-# What a policy may hold. A binding takes about 700 bytes, and a reload must not end the process for want of memory.
+# Maximum number of objects. A binding takes about 700 bytes, and a reload must not exhaust the memory of the process.
 MAX_OBJECTS = 2_000_000
 
 log = logging.getLogger("ostiary.rbac")
@@ -164,7 +156,7 @@ _HolderChanges = dict[str, tuple[list[Binding], list[Binding]]]
 
 
 class ObjectChange(NamedTuple):
-    """An object as it is now, or None if it is gone."""
+    """An object in its current state, or None if it was removed."""
 
     key: ObjectKey
     item: Role | Binding | None
@@ -178,48 +170,51 @@ _DEFAULTS: dict[ObjectKey, Role | Binding] = {key_of(item): item for item in (*D
 
 
 class RbacPolicy:
-    """Roles and bindings, with the *defaults* of a cluster where no object of the same key replaces them.
+    """Roles and bindings, with the *defaults* of a cluster unless an object with the same key replaces them.
 
-    `replace` and `apply` say whether anything changed that decides something; places and comments do not. Both raise
-    `ConfigurationError` for more than `MAX_OBJECTS`, and leave the policy as it was.
+    One thread at a time may change a policy. Any number of threads may read `index`; each sees one complete policy with
+    its revision. The cost of a change depends on its size only: the next index shares everything else with the last.
+
+    `replace` and `apply` return whether any decision may change; positions and comments do not count. Both raise
+    `ConfigurationError` for more than `MAX_OBJECTS`, and then leave the policy as it was.
     """
 
     def __init__(self, manifests: Manifests = _NOTHING, *, defaults: bool = True) -> None:
         self._defaults = _DEFAULTS if defaults else {}
         self._compiler = RoleCompiler()
         self._aggregation = Aggregation()
-        # How many bindings refer to a role, and how many bound roles have a rule with names for a resource.
+        # Number of bindings of each role, and for each resource the number of bound roles with resourceNames for it.
         self._bound: dict[RoleKey, int] = {}
         self._named: Counter[str] = Counter()
-        # Roles that were bound by the last change, or gone with it.
+        # Roles that became missing with the last change: newly bound, or removed.
         self.newly_missing: tuple[RoleKey, ...] = ()
         self.index = Index(IndexedPolicy(), revision=0, compiler=self._compiler)
         self._put_into_force({**self._defaults, **_by_key(manifests)}, is_change=True)
 
     def replace(self, manifests: Manifests) -> bool:
-        """Put *manifests* into force, and nothing else."""
+        """Put exactly *manifests* into force."""
         objects = _by_key(manifests)
         gone = dict.fromkeys(key for key in self.index.policy.objects if key not in objects)
         return self._commit({**gone, **objects})
 
     def apply(self, changes: Iterable[ObjectChange]) -> bool:
-        """Put *changes* into force, all of them at once. Of several for one key the last one counts."""
+        """Put *changes* into force in one step. The last change of a key wins."""
         return self._commit(dict(changes))
 
     def get(self, key: ObjectKey) -> Role | Binding | None:
-        """The object in force, unless it is one of the defaults."""
+        """Return the object in force, or None if it is one of the defaults."""
         item = self.index.policy.objects.get(key)
         return None if item is None or item is self._defaults.get(key) else item
 
     def own_objects(self) -> Iterator[Role | Binding]:
-        """All but the defaults, in no order."""
+        """Yield all objects except the defaults, in no particular order."""
         objects = self.index.policy.objects
         return (item for key, item in objects.items() if item is not self._defaults.get(key))
 
     # --- one change ---
 
     def _commit(self, changes: _Objects) -> bool:
-        """Put *changes* into force, and empty them."""
+        """Put *changes* into force. Empties *changes*."""
         with long_work():
             effective, is_change = self._effective_changes(changes)
             self.newly_missing = ()
@@ -229,7 +224,7 @@ class RbacPolicy:
             return is_change
 
     def _effective_changes(self, changes: _Objects) -> tuple[_Objects, bool]:
-        """Those that are not what there is already, and whether one of them decides something."""
+        """Return the changes that differ from the objects in force, and whether any decision may change."""
         objects = self.index.policy.objects
         effective: _Objects = {}
         is_change = False
@@ -242,7 +237,7 @@ class RbacPolicy:
         return effective, is_change
 
     def _put_into_force(self, changes: _Objects, *, is_change: bool) -> None:
-        """*changes* are all different from what there is, at least by their places."""
+        """Publish the next index. Each of *changes* differs from the object in force, if only by its position."""
         policy = self.index.policy
         objects = policy.objects.with_changes(changes)
         if len(objects) > MAX_OBJECTS:
@@ -264,7 +259,7 @@ class RbacPolicy:
             policy.named_resources if self._named.keys() == policy.named_resources else frozenset(self._named),
         )
         leftovers = policy.parts()
-        # The index carries its revision, so a reader always gets both of the same policy.
+        # The index has its revision, so a reader always gets both from the same policy.
         self.index = Index(after, revision=self.index.revision + is_change, compiler=self._compiler)
         del policy
         free_lists(leftovers)
@@ -273,7 +268,7 @@ class RbacPolicy:
         self.newly_missing = tuple(key for key, is_missing in missing.items() if is_missing)
 
     def _change_roles(self, changes: _Objects) -> dict[RoleKey, Role | None]:
-        """The roles that have other rules now, some of which are made of those in *changes*."""
+        """Return the roles whose rules changed, including those that aggregate roles of *changes*."""
         changed: dict[RoleKey, Role | None] = {}
         of_cluster: dict[str, Role | None] = {}
         for key, item in changes.items():
@@ -294,7 +289,7 @@ class RbacPolicy:
         after: _Roles,
         changed_roles: Iterable[RoleKey],
     ) -> dict[RoleKey, bool | None]:
-        """Keep account of which roles are bound; the roles that are missing now, and None for those that were."""
+        """Update the counts of bound roles. Return True for roles that became missing, None for those found again."""
         counts = Counter(map(role_key, added))
         counts.subtract(map(role_key, removed))
         missing: dict[RoleKey, bool | None] = {}
@@ -328,12 +323,12 @@ def _named_resources(role: Role | None) -> set[str]:
 
 
 def _by_holder(removed: list[Binding], added: list[Binding]) -> tuple[_HolderChanges, _HolderChanges]:
-    """For each user and each group the bindings that it no longer has, and those that it has now."""
+    """For each user and each group, the bindings that were removed and those that were added."""
     users: _HolderChanges = {}
     groups: _HolderChanges = {}
     for position, bindings in enumerate((removed, added)):
         for binding in bindings:
-            # A binding may name somebody twice.
+            # A binding may have the same subject twice.
             for kind, name in {holder_of(subject, binding.namespace) for subject in binding.subjects}:
                 if kind == USER_GROUP:
                     groups.setdefault(name, ([], []))[position].append(binding)
@@ -349,7 +344,7 @@ def _with_holders(holders: ShardedMap[str, Held], changes: _HolderChanges) -> Sh
 
 
 def warn_of_missing_roles(policy: RbacPolicy) -> None:
-    """Log those that the last change left missing. Such a binding gives nothing, and the others hold."""
+    """Log the roles that became missing with the last change. Bindings of a missing role grant nothing."""
     missing = policy.newly_missing
     if not missing:
         return

@@ -1,15 +1,6 @@
-"""Which rules show that a user may know a namespace, so that a refusal there is a 403 and not a 404. Pure.
+"""Determine which namespaces a user may know of, so that a denial there is a 403 and not a 404.
 
-Called by `ostiary_gateway.providers.rbac.index`. A user without any permission in a namespace is answered as if nothing
-were there (404). What counts is a rule that could allow some request inside the namespace, wherever it was granted:
-
-- rules for resources that live in namespaces, and every rule with a star for the resource;
-- rules for resources we do not know: they may live in a namespace, and then the user does know it;
-- rules for `namespaces` themselves, but for creating them: who may read or list namespaces knows that they exist.
-  With resourceNames they count for the namespaces that are named.
-
-Rules for paths do not count, nor those for what Kubernetes keeps outside of namespaces: nodes, persistent volumes, and
-the reviews that everybody may ask for about themselves (``system:basic-user``).
+A user without any permission in a namespace gets a response as if the namespace did not exist (404).
 """
 
 from __future__ import annotations
@@ -54,7 +45,7 @@ _CLUSTER_SCOPED_ANYWHERE = frozenset().union(*_CLUSTER_SCOPED.values())
 
 
 def namespace_of(request: RequestInfo) -> str:
-    """The namespace that a request names, if any; that of a namespace is the namespace itself."""
+    """Return the namespace of a request, if any. For a request to a Namespace object it is that namespace."""
     if not request.is_resource:
         return ""
     if request.namespace or request.resource != NAMESPACES or request.api_group:
@@ -63,7 +54,18 @@ def namespace_of(request: RequestInfo) -> str:
 
 
 def presence(rules: Iterable[PolicyRule]) -> frozenset[str]:
-    """The namespaces in which *rules* make somebody known; one that is called ``*`` stands for all of them."""
+    """Return the namespaces that *rules* reveal to their user; ``*`` stands for all of them.
+
+    What counts is a rule that could allow some request inside the namespace, wherever it was granted:
+
+    - rules for namespaced resources, and every rule with a star for the resource;
+    - rules for unknown resources: they may be namespaced, and then the user knows the namespace;
+    - rules for `namespaces` themselves, except to create them: a user who may read or list namespaces knows that they
+      exist. With resourceNames they count for the named namespaces.
+
+    Rules for paths do not count, nor those for cluster-scoped resources: nodes, persistent volumes, and the
+    self-reviews that every user may create (``system:basic-user``).
+    """
     return frozenset().union(*(_presence_of(rule) for rule in rules))
 
 

@@ -1,9 +1,9 @@
-"""The rbac provider: Kubernetes' own roles and bindings, from files, decide who may do what.
+"""The rbac provider: authorize by Kubernetes roles and bindings, from files or from a cluster.
 
-    files -> RbacPolicy -> Index, published in one step      decide: one look into the index in force
+    files, or a followed cluster -> RbacPolicy -> Index      decide: one lookup in the index in force
 
-It only ever allows or has no opinion. Changed files come into force while it is used (`files.follow`); a policy with a
-mistake in it never does, and the one before stays until it is mended.
+It allows or has no opinion; it never denies. Changed files come into force at run time (`file_follow`). A policy with
+errors never does; the previous policy stays in force until they are fixed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,13 @@ from ostiary_gateway.wire.rbac import USER_GROUP, Binding, Manifests, together
 if TYPE_CHECKING:
     from ostiary_gateway.providers.rbac.followed_policy import FollowedPolicy
 
-# Lists what the index knows: what a user may do, who may do something, and all grants. Called by the rbac provider.
-
 _EVERYTHING = (PolicyRule((ANY,), (ANY,), (ANY,)), PolicyRule((ANY,), non_resource_urls=(ANY,)))
 
 
 def rules_for(index: Index, user: UserInfo, namespace: str) -> Rules:
-    """What *user* may do in *namespace*, each rule once; what holds in the whole cluster comes first.
+    """Return the rules of *user* in *namespace*, each once; cluster-wide rules come first.
 
-    Rules for paths count only where they can: a RoleBinding gives them to nobody.
+    Rules for paths are left out where a RoleBinding refers to them, because it does not grant them.
     """
     if MASTERS in user.groups:
         return _as_rules(_EVERYTHING, _EVERYTHING)
@@ -80,7 +78,7 @@ def _as_rules(resources: tuple[PolicyRule, ...], urls: tuple[PolicyRule, ...]) -
 
 
 def grants(index: Index) -> Iterator[Grant]:
-    """Who has which rule. Rules for paths are left out where a RoleBinding gives them: they mean nothing there."""
+    """Yield each subject with each of its rules. Rules for paths that a RoleBinding refers to are left out."""
     # Many bindings share one role.
     converted: dict[tuple[CompiledRole, bool], tuple[ResourceRule | NonResourceRule, ...]] = {}
     for binding in index.bindings:
@@ -100,13 +98,13 @@ def grants(index: Index) -> Iterator[Grant]:
 
 
 def who_can(index: Index, request: RequestInfo) -> tuple[Subject, ...]:
-    """Everyone who may do this, once for each binding that says so. First ``system:masters``, whom nothing stops."""
+    """Return the subjects that are allowed, once per binding. ``system:masters``, which is always allowed, is first."""
     masters = Subject(USER_GROUP, MASTERS, via="may do everything, without any binding")
     return (masters, *dict.fromkeys(_who_can(index, request)))
 
 
 def _who_can(index: Index, request: RequestInfo) -> Iterator[Subject]:
-    # The bindings of the cluster before those of the namespace, as decisions are made.
+    # Bindings of the cluster before those of the namespace, in the order of decisions.
     for binding in sorted(index.bindings, key=lambda binding: bool(binding.namespace)):
         if binding.namespace and (not request.is_resource or binding.namespace != request.namespace):
             continue
@@ -119,19 +117,19 @@ def _who_can(index: Index, request: RequestInfo) -> Iterator[Subject]:
                 yield replace(subject, via=f"{binding} of {binding.role}")
 
 
-# Everybody is in one of these by being known or not, so no identity system needs to be asked.
+# Every user is in one of these groups, so no directory needs to be queried for them.
 _IMPLIED = frozenset((AUTHENTICATED, UNAUTHENTICATED))
 
 
 class RbacAuthorization:
-    """Decides by the RBAC manifests at *paths*, or by a *policy* that is no file; they cannot be given both.
+    """Authorize by the RBAC manifests at *paths*, or by *policy*, which are mutually exclusive.
 
-    *following* is the policy of a cluster in their place; nothing is added to that, and `ProviderError` says that it is
-    not known. *defaults* adds the roles and bindings that a cluster begins with. With *watch*, changed files come into
-    force within about a second; `check_now` looks at once. `problems` holds the mistakes of files that are not in
-    force.
+    *following* is the policy of a cluster and replaces both; no defaults are added to it, and `decide` raises
+    `ProviderError` while it is not available. *defaults* adds the roles and bindings of a new cluster. With *watch*,
+    changed files come into force within about a second; `check_now` reads them immediately. `problems` holds the errors
+    of files that are not in force.
 
-    Every method may be called from any thread. Raises `ConfigurationError` if the policy has mistakes.
+    All methods are thread-safe. Raises `ConfigurationError` if the policy has errors.
     """
 
     decides_quickly = True
@@ -197,9 +195,9 @@ class RbacAuthorization:
         return self._policy.index.revision if self.following is None else self.following.revision
 
     def cache_key(self, attributes: Attributes) -> Hashable:
-        """What the decision depends on: of the groups those with bindings, and the name only where rules have names."""
+        """The facts that the decision depends on: groups with bindings, and the name only if rules have names."""
         if self.following is not None and self.following.trouble():
-            # The decision says what is wrong, and nothing is cached.
+            # The decision reports what is wrong, and nothing is cached.
             return ()
         index, user, request = self._policy.index, attributes.user, attributes.request
         every = (*user.groups, *implied_groups(user))
@@ -211,12 +209,12 @@ class RbacAuthorization:
         return (*who, request.verb, request.namespace, *what)
 
     def name_matters(self, attributes: Attributes) -> bool:
-        """Whether rules have names for such a resource. For a path that is no resource's, all of it matters."""
+        """Whether rules have resourceNames for this resource. Always true for a path that is not a resource."""
         if self.following is not None and self.following.trouble():
             return True
         return not attributes.request.is_resource or _name_matters(self._policy.index, attributes.request)
 
-    # --- telling ---
+    # --- explaining ---
 
     def rules_for(self, user: UserInfo, namespace: str) -> Rules:
         return rules_for(self._policy.index, user, namespace)
@@ -231,7 +229,7 @@ class RbacAuthorization:
         return tuple(grants(self._policy.index))
 
     def named_subjects(self) -> tuple[tuple[Subject, Place], ...]:
-        """Those of the files, and not those of the defaults. Those of a cluster stand in no line of ours."""
+        """The subjects of the files, without the defaults. Those of a cluster have no position in a file."""
         if not isinstance(self._policy, RbacPolicy):
             return ()
         bindings = sorted(
@@ -245,7 +243,7 @@ class RbacAuthorization:
 
     @staticmethod
     def lint(paths: Paths) -> tuple[Finding, ...]:
-        """What is wrong, or likely not what was meant, in a policy that need not be in force."""
+        """Return errors and likely mistakes of a policy, whether or not it is in force."""
         return lint.lint(paths)
 
     # --- following the files ---
@@ -255,11 +253,11 @@ class RbacAuthorization:
         return () if self._files is None else self._files.problems
 
     def check_now(self) -> bool:
-        """Look, and put a changed policy into force; says whether it did. Never raises for a bad file."""
+        """Read the files and put changes into force. Return whether decisions changed. Never raises for bad files."""
         return self._files is not None and self._files.check_now()
 
     async def close(self) -> None:
-        """Stop looking at the files. The policy in force stays."""
+        """Stop following the files. The policy in force stays."""
         if self._files is not None:
             await self._files.close()
 

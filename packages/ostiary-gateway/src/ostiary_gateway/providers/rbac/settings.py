@@ -13,13 +13,13 @@ from ostiary_gateway.settings.sections import OptionalSection
 
 NO_POLICY = "rbac needs the files or directories of its policy"
 LEAST_STALE = timedelta(seconds=30)
-# What the index takes; see `plugins.rbac.policy`.
+# The limit of the index; see `ostiary_gateway.providers.rbac.policy`.
 MOST_ENTRIES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FromSettings:
-    """The policy of a cluster, in place of files."""
+    """The policy of a cluster, instead of files."""
 
     upstream: Annotated[str, Text("the upstream whose roles and bindings decide; it must be a Kubernetes API server")]
     max_stale: Annotated[

@@ -1,1 +1,1 @@
-"""People sign in at a SAML 2.0 identity system."""
+"""SAML 2.0: users sign in at an identity provider."""

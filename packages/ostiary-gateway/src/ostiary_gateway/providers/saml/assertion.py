@@ -1,4 +1,9 @@
-"""What an assertion says about a person, once it is believed. Imports no library."""
+"""A validated assertion, and its mapping to a `UserInfo`. Imports no SAML library.
+
+    attributes: {username: email, uid: employeeNumber, groups: memberOf, extra: {example.com/team: team}}
+
+Attributes are identified by their Name; FriendlyName is ignored. Text is taken as it is.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,7 @@ TRANSIENT = "urn:oasis:names:tc:SAML:2.0:nameid-format:transient"
 
 @dataclass(frozen=True, slots=True)
 class NameId:
-    """How the identity system calls the person. The qualifiers belong to the name when it is sent back at a logout."""
+    """The IdP's identifier of the user. A logout request must repeat the qualifiers."""
 
     value: str
     format: str = ""
@@ -29,7 +34,7 @@ class NameId:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """`good_until` is when everybody refuses it: until then its `id` must be remembered."""
+    """A validated assertion. Until `good_until` its `id` is stored against replay; then it is rejected as expired."""
 
     id: str
     name_id: NameId
@@ -41,12 +46,7 @@ class Assertion:
     session_until: datetime | None = None
 
 
-# From what an assertion says about a person to a `UserInfo`. Pure; called by the provider.
-#
-#     attributes: {username: email, uid: employeeNumber, groups: memberOf, extra: {example.com/team: team}}
-#
-# Attributes are known by their Name; a FriendlyName is decoration. Texts are taken as they are. Without a setting the
-# username is the NameID, unless that is a transient one, which is another one at each sign-in.
+# Mapping to a user.
 
 
 def attribute_setting(what: str, *, unset: str) -> Text:
@@ -57,7 +57,10 @@ def attribute_setting(what: str, *, unset: str) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class AttributeNames:
-    """Which attribute is what."""
+    """Names of the SAML attributes that hold the username, uid, groups and extra fields.
+
+    The default username is the NameID, unless it is transient: that changes at each sign-in.
+    """
 
     username: Annotated[str, attribute_setting("the username", unset="the NameID")] = ""
     uid: Annotated[str, attribute_setting("the uid", unset="none")] = ""
@@ -67,7 +70,7 @@ class AttributeNames:
     ] = ()
 
     def user(self, assertion: Assertion) -> UserInfo:
-        """Raises `LoginRefused` if it names nobody, and `ProviderError` if an attribute cannot be read."""
+        """Return the user. Raise `LoginRefused` without a valid name, `ProviderError` if an attribute is unreadable."""
         attributes = assertion.attributes
         user = UserInfo(
             username=self._username(assertion),

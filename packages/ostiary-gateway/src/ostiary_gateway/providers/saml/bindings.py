@@ -1,10 +1,9 @@
-"""How messages travel through the browser: in the query of a redirect, or in a form that a page posts. Pure.
+"""SAML bindings: messages in the query of a redirect, or in a form that a page posts.
 
-    redirect   DEFLATE, base64, and the signature over the query itself (SAML Bindings 3.4.4.1)
-    POST       base64 of the document, which carries its own signature
+    redirect   DEFLATE, base64, and a signature over the query (SAML Bindings 3.4.4.1)
+    POST       base64 of the document, which has its own signature
 
-Called by the provider. The signature of a redirect is verified over the query as the browser sent it, byte for byte:
-encoding it again might give other bytes.
+The signature of a redirect is verified over the query as the browser sent it: encoding it again might change bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _DEFLATE = "urn:oasis:names:tc:SAML:2.0:bindings:URL-Encoding:DEFLATE"
 def send(
     message: etree._Element, parameter: str, url: str, binding: SamlBinding, pair: KeyPair | None, relay_state: str = ""
 ) -> Redirect | PostedForm:
-    """*message* on its way through the browser to *url*, signed if we have a key."""
+    """Return the redirect or form that sends *message* to *url*, signed if *pair* is given."""
     if binding is SamlBinding.POST:
         signed = message if pair is None else sign_element(message, pair.key, pair.certificate)
         return PostedForm(url, post_fields(parameter, serialize(signed), relay_state), state_name=RELAY_STATE)
@@ -49,7 +48,7 @@ def send(
 def redirect_url(
     location: str, parameter: str, document: bytes, *, relay_state: str = "", key: PrivateKey | None = None
 ) -> str:
-    """*location* with the message as *parameter*, signed if there is a *key*."""
+    """Return *location* with the message as *parameter*, signed if *key* is given."""
     compressor = zlib.compressobj(wbits=-15)
     deflated = compressor.compress(document) + compressor.flush()
     pairs = [(parameter, base64.b64encode(deflated).decode())]
@@ -61,7 +60,7 @@ def redirect_url(
     if key is not None:
         query += f"&Signature={quote(base64.b64encode(sign_bytes(query.encode(), key)).decode(), safe='')}"
     parts = urlsplit(location)
-    # Some identity systems have parameters of their own in the address of the page.
+    # The endpoints of some IdPs have query parameters of their own.
     return urlunsplit(parts._replace(query=f"{parts.query}&{query}" if parts.query else query))
 
 
@@ -76,7 +75,7 @@ def from_post(form: Sequence[tuple[str, str]], parameter: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RedirectMessage:
-    """A message from a query. It is believed only after `verify`."""
+    """An unverified message from a query. Call `verify` before using it."""
 
     document: bytes
     relay_state: str
@@ -89,11 +88,11 @@ class RedirectMessage:
 
 
 def from_redirect(query: str, parameter: str) -> RedirectMessage:
-    """The message in *query*, which is as it came. Raises `DocumentRefused` if it is not signed."""
+    """Parse the message in *query*, which must be unchanged. Raise `DocumentRefused` if it is not signed."""
     raw: dict[str, str] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        # A name that is written in another way, or stands twice, is read by somebody else as something else.
+        # Parsers disagree about a name that is encoded unusually or occurs twice.
         if name in raw or (unquote_plus(name) != name and unquote_plus(name) in _KNOWN):
             raise DocumentRefused("a parameter stands twice in the query")
         raw[name] = value
@@ -115,7 +114,7 @@ _KNOWN = (REQUEST, RESPONSE, RELAY_STATE, "SigAlg", "Signature", "SAMLEncoding")
 
 
 def _inflate(deflated: bytes) -> bytes:
-    """A small text can unpack into a huge one: no more than a document may have is unpacked."""
+    """Decompress at most as many bytes as a document may have: a small message could expand into a huge one."""
     decompressor = zlib.decompressobj(wbits=-15)
     try:
         document = decompressor.decompress(deflated, MAX_BYTES + 1)

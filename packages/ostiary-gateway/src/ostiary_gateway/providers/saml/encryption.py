@@ -1,8 +1,8 @@
-"""Opens what was encrypted for us (XML Encryption 1.1): RSA-OAEP for the key, AES for the data.
+"""Decrypt an EncryptedAssertion (XML Encryption 1.1): RSA-OAEP for the key, AES for the data.
 
-Called with an EncryptedAssertion. AES in CBC mode proves nothing about its content, so whoever can send us variations
-of a text may find out what it says (a padding oracle): it is refused unless the operator allows it, and then each
-failure looks like every other. RSA with PKCS#1 v1.5 has the same flaw for the key, and is always refused.
+AES in CBC mode does not authenticate its content, so an attacker who sends variations of a ciphertext may learn the
+plaintext (a padding oracle). It is rejected unless the operator allows it, and then all failures look alike. RSA with
+PKCS#1 v1.5 has the same flaw for the key and is always rejected.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GCM: Mapping[str, int] = MappingProxyType({f"{XENC11}aes{bits}-gcm": bits // 8 
 _CBC: Mapping[str, int] = MappingProxyType({f"{XENC}aes{bits}-cbc": bits // 8 for bits in (128, 192, 256)})
 OAEP_MGF1P, OAEP = f"{XENC}rsa-oaep-mgf1p", f"{XENC11}rsa-oaep"
 _BLOCK, _NONCE = 16, 12
-# The hash inside OAEP need not resist collisions, and SHA-1 is what nearly all systems send.
+# The hash inside OAEP need not resist collisions, and nearly all IdPs send SHA-1.
 _DIGESTS: Mapping[str, type[hashes.HashAlgorithm]] = MappingProxyType(
     {
         f"{DS}sha1": hashes.SHA1,
@@ -56,13 +56,13 @@ _MASKS: Mapping[str, type[hashes.HashAlgorithm]] = MappingProxyType(
         f"{XENC11}mgf1sha512": hashes.SHA512,
     }
 )
-# One response may be encrypted for several readers.
+# A response may be encrypted for several recipients.
 MOST_KEYS = 4
 _UNREADABLE = "it is not encrypted for the key of this gateway, or damaged"
 
 
 def decrypt_element(encrypted: etree._Element, key: rsa.RSAPrivateKey, *, cbc: bool) -> etree._Element:
-    """The element inside *encrypted*, an EncryptedAssertion; raises `DocumentRefused`."""
+    """Return the element inside *encrypted*, an EncryptedAssertion, or raise `DocumentRefused`."""
     data = required_child(encrypted, XENC, "EncryptedData")
     method = attribute(required_child(data, XENC, "EncryptionMethod"), "Algorithm")
     if method not in _GCM and not (cbc and method in _CBC):
@@ -74,13 +74,13 @@ def decrypt_element(encrypted: etree._Element, key: rsa.RSAPrivateKey, *, cbc: b
             content_key = _unwrap(wrapped, key)
             return _parse_inside(encrypted, _open(method, content_key, ciphertext))
         except (ValueError, InvalidTag, DocumentRefused):
-            # The same for all, however far it came.
+            # Every failure must look alike, no matter at which step (padding oracle).
             continue
     raise DocumentRefused(_UNREADABLE)
 
 
 def _parse_inside(encrypted: etree._Element, content: bytes) -> etree._Element:
-    """The element that *content* is, where the namespaces of *encrypted* hold: some identity systems rely on them."""
+    """Parse *content* with the namespaces of *encrypted* in scope: some IdPs rely on them."""
     place = etree.Element("place", nsmap=encrypted.nsmap)
     start = serialize(place).removesuffix(b"/>")
     body = re.sub(rb"\A\s*<\?xml[^>]*\?>", b"", content)
@@ -91,7 +91,7 @@ def _parse_inside(encrypted: etree._Element, content: bytes) -> etree._Element:
 
 
 def _wrapped_keys(encrypted: etree._Element, data: etree._Element) -> list[etree._Element]:
-    """The keys stand in the data's KeyInfo, or beside the data. Whom they are for is found out by trying."""
+    """Return the wrapped keys, inside the data's KeyInfo or next to the data. Only trying finds the right one."""
     key_info = only_child(data, DS, "KeyInfo")
     inside = [] if key_info is None else children(key_info, XENC, "EncryptedKey")
     keys = [*inside, *children(encrypted, XENC, "EncryptedKey")]
@@ -146,5 +146,5 @@ def _open(method: str, key: bytes, ciphertext: bytes) -> bytes:
 
 
 def _cipher_value(element: etree._Element) -> bytes:
-    # A CipherReference would be fetched from somewhere.
+    # A CipherReference would have to be fetched, so it is not supported.
     return decode_base64(text_of(required_child(required_child(element, XENC, "CipherData"), XENC, "CipherValue")))

@@ -1,15 +1,13 @@
-"""People sign in at a SAML 2.0 identity system: the web browser profile, always begun here, answered by POST.
+"""The identity provider ``saml``: the web browser SSO profile, initiated by the gateway, with responses by POST.
 
-    handle_client     metadata -> AuthnRequest, signed if we have a key -> the browser goes there
-    handle_provider   RelayState -> SAMLResponse -> `response.read_response` -> user, groups, and how to end it
-    handle_logout     a LogoutRequest, verified -> which sign-in has ended, and the LogoutResponse
-    sign_out          a LogoutRequest of ours, where the identity system takes any
+    handle_client     metadata -> AuthnRequest, signed if there is a key -> redirect to the IdP
+    handle_provider   RelayState -> SAMLResponse -> `response.read_response` -> user, groups, and how to sign out
+    handle_logout     a verified LogoutRequest -> the sign-in that has ended, and the LogoutResponse
+    sign_out          our LogoutRequest, if the IdP accepts any
+
+One instance serves one IdP; a gateway may have several:
 
     identity: [{name: acme, type: saml, metadataFile: idp.xml, keyFile: saml.key, certificateFile: saml.crt}]
-
-One instance is one identity system; a gateway may have several. A response that nobody here asked for is refused. What
-is not believed is a `LoginRefused`; metadata that cannot be had or used is a `ProviderError`. Groups come from an
-attribute, as in `ostiary_gateway.providers.claims`. Called by the gateway at sign-ins and sign-outs.
 """
 
 from __future__ import annotations
@@ -64,9 +62,7 @@ from ostiary_gateway.providers.saml.validate_assertion import AssertionExpired, 
 from ostiary_gateway.providers.saml.xml import DS, MD, SAMLP, DocumentRefused, name, quoted, serialize
 from ostiary_gateway.settings.declare import read_settings
 
-# From the settings to what the provider is made of: its own key, the way to the metadata, and the reader of it.
-#
-# Called by the provider while the gateway starts. Every mistake is noted where the setting stands.
+# The parts of the provider, from its settings. Errors are reported to the settings' fields.
 
 
 def own_key(settings: SamlSettings, fields: ConfigSection, clock: Clock) -> OwnKey | None:
@@ -88,7 +84,7 @@ def outbound_to_metadata(settings: SamlSettings, fields: ConfigSection) -> Outbo
         return Outbound(SYSTEM, ca=settings.ca)
     except ConfigurationError as error:
         fields.problem(error.cause or error.summary, "ca")
-        # Never asked: with a problem noted, the gateway does not start.
+        # Never used: after a reported error the gateway does not start.
         return Outbound(SYSTEM)
 
 
@@ -118,7 +114,7 @@ def _pinned(settings: SamlSettings, fields: ConfigSection) -> x509.Certificate |
         return None
 
 
-# What the gateway says about itself, for the administrators of identity systems. Pure; called by the provider.
+# The gateway's own metadata, for the administrators of IdPs.
 
 
 def own_metadata(
@@ -130,7 +126,7 @@ def own_metadata(
     pair: KeyPair | None,
     wants_signed_assertions: bool,
 ) -> etree._Element:
-    """Without a key nothing is signed, nothing can be encrypted for us, and there is no single logout."""
+    """Return the metadata. Without a key nothing is signed or encrypted, and there is no single logout."""
     entity = etree.Element(name(MD, "EntityDescriptor"), nsmap={"md": MD, "ds": DS})
     entity.set("entityID", entity_id)
     role = etree.SubElement(entity, name(MD, "SPSSODescriptor"))
@@ -174,9 +170,13 @@ _TOO_WEAK = "the identity system signed you in, but not in the way that is requi
 
 
 class SamlIdentity(ClaimedGroups):
-    """A service provider of the identity system that *source* describes. *base_url* is ``<externalURL>/auth/<name>``.
+    """A service provider of the IdP that *source* describes. *base_url* is ``<externalURL>/auth/<name>``.
 
-    With *key* requests are signed, encrypted assertions can be opened, and sign-ins can end by single logout.
+    With *key*, requests are signed, encrypted assertions can be decrypted, and single logout works. Groups come from an
+    attribute, see `ostiary_gateway.providers.claims`.
+
+    An unsolicited or invalid response raises `LoginRefused`. Metadata that is unavailable or unusable raises
+    `ProviderError`.
     """
 
     sign_in = SignIn.REDIRECT
@@ -236,7 +236,7 @@ class SamlIdentity(ClaimedGroups):
         if self._outbound is not None:
             await self._outbound.close()
 
-    # --- a sign-in begins ---
+    # --- start of a sign-in ---
 
     async def handle_client(self, request: LoginRequest) -> Redirect | PostedForm:
         system = await self._source.current()
@@ -264,7 +264,7 @@ class SamlIdentity(ClaimedGroups):
         away = bindings.send(document, bindings.REQUEST, url, binding, pair, secrets.token_urlsafe(32))
         return replace(away, remember=remember)
 
-    # --- the browser returns ---
+    # --- return of the browser ---
 
     async def handle_provider(self, request: LoginRequest) -> Identified:
         remembered = dict(request.remembered)
@@ -297,7 +297,7 @@ class SamlIdentity(ClaimedGroups):
             raise LoginRefused(_DECLINED, cause=f"SAML response: its status is {declined}") from None
 
     async def _believe(self, read: Callable[[IdentitySystem], T]) -> T:
-        """What *read* makes of a message; once more, if no key fits and the identity system has new ones."""
+        """Return the result of *read*. If no key fits, retry once with newer metadata."""
         system = await self._source.current()
         try:
             return read(system)
@@ -319,11 +319,11 @@ class SamlIdentity(ClaimedGroups):
         pair = self._pair()
         return read_response(data, system, expected, self._rules, None if pair is None else pair.decryption_key)
 
-    # --- a sign-in ends ---
+    # --- logout ---
 
     async def handle_logout(self, request: LoginRequest) -> Logout:
         if logout.is_answer(request):
-            # Of a person who has signed out here before. Whatever it says, nothing ends by it.
+            # A user returns from the IdP after signing out here. The response is unverified and ends no session.
             return Logout(verified=False, is_return=True)
         now, skew = self._clock.now(), self._settings.clock_skew
         try:
@@ -378,7 +378,7 @@ class SamlIdentity(ClaimedGroups):
         )
         return bindings.send(document, bindings.REQUEST, url, binding, pair)
 
-    # --- about ourselves ---
+    # --- metadata of the gateway ---
 
     async def publish_metadata(self, request: LoginRequest) -> PublishedDocument:
         document = own_metadata(

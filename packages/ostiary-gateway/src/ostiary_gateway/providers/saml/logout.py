@@ -1,7 +1,6 @@
-"""Messages of single logout: what the identity system sends, and what we answer or send ourselves.
+"""Single logout: requests from the IdP, and the requests that the gateway sends.
 
-Called by the provider. A request from the identity system must be signed, by redirect in the query and by POST in the
-document; it names the person, and perhaps the sign-in. Our own request says the same of somebody who has signed out.
+A request from the IdP must be signed: by redirect in the query, by POST in the document.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from ostiary_gateway.providers.saml.xml import (
     time_of,
 )
 
-# How long a request without an end of its own is good.
+# The lifetime of a request without NotOnOrAfter, and the maximum of any.
 LIFETIME = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class LogoutRequested:
-    """What the identity system wants to end. `session_id` is empty where it names none, or several: then all end."""
+    """What the IdP ends. An empty `session_id` means all sign-ins of `subject`: the request names none, or several."""
 
     id: str
     subject: str
@@ -52,16 +51,16 @@ class LogoutRequested:
 
 
 def sign_in_id(name_id: NameId, session_index: str) -> str:
-    """The name of one sign-in among all; empty if it has no index of its own.
+    """Return a unique id of the sign-in, or an empty string if it has no index.
 
-    An index tells the sign-ins of one person apart, and no more: an identity system may number them from one, or use
-    the same few for everybody (SAML Core 2.7.2), so that nobody is followed from service to service.
+    An index distinguishes the sign-ins of one user only: to prevent correlation across services, an IdP may number them
+    from one, or use the same few for all users (SAML Core 2.7.2).
     """
     return json.dumps([name_id.value, session_index]) if session_index else ""
 
 
 def is_answer(request: LoginRequest) -> bool:
-    """Whether a browser comes back with the answer to our own request. Nothing depends on what it says."""
+    """Return whether the request is the response to our own logout request. Its content is not used."""
     return any(key == bindings.RESPONSE for key, _ in (*request.query, *request.form))
 
 
@@ -74,7 +73,7 @@ def read_logout_request(
     now: datetime,
     skew: timedelta,
 ) -> LogoutRequested:
-    """Raises `DocumentRefused` unless the identity system has signed it, for us, a moment ago."""
+    """Return the request in *request*. Raise `DocumentRefused` unless the IdP signed it recently, for this gateway."""
     if request.method == "POST":
         message = parse(bindings.from_post(request.form, bindings.REQUEST))
         if not is_signed(message):
@@ -115,11 +114,11 @@ def _good_until(message: etree._Element, now: datetime, skew: timedelta) -> date
 
 
 def endpoint_of(system: IdentitySystem, preferred: SamlBinding) -> SamlBinding | None:
-    """How a logout message can reach the identity system, if it takes any."""
+    """Return the binding for a logout message to the IdP, or None if it has no logout endpoint."""
     return preferred if preferred in system.logout else next(iter(system.logout), None)
 
 
-# --- what is kept for our own request ---
+# --- the hint stored for our own request ---
 
 
 def hint_of(assertion: Assertion) -> Secret:

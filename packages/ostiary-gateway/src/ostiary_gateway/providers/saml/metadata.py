@@ -1,7 +1,9 @@
-"""Where metadata comes from: a file, which is looked at again at every use, or an address, which is asked now and then.
+"""Metadata of a SAML IdP, from a file or a URL: its entity ID, keys and endpoints.
 
-Called by the provider. While an address cannot be reached, what it said before holds for a day at most, and never
-beyond the time that the document itself names. If a signature fits no key, the address is asked again, but seldom.
+    EntityDescriptor -> IDPSSODescriptor -> KeyDescriptor, SingleSignOnService, SingleLogoutService
+
+A file is reloaded when it changes, a URL periodically. With a pinned certificate the document must be signed with its
+key, and only the signed part is used.
 """
 
 from __future__ import annotations
@@ -39,19 +41,14 @@ from ostiary_gateway.providers.saml.xml import (
     time_of,
 )
 
-# What an identity system says about itself: its name, its keys, and where browsers are sent. Pure.
-#
-#     EntityDescriptor -> IDPSSODescriptor -> KeyDescriptor, SingleSignOnService, SingleLogoutService
-#
-# Called by `metadata.source` with a document of the operator's file, or of an address. With a pinned certificate the
-# document must be signed with its key, and only what is signed is read.
+# Parsing of the document.
 
 MAX_METADATA = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`response_location` is where answers go, if they go elsewhere than requests."""
+    """`response_location` is where responses are sent; it differs from `location` if the IdP says so."""
 
     location: str
     response_location: str
@@ -59,7 +56,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySystem:
-    """`certificates` hold the keys that it signs with; several, while it changes them. The first endpoint counts."""
+    """`certificates` hold its signing keys, several during a key rollover. The first endpoint per binding is used."""
 
     entity_id: str
     certificates: tuple[x509.Certificate, ...] = field(repr=False)
@@ -77,7 +74,7 @@ def read_metadata(
     pinned: x509.Certificate | None = None,
     algorithms: Collection[str],
 ) -> IdentitySystem:
-    """The identity system with *entity_id*, or the only one; raises `DocumentRefused`."""
+    """Return the IdP with *entity_id*, or the only one. Raise `DocumentRefused` if the document is invalid."""
     root = parse(data, limit=MAX_METADATA)
     if pinned is not None:
         root = verify_element(root, [pinned], algorithms)
@@ -165,10 +162,10 @@ def _endpoints(role: etree._Element, kind: str) -> dict[SamlBinding, Endpoint]:
     return endpoints
 
 
-# What errors call it.
+# The name that errors use.
 SYSTEM = "the identity system"
 LEAST_REFRESH_SECONDS = 60.0
-# Responses that no key fits may come from anybody, and must not become as many questions to the identity system.
+# Anyone can send responses that no key fits, so they must not cause as many requests to the IdP.
 REFETCH_SECONDS = 30.0
 STALE = timedelta(days=1)
 TYPES = "application/samlmetadata+xml, application/xml;q=0.9, text/xml;q=0.8"
@@ -196,12 +193,15 @@ class MetadataFile:
         return system
 
     async def newer(self, seen: IdentitySystem) -> IdentitySystem:
-        # Looked at a moment ago.
+        # `current` has just checked the file.
         return seen
 
 
 class MetadataUrl:
-    """The document at *url*. One event loop uses it."""
+    """The document at *url*. One event loop uses it.
+
+    While the URL is unavailable, the last document is used for at most a day, and never beyond its ``validUntil``.
+    """
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class MetadataUrl:
         return known
 
     async def newer(self, seen: IdentitySystem) -> IdentitySystem:
-        """After a signature that no key of *seen* fits: the identity system may have a new one."""
+        """Refetch the metadata, at most every `REFETCH_SECONDS`. No key of *seen* fits, so there may be a new one."""
         if self._known is seen and self._clock.monotonic() >= self._refetch_at:
             self._refetch_at = self._clock.monotonic() + REFETCH_SECONDS
             self._due = float("-inf")
@@ -249,7 +249,7 @@ class MetadataUrl:
             self._due = self._clock.monotonic() + LEAST_REFRESH_SECONDS
             return known
         if request == self._request:
-            # The first of those that waited for it.
+            # This caller is the first of those that shared the request.
             self._request += 1
             self._known, self._fetched_at = system, self._clock.now()
             seconds = min(self._refresh, system.cache_seconds or self._refresh)

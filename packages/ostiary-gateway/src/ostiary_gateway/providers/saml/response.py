@@ -1,11 +1,10 @@
-"""From the bytes of a response to what is believed of it.
+"""SAML messages: verification of responses, and construction of the messages that the gateway sends.
 
-    parse -> one Response -> its signature, if it has one -> one Assertion, decrypted if it must be -> its signature,
-    if it has one -> `assertion.read_assertion`
+    parse -> one Response -> its signature, if any -> one Assertion, decrypted if encrypted -> its signature, if any
+    -> `validate_assertion.read_assertion`
 
-Called by the provider. A signature that is there must be good, and the assertion must be covered by one: its own, or
-that of the response. After each signature only what it covers is looked at (`docs/decisions/0067`). Of a response
-without a signature nothing is believed: what it says can only lead to a refusal.
+A signature that is present must be valid, and one must cover the assertion: its own, or that of the response. After
+each signature only the covered part is used (`docs/decisions/0067`). An unsigned response can only cause a denial.
 """
 
 from __future__ import annotations
@@ -43,12 +42,12 @@ SUCCESS = "urn:oasis:names:tc:SAML:2.0:status:Success"
 
 
 class SignInDeclined(Exception):
-    """The identity system did not sign the person in, and says why."""
+    """The IdP did not sign the user in. The text is its status."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseRules:
-    """What the operator requires."""
+    """Requirements of the operator."""
 
     algorithms: Collection[str]
     signed: Signed = Signed.EITHER
@@ -63,7 +62,7 @@ def read_response(
     rules: ResponseRules,
     decryption_key: rsa.RSAPrivateKey | None = None,
 ) -> Assertion:
-    """Raises `DocumentRefused` if it is not believed, and `SignInDeclined` if it says no."""
+    """Return the assertion in *data*. Raise `DocumentRefused` if it is invalid, `SignInDeclined` if the IdP denies."""
     response = parse(data)
     if response.tag != name(SAMLP, "Response") or response.get("Version") != "2.0":
         raise DocumentRefused("it is not a response of SAML 2.0")
@@ -97,7 +96,7 @@ def _check_envelope(response: etree._Element, expected: Expected) -> None:
 
 
 def check_status(response: etree._Element) -> None:
-    """Raises `SignInDeclined`, with the codes, unless the status is a success."""
+    """Raise `SignInDeclined` with the status codes unless the status is a success."""
     status = required_child(response, SAMLP, "Status")
     code = required_child(status, SAMLP, "StatusCode")
     if code.get("Value") == SUCCESS:
@@ -111,7 +110,7 @@ def check_status(response: etree._Element) -> None:
 def _open_assertion(
     response: etree._Element, rules: ResponseRules, decryption_key: rsa.RSAPrivateKey | None
 ) -> etree._Element:
-    """The only assertion. A second one, wherever it stands, would be there for a reader that takes the wrong one."""
+    """Return the only assertion. A second one anywhere could mislead a reader that selects the wrong one."""
     assertions = list(response.iter(name(SAML, "Assertion")))
     encrypted = list(response.iter(name(SAML, "EncryptedAssertion")))
     if len(assertions) + len(encrypted) != 1 or (assertions or encrypted)[0].getparent() is not response:
@@ -133,13 +132,13 @@ def _has_another_assertion(assertion: etree._Element) -> bool:
     return any(each is not assertion for each in assertion.iter(*names))
 
 
-# The messages that we write: the request of a sign-in, and what is said at a logout. Pure; called by the provider.
+# The messages that the gateway sends.
 
 _PREFIXES = {prefix: PREFIXES[prefix] for prefix in ("saml", "samlp")}
 
 
 def new_id() -> str:
-    # An ID begins with a letter or an underscore, and nobody may guess the next one.
+    # An XML ID begins with a letter or an underscore, and the next one must be unpredictable.
     return f"_{secrets.token_hex(20)}"
 
 
@@ -154,7 +153,7 @@ def authn_request(
     context_classes: Sequence[str] = (),
     force: bool = False,
 ) -> etree._Element:
-    """*context_classes* are the ways to sign in of which one is required; with *force* the person is asked again."""
+    """Build an AuthnRequest. One of *context_classes* is required; *force* makes the user authenticate again."""
     request = _message("AuthnRequest", request_id, issuer, destination, now)
     request.set("AssertionConsumerServiceURL", callback_url)
     request.set("ProtocolBinding", SamlBinding.POST.uri)

@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``saml``. Imports no library of SAML: they are read without them, too."""
+"""The settings of the identity provider ``saml``. Imports no SAML library, so they can be read without one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from ostiary_gateway.providers.saml.assertion import AttributeNames
 from ostiary_gateway.settings.kinds import Duration, FilePath, Flag, Holds, OneOf, Text, Texts
 from ostiary_gateway.settings.sections import Section
 
-# The signatures that are believed, by the names of the setting ``algorithms``. Imports no library.
-#
-# SHA-1, DSA, and all that is keyed by a shared secret are left out for good.
+# The accepted signature algorithms, by their names in the setting ``algorithms``. SHA-1, DSA and all algorithms with a
+# shared secret are excluded permanently.
 
 _MORE_2001 = "http://www.w3.org/2001/04/xmldsig-more#"
 _MORE_2007 = "http://www.w3.org/2007/05/xmldsig-more#"
@@ -37,7 +36,7 @@ _URN = "urn:oasis:names:tc:SAML:2.0:bindings:"
 
 
 class SamlBinding(Enum):
-    """How a message travels through the browser."""
+    """How a message is sent through the browser."""
 
     REDIRECT = "redirect"
     POST = "post"
@@ -48,7 +47,7 @@ class SamlBinding(Enum):
 
 
 class Signed(Enum):
-    """What must carry a signature."""
+    """Which element must be signed."""
 
     EITHER = "either"
     RESPONSE = "response"

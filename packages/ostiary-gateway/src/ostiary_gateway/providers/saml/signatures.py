@@ -1,10 +1,8 @@
-"""Signatures of XML elements, and of the query of SAML's redirect binding.
+"""XML signatures, signatures of the redirect binding, and the gateway's own key pair.
 
-    an element -> one ds:Signature, a child of it -> one Reference, to that element -> a known key -> the signed bytes
+    an element -> one ds:Signature, a child of it -> one Reference, to that element -> a trusted key -> the signed bytes
 
-Called for responses, assertions, logout messages and metadata. `verify_element` returns what was signed, parsed anew
-from the very bytes whose digest was compared: nobody reads anything else of the document from then on. Keys are those
-that the caller trusts; what a signature says about its own key is ignored (`docs/decisions/0067`).
+Callers supply the trusted keys; a key inside a signature is ignored (`docs/decisions/0067`).
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from ostiary_gateway.providers.saml.xml import (
     serialize,
 )
 
-# It logs whole documents at its lowest level.
+# signxml logs whole documents at DEBUG.
 logging.getLogger("signxml").setLevel(logging.INFO)
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -58,36 +56,40 @@ _HASHES: Mapping[str, type[hashes.HashAlgorithm]] = MappingProxyType(
 )
 ENVELOPED = SignatureConstructionMethod.enveloped.value
 EXCLUSIVE = CanonicalizationMethod.EXCLUSIVE_XML_CANONICALIZATION_1_0.value
-# Comments are gone before anything is canonicalised.
+# The parser removes comments, so both variants give the same bytes.
 _EXCLUSIVE = frozenset((EXCLUSIVE, CanonicalizationMethod.EXCLUSIVE_XML_CANONICALIZATION_1_0_WITH_COMMENTS.value))
-# How SignedInfo itself may be written. It says nothing about what is signed.
+# The canonicalisation of SignedInfo itself. It does not affect the signed content.
 _OF_SIGNED_INFO = _EXCLUSIVE | {
     CanonicalizationMethod.CANONICAL_XML_1_0.value,
     CanonicalizationMethod.CANONICAL_XML_1_1.value,
 }
 _PARTS = frozenset(name(DS, each) for each in ("SignedInfo", "SignatureValue", "KeyInfo"))
 MOST_CERTIFICATES = 8
-# Anybody may send a logout request, and each key has to be tried. With many elements in a signature, and many
-# namespaces around it, that takes twenty times as long as with those that signatures have.
+# Anyone may send a logout request, and each key has to be tried. A signature with many elements, inside many
+# namespaces, takes twenty times as long to verify as a normal one.
 MOST_IN_SIGNATURE, MOST_NAMESPACES = 64, 64
 
 
 class KeyUnknown(DocumentRefused):
-    """The signature is well formed, and by nobody who is known. The identity system may have a new key."""
+    """The signature is well formed, but no trusted key made it. The IdP may have a new key."""
 
 
 def is_signed(element: etree._Element) -> bool:
-    """Whether *element* carries a signature of its own, good or not."""
+    """Return whether *element* has a signature of its own, valid or not."""
     return bool(children(element, DS, "Signature"))
 
 
 def verify_element(
     element: etree._Element, certificates: Sequence[x509.Certificate], algorithms: Collection[str]
 ) -> etree._Element:
-    """What a signature in *element* covers, which is the element without it; raises `DocumentRefused`."""
+    """Verify the signature in *element* and return the signed element, or raise `DocumentRefused`.
+
+    The result is parsed from the very bytes whose digest was compared, and has no signature in it. Use nothing else of
+    the document afterwards.
+    """
     if len(element.nsmap) > MOST_NAMESPACES or _elements_in_signatures(element) > MOST_IN_SIGNATURE:
         raise DocumentRefused("the signature has more elements or namespaces than any signature of SAML")
-    # Serialised once: what is checked here and what the library verifies are the same bytes.
+    # Serialised once: the checks here and the library work on the same bytes.
     alone = serialize(element)
     candidate = parse(alone, limit=len(alone))
     check_ids(candidate)
@@ -106,7 +108,7 @@ def _elements_in_signatures(element: etree._Element) -> int:
 def _check_shape(candidate: etree._Element, algorithms: Collection[str]) -> None:
     signature = required_child(candidate, DS, "Signature")
     if any(child.tag not in _PARTS for child in signature):
-        # Of an Object nothing is covered, and a reader might look into it.
+        # The signature does not cover the content of an Object, but a reader might use it.
         raise DocumentRefused("the signature has more parts than a signature of SAML")
     signed_info = required_child(signature, DS, "SignedInfo")
     method = attribute(required_child(signed_info, DS, "SignatureMethod"), "Algorithm")
@@ -126,20 +128,20 @@ def _check_shape(candidate: etree._Element, algorithms: Collection[str]) -> None
 
 
 def _signed_bytes(alone: bytes, certificate: x509.Certificate, algorithms: Collection[str]) -> bytes | None:
-    """The bytes that are signed with the key of *certificate*; None if they are not."""
+    """Return the bytes signed with the key of *certificate*, or None if they are not."""
     rules = SignatureConfiguration(
         location="./",
         expect_references=1,
         signature_methods=frozenset(SignatureMethod(ALGORITHMS[each]) for each in algorithms),
         digest_algorithms=_DIGESTS,
-        # A certificate in metadata is only the wrapping of a key, which is good for as long as it stands there.
+        # A certificate in metadata is only a container for a key, which is valid as long as it is listed there.
         verification_time=certificate.not_valid_before_utc,
         ignore_ambiguous_key_info=True,
     )
     try:
         result = XMLVerifier().verify(alone, x509_cert=certificate, expect_config=rules)
     except Exception:
-        # Whatever the library stumbles over in the stranger's document: it is not a good signature.
+        # The library may raise anything for an untrusted document. Then the signature is not valid.
         return None
     return None if isinstance(result, list) else bytes(result.signed_data)
 
@@ -151,7 +153,7 @@ def _checked_root(signed: etree._Element, candidate: etree._Element) -> etree._E
 
 
 def sign_element(element: etree._Element, key: PrivateKey, certificate: x509.Certificate) -> etree._Element:
-    """*element* with a signature after its Issuer, where SAML wants it."""
+    """Return *element* with a signature after its Issuer, as SAML requires."""
     place = etree.Element(f"{{{DS}}}Signature", nsmap={"ds": DS})
     place.set("Id", "placeholder")
     element.insert(1 if len(element) and local_name(element[0]) == "Issuer" else 0, place)
@@ -161,7 +163,7 @@ def sign_element(element: etree._Element, key: PrivateKey, certificate: x509.Cer
     return signer.sign(element, key=key, cert=[certificate], reference_uri=f"#{attribute(element, 'ID')}")
 
 
-# --- bytes: the redirect binding ---
+# --- signatures of the redirect binding ---
 
 
 def signature_method(key: PrivateKey | rsa.RSAPublicKey | ec.EllipticCurvePublicKey) -> SignatureMethod:
@@ -185,7 +187,7 @@ def verify_bytes(
     certificates: Sequence[x509.Certificate],
     algorithms: Collection[str],
 ) -> None:
-    """Raises `DocumentRefused` unless *signature*, of the *algorithm* with this URI, is by one of *certificates*."""
+    """Raise `DocumentRefused` unless one of *certificates* made *signature*. *algorithm* is a URI."""
     names = [each for each in algorithms if ALGORITHMS[each] == algorithm]
     if not names:
         raise DocumentRefused(f"the signature algorithm is not accepted: {quoted(algorithm)}")
@@ -210,9 +212,7 @@ def _verify_with(key: object, data: bytes, signature: bytes, algorithm: str) -> 
         raise TypeError("the key is of another kind")
 
 
-# Our own key with its certificate, from files, and what a key must be like to be believed.
-#
-# Called by the provider, and by the reader of metadata. The files are looked at again at every use.
+# The gateway's key and certificate, from files that are reloaded when they change.
 
 LEAST_RSA_BITS = 2048
 _CURVES = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
@@ -226,12 +226,12 @@ class KeyPair:
 
     @property
     def decryption_key(self) -> rsa.RSAPrivateKey | None:
-        """For what is encrypted to us, which only an RSA key can open."""
+        """The key for decryption, if it is RSA; other keys cannot decrypt."""
         return self.key if isinstance(self.key, rsa.RSAPrivateKey) else None
 
 
 def check_strength(key: object) -> None:
-    """Raises ValueError if nobody should believe what is signed with *key*."""
+    """Raise ValueError if *key* is too weak to trust its signatures."""
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < LEAST_RSA_BITS:
             raise ValueError(f"an RSA key has {key.key_size} bits, and needs {LEAST_RSA_BITS}")
@@ -247,7 +247,7 @@ class OwnKey:
         self._certificate = WatchedFile(certificate, read_certificate, clock=clock)
 
     def current(self) -> KeyPair:
-        """Raises `ProviderError` while the files cannot be used."""
+        """Return the key pair. Raise `ProviderError` while the files cannot be used."""
         try:
             return self._pair()
         except ConfigurationError as error:
@@ -255,13 +255,13 @@ class OwnKey:
             raise ProviderError("the key of the gateway cannot be read", cause=cause, where=error.where) from None
 
     def check(self, fields: ConfigSection) -> None:
-        """Read it once, and note what is wrong where the settings name the files."""
+        """Read both files once. An error is reported for the setting that names the file."""
         self._key.check(fields, "keyFile")
         self._certificate.check(fields, "certificateFile")
         try:
             self._pair()
         except ConfigurationError as error:
-            # What is wrong with one of the files is noted already.
+            # An error in one of the files has already been reported.
             if not error.problems:
                 fields.problem(error.summary, "certificateFile")
 
@@ -298,5 +298,5 @@ def _read_key(path: str) -> PrivateKey:
         why = error.strerror or "it cannot be opened"
     except (ValueError, TypeError):
         pass
-    # Raised outside of the handler: a library's exception may carry parts of the key along.
+    # Raised outside of the handler: a library's exception may contain parts of the key.
     raise ConfigurationError("the key cannot be read", problems=[Problem(why, Place(path))])

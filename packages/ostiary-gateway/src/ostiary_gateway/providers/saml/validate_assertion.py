@@ -1,7 +1,7 @@
-"""Whether an assertion is for us, now, and about this sign-in; and what it says. Pure.
+"""Validate an assertion: its issuer, audience, times, and that it belongs to this sign-in.
 
-Called by `response` with an assertion that a signature covers, and with nothing else of the document. Every time is
-compared with the clock's skew in favour of the identity system, in both directions (SAML Core 2.5.1, Profiles 4.1.4.3).
+Callers pass an element that a signature covers. The clock skew is applied in the IdP's favour to every time, in both
+directions (SAML Core 2.5.1, Profiles 4.1.4.3).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ostiary_gateway.providers.saml.xml import (
 
 BEARER = "urn:oasis:names:tc:SAML:2.0:cm:bearer"
 ENTITY = "urn:oasis:names:tc:SAML:2.0:nameid-format:entity"
-# They say what we may do with an assertion afterwards, and we do none of it: it is read once, and given to nobody.
+# They restrict later use of an assertion. The gateway reads it once and passes it to no other party.
 _HARMLESS_CONDITIONS = (name(SAML, "OneTimeUse"), name(SAML, "ProxyRestriction"))
 _NIL = "{http://www.w3.org/2001/XMLSchema-instance}nil"
 
 
 class AssertionExpired(DocumentRefused):
-    """It came too late, or too early: a new sign-in, or a clock that is set right, helps."""
+    """The assertion came too late or too early. A new sign-in, or a corrected clock, helps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Whose assertion, for whom, sent to where, as an answer to what, and when."""
+    """The issuer, audience, recipient and request that the assertion must match, and the time."""
 
     issuer: str
     audience: str
@@ -50,7 +50,7 @@ class Expected:
 
 
 def read_assertion(element: etree._Element, expected: Expected) -> Assertion:
-    """Raises `DocumentRefused` unless it is for us, about the sign-in under way, and good now."""
+    """Return the assertion. Raise `DocumentRefused` unless it is for this gateway and sign-in, and valid now."""
     if element.tag != name(SAML, "Assertion") or element.get("Version") != "2.0":
         raise DocumentRefused("it is not an assertion of SAML 2.0")
     check_issuer(required_child(element, SAML, "Issuer"), expected.issuer)
@@ -78,7 +78,7 @@ def check_issuer(issuer: etree._Element, expected: str) -> None:
 
 
 def name_id_of(subject: etree._Element) -> NameId:
-    """The only NameID in *subject*, which may be a logout request, too."""
+    """Return the only NameID in *subject*, a Subject or a LogoutRequest."""
     element = only_child(subject, SAML, "NameID")
     if element is None:
         hint = ", but an EncryptedID, which is not supported" if children(subject, SAML, "EncryptedID") else ""
@@ -92,7 +92,7 @@ def name_id_of(subject: etree._Element) -> NameId:
 
 
 def _confirmed_until(subject: etree._Element, expected: Expected) -> datetime:
-    """The end of a confirmation that fits this sign-in; raises what the last one lacks."""
+    """Return the end of a confirmation that fits this sign-in, or raise the error of the last one."""
     refusal = DocumentRefused("its subject has no bearer confirmation")
     for confirmation in children(subject, SAML, "SubjectConfirmation"):
         if confirmation.get("Method") != BEARER:
@@ -152,7 +152,7 @@ def _sign_in_statement(element: etree._Element, expected: Expected) -> etree._El
 
 
 def _attributes(element: etree._Element) -> dict[str, tuple[str | None, ...]]:
-    """All values by the attribute's name. None stands for one that is not a text, which nobody may use."""
+    """Return all values by attribute name. None stands for a value that is not text and must not be used."""
     values: dict[str, tuple[str | None, ...]] = {}
     for statement in children(element, SAML, "AttributeStatement"):
         for each in children(statement, SAML, "Attribute"):

@@ -1,8 +1,7 @@
-"""Parses XML that anybody may have sent, and reads it without surprises.
+"""Parse untrusted XML.
 
-Called with responses, logout messages and metadata. A document is UTF-8, small, without a document type, and so
-without entities; without processing instructions; comments are dropped while it is parsed, so that the text of an
-element is one piece. Whatever else it is, is a `DocumentRefused`.
+A document must be small UTF-8 without a document type, and so without entities, and without processing instructions.
+Comments are dropped while parsing, so that the text of an element is one piece. Anything else is a `DocumentRefused`.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ _DURATION = re.compile(r"P(?:(\d{1,6})D)?(?:T(?:(\d{1,6})H)?(?:(\d{1,8})M)?(?:(\
 
 
 class DocumentRefused(Exception):
-    """A document is not accepted. The text is for the operator: it quotes nothing but names and identifiers."""
+    """A document is rejected. The text is for the operator and quotes only names and identifiers."""
 
 
 def parse(data: bytes, *, limit: int = MAX_BYTES) -> etree._Element:
-    """The root of the document *data*."""
+    """Return the root of the document *data*."""
     if len(data) > limit:
         raise DocumentRefused(f"the document is larger than {limit // 1024} KiB")
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError:
         raise DocumentRefused("the document is not UTF-8") from None
-    # Looked for in the text, so that the parser never sees one: entities begin with a document type.
+    # Rejected before parsing, so that the parser never sees an entity: they require a document type.
     if re.search(r"<!(?!--|\[CDATA\[)", text):
         raise DocumentRefused("the document has a document type or declares entities")
     if text.count("<?") > text.startswith("<?xml "):
         raise DocumentRefused("the document has processing instructions")
     try:
-        # With the encoding given, the one that the document claims for itself has no effect.
+        # The explicit encoding overrides the one that the document declares.
         root = etree.fromstring(text.encode(), _parser())
     except etree.XMLSyntaxError:
         raise DocumentRefused("the document is not well-formed XML") from None
@@ -59,7 +58,7 @@ def parse(data: bytes, *, limit: int = MAX_BYTES) -> etree._Element:
 
 
 def _parser() -> etree.XMLParser:
-    # A parser has a state of its own: a new one for each document.
+    # A parser has state, so each document gets a new one.
     return etree.XMLParser(
         encoding="utf-8",
         resolve_entities=False,
@@ -75,7 +74,7 @@ def _parser() -> etree.XMLParser:
 
 
 def serialize(element: etree._Element) -> bytes:
-    """*element* as a document of its own, with the namespaces that hold where it stands."""
+    """Return *element* as a document of its own, with the namespaces in scope."""
     return bytes(etree.tostring(element, with_tail=False))
 
 
@@ -84,7 +83,7 @@ def name(namespace: str, local: str) -> str:
 
 
 def check_ids(root: etree._Element) -> None:
-    """Raises `DocumentRefused` if one ID stands twice, under whatever name: a reference could mean either element."""
+    """Raise `DocumentRefused` if an ID occurs twice, in any attribute: a reference to it would be ambiguous."""
     counts = Counter(value for element in root.iter() for key in _IDS if (value := element.get(key)) is not None)
     if any(count > 1 for count in counts.values()):
         raise DocumentRefused("an ID stands twice in the document")
@@ -95,7 +94,7 @@ def children(element: etree._Element, namespace: str, local: str) -> list[etree.
 
 
 def only_child(element: etree._Element, namespace: str, local: str) -> etree._Element | None:
-    """The child of this name, or None. Raises `DocumentRefused` if there are several."""
+    """Return the child with this name, or None. Raise `DocumentRefused` if there are several."""
     named = children(element, namespace, local)
     if len(named) > 1:
         raise DocumentRefused(f"there is more than one {local}")
@@ -110,7 +109,7 @@ def required_child(element: etree._Element, namespace: str, local: str) -> etree
 
 
 def text_of(element: etree._Element) -> str:
-    """All the text of *element*, which must have no elements in it."""
+    """Return the text of *element*, which must not contain elements."""
     if len(element):
         raise DocumentRefused(f"{local_name(element)} has elements where its text should be")
     return element.text or ""
@@ -121,7 +120,7 @@ def local_name(element: etree._Element) -> str:
 
 
 def attribute(element: etree._Element, key: str) -> str:
-    """An attribute that must be there."""
+    """Return a required attribute."""
     value = element.get(key)
     if not value:
         raise DocumentRefused(f"{local_name(element)} has no {key}")
@@ -129,7 +128,7 @@ def attribute(element: etree._Element, key: str) -> str:
 
 
 def time_of(element: etree._Element, key: str) -> datetime | None:
-    """The time in an attribute, if it is there."""
+    """Return the time in an attribute, or None if it is absent."""
     value = element.get(key)
     return None if value is None else read_time(value)
 
@@ -144,7 +143,7 @@ def read_time(text: str) -> datetime:
 
 
 def duration_seconds(text: str) -> float | None:
-    """An XML duration of days and less; None if it is longer, or none."""
+    """Return an XML duration in seconds. None if it is invalid, or has months or years."""
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         return None
@@ -160,5 +159,5 @@ def decode_base64(text: str) -> bytes:
 
 
 def quoted(text: str) -> str:
-    """A name that a stranger chose, for the log."""
+    """Quote an untrusted name for the log."""
     return f'"{printable(text[:LONGEST_QUOTE])}"'

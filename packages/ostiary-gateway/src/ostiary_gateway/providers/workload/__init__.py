@@ -1,1 +1,1 @@
-"""Programs that their platform vouches for: pods, CI jobs and other workloads, by a token that it has signed."""
+"""Sign-in of workloads, such as pods and CI jobs, with tokens signed by their platform."""

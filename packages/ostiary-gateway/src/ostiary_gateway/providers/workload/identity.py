@@ -1,4 +1,4 @@
-"""A token that its platform has signed is the proof of a program: pods, CI jobs, anything with an OIDC issuer, SPIFFE.
+"""The identity provider ``workload``: workloads with a token of an OIDC issuer (pods, CI jobs) or a SPIFFE JWT-SVID.
 
     identity:
     - name: ci
@@ -9,10 +9,10 @@
         username: "ci:{repository}"
         groups: [deployers]
 
-    token -> issuer's keys (or TokenReview) -> audience, times -> claims -> the first rule that matches -> user
+    token -> issuer's keys (or TokenReview) -> audience, times -> claims -> the first matching rule -> user
 
-One instance is one issuer; a gateway may have several. The audience must be the gateway's: a token for another service,
-which that service could replay to us, is refused. Called by the gateway at ``/auth/<name>`` and ``POST /auth/token``.
+An instance serves one issuer; a gateway may have several. The audience must be the gateway's: a token for another
+service is not accepted, because that service could replay it. Served at ``/auth/<name>`` and ``POST /auth/token``.
 """
 
 from __future__ import annotations
@@ -56,10 +56,6 @@ from ostiary_gateway.providers.workload.rules import SYSTEM, WorkloadNames, Work
 from ostiary_gateway.providers.workload.settings import WorkloadSettings
 from ostiary_gateway.settings.declare import read_settings
 
-# What does not go together in the settings of a workload provider, and rules that can match nobody.
-#
-# Called by `workload.identity` while the configuration is read, so ``ostiary-gateway serve --check`` tells all of it.
-
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _OF_KUBERNETES = ("server", "tokenFile", "tokenReview", "cluster")
 _OF_SPIFFE = ("trustDomain",)
@@ -67,7 +63,7 @@ NOBODY = "it can match nobody"
 
 
 def check_settings(settings: WorkloadSettings, platform: Platform, fields: ConfigSection) -> None:
-    """Note every mistake in *fields*."""
+    """Report every error in *fields*: settings that do not go together, or are missing for the platform."""
     name = settings.platform
     for key in (*(_OF_KUBERNETES if name != "kubernetes" else ()), *(_OF_SPIFFE if name != "spiffe" else ())):
         if key in fields:
@@ -114,7 +110,7 @@ def _check_keys(settings: WorkloadSettings, fields: ConfigSection) -> None:
 
 
 def check_rules(rules: tuple[WorkloadRule, ...], platform: Platform, sections: Iterable[ConfigSection]) -> None:
-    """Note the rules that can match nobody, and names that nobody may have; *sections* is where each stands."""
+    """Report rules that can never match and reserved names. *sections* are the positions of the rules."""
     for index, (rule, section) in enumerate(zip(rules, sections, strict=True)):
         _check_claims(rule, platform, section)
         if rule.username is None and platform.needs_rules and section.is_right("username"):
@@ -138,7 +134,7 @@ def _check_claims(rule: WorkloadRule, platform: Platform, section: ConfigSection
         hint = f"name the claims that count, such as {min(platform.claims - {'aud', 'exp'}, default='sub')}"
         section.problem("it is empty: everybody who has a token of this issuer would match", "match", hint)
     match = section.section("match")
-    # Read before, by the declaration.
+    # Already read by the settings declaration.
     match.ignore(*match)
     for claim, patterns in rule.match.items():
         _check_claim(claim, platform, match, claim)
@@ -154,7 +150,7 @@ def _check_claim(claim: str, platform: Platform, section: ConfigSection, key: st
 
 
 def _mistakes(platform: Platform, claim: str, texts: list[str]) -> Iterator[str]:
-    """What is known of the values of a claim, where a rule for others is a likely slip."""
+    """Yield likely mistakes in the patterns of a claim, from what is known of its values on this platform."""
     for text in texts:
         if platform.name == "github" and claim in ("repository", "job_workflow_ref", "workflow_ref"):
             if "/" not in text and text != "**":
@@ -173,11 +169,7 @@ def _mistakes(platform: Platform, claim: str, texts: list[str]) -> Iterator[str]
             yield f"a SPIFFE ID begins with {SCHEME}"
 
 
-# SPIFFE: what a JWT-SVID must say, and which keys of a trust bundle are for them. Pure.
-#
-# A JWT-SVID names its subject and need not name its issuer: whose keys count is a matter of the trust domain.
-
-# What JWT-SVID (section 2.1) allows; and what its header may say that it is (2.3).
+# The algorithms that JWT-SVID allows (section 2.1), and the values of the typ header (2.3).
 ALGORITHMS = frozenset(f"{family}{bits}" for family in ("RS", "ES", "PS") for bits in (256, 384, 512))
 TYPES = frozenset(("jwt", "jose"))
 # The trust bundle also has keys for certificates, which must not verify tokens (SPIFFE Trust Domain and Bundle, 4.2.2).
@@ -200,7 +192,10 @@ def spiffe(trust_domain: str) -> Platform:
 
 
 def _read(trust_domain: str, claims: Mapping[str, object]) -> Workload:
-    """Raises `LoginRefused` if the subject is nobody of the trust domain."""
+    """Read a JWT-SVID. It need not name its issuer: the trust domain determines whose keys verify it.
+
+    Raises `LoginRefused` if the subject is not in the trust domain.
+    """
     identity = parse_spiffe_id(claims.get("sub"))
     if identity is None or identity.trust_domain != trust_domain:
         raise LoginRefused(
@@ -209,7 +204,7 @@ def _read(trust_domain: str, claims: Mapping[str, object]) -> Workload:
     return Workload(TokenClaims(claims, {"path": identity.path}), WorkloadNames(str(identity)))
 
 
-# As kube-apiserver names the token that somebody came with, in audit records and to its webhooks.
+# kube-apiserver's extra field for the credential of a request, in audit records and for its webhooks.
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 LAST_MOMENT = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 _NOT_ACCEPTED = "the token of this workload is not accepted"
@@ -217,10 +212,10 @@ _CHALLENGE = Challenge('Bearer realm="workload"')
 
 
 class WorkloadIdentity(ClaimedGroups):
-    """Believes the tokens of *platform* that *keys* have signed, or that *reviews* know, for *audiences* alone.
+    """Accept tokens of *platform* for *audiences* and no others, verified with *keys* or by TokenReview (*reviews*).
 
-    *trust_domain* is SPIFFE's, whose tokens need no issuer. With *max_age* a token is accepted for so long after its
-    issue, with *once* a single time. *lifetime* is for operators who want ours to outlast the platform's.
+    *trust_domain* is for SPIFFE, whose tokens need no issuer. *max_age* limits the age of a token, and with *once* each
+    token is accepted a single time. *lifetime* lets the gateway's tokens outlast that of the platform.
     """
 
     sign_in = SignIn.PROGRAM
@@ -315,7 +310,7 @@ class WorkloadIdentity(ClaimedGroups):
         )
 
     def _usernames(self) -> frozenset[str] | None:
-        """All names, if no claim is part of any; service accounts of the bound cluster are not among them."""
+        """All possible names, or None if one depends on claims. Excludes service accounts of the bound cluster."""
         templates = [rule.username for rule in self._named_rules] or [None]
         if any(
             (template is None and not self.bound_cluster) or (template and template.names) for template in templates
@@ -323,7 +318,7 @@ class WorkloadIdentity(ClaimedGroups):
             return None
         return frozenset(template.text for template in templates if template is not None)
 
-    # --- a program signs in ---
+    # --- sign-in ---
 
     async def handle_client(self, request: LoginRequest) -> UserInfo | Challenge:
         scheme, _, token = (request.header("authorization") or "").strip().partition(" ")
@@ -354,7 +349,7 @@ class WorkloadIdentity(ClaimedGroups):
             raise LoginRefused(_NOT_ACCEPTED, cause=f"the token: {refused}") from None
         workload = self._platform.read(parsed.claims)
         user = self._user(workload, names_by(self._named_rules, workload.claims, workload.names))
-        # What is issued ends with the token itself: the skew belongs to the clocks, and not to the lifetime.
+        # The issued token ends with the presented one: the skew is for clock differences and must not extend it.
         end = expires if self._lifetime is None else now + self._lifetime
         once_until = expires + self._rules.skew if self._once else None
         return VerifiedToken(user, end, token_id(parsed), once_until)
@@ -370,7 +365,7 @@ class WorkloadIdentity(ClaimedGroups):
         return f"the keys of {self._issuer or self._trust_domain}"
 
     async def _verify(self, token: Secret, parsed: ParsedToken, now: datetime) -> None:
-        # First: a token that is for somebody else, or has expired, is refused without a question to anybody.
+        # First, so that a token with another audience or an expired one causes no request to the issuer.
         check_claims(parsed.claims, self._rules, now=now)
         if self._reviews is None:
             await verify_signature_with(self._keys, parsed, self._rules)
@@ -391,12 +386,12 @@ class WorkloadIdentity(ClaimedGroups):
 
 
 def _moment(seconds: float | None) -> datetime:
-    # A token without an expiry has been refused before. One for the year 30000 does not hold for longer than others.
+    # Tokens without expiry were rejected before. A date that `datetime` cannot represent is limited to LAST_MOMENT.
     return datetime.fromtimestamp(min(seconds or 0, LAST_MOMENT), UTC)
 
 
 def token_id(token: ParsedToken) -> str:
-    """Its ``jti``, or the digest of what is signed. Not of the signature: the same one can be written in many ways."""
+    """Return the ``jti``, or the digest of the signed part. Not of the signature: it has several valid encodings."""
     name = token.claims.get("jti")
     return name if isinstance(name, str) and name else hashlib.sha256(token.signed).hexdigest()
 

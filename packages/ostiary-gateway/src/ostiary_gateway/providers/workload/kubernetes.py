@@ -1,11 +1,11 @@
-"""Kubernetes' service accounts: what their tokens say, as TokenRequest issues them. Pure.
+"""The platform ``kubernetes``: service account tokens as issued by TokenRequest, and token reviews.
 
     sub                          system:serviceaccount:shop:deployer
     kubernetes.io                {namespace, serviceaccount: {name, uid}, pod: {name, uid}, node: {name, uid}}
 
-The names of Kubernetes are given only to service accounts of the cluster behind the gateway, to which the operator has
-bound the issuer. To that cluster a service account of another one would be its own of the same name, so those have
-names of their own: ``serviceaccount:shop:deployer``.
+Only service accounts of the cluster behind the gateway, to which the operator has bound the issuer, get the names of
+Kubernetes. That cluster would treat a service account of another one as its own of the same name, so those get other
+names: ``serviceaccount:shop:deployer``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ostiary_gateway.providers.workload.platforms import Extra, Platform, TokenC
 from ostiary_gateway.providers.workload.rules import SYSTEM, WorkloadNames
 
 PRIVATE_CLAIMS = "kubernetes.io"
-# As kube-apiserver names what a token is bound to. Its admission policies rely on these keys.
+# kube-apiserver's extra keys for the objects that a token is bound to. Its admission policies rely on them.
 ITS_OWN, OTHERS = "authentication.kubernetes.io", "ostiary.dev"
 BOUND_OBJECTS = ("node", "pod")
 
@@ -52,7 +52,7 @@ def _read_other(claims: Mapping[str, object]) -> Workload:
 
 
 def _read(claims: Mapping[str, object], *, bound: bool) -> Workload:
-    """Raises `LoginRefused` if the token is not a service account's."""
+    """Read the claims of a service account token. Raises `LoginRefused` if it is not one."""
     private = claims.get(PRIVATE_CLAIMS)
     details = private if isinstance(private, dict) else {}
     account, subject = _object(details, "serviceaccount"), claims.get("sub")
@@ -89,15 +89,12 @@ def _object(details: Mapping[str, object], kind: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-# Asks an API server about a token (TokenReview), where the gateway cannot or shall not read the cluster's keys.
-#
-# Called by `workload.identity`. The API server also knows what a signature does not tell: that the pod, or the account
-# that a token is bound to, is gone.
-
 API_VERSION, KIND = "authentication.k8s.io/v1", "TokenReview"
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
+# A review needs no keys of the cluster. It also detects what a signature does not show: that the pod or the service
+# account that a token is bound to was deleted.
 class TokenReviewClient:
     def __init__(
         self,
@@ -113,7 +110,7 @@ class TokenReviewClient:
         self._headers = headers
 
     async def check(self, token: str, parsed: ParsedToken) -> None:
-        """Raises `LoginRefused` if the API server does not know the token, or as somebody else than it says."""
+        """Send a TokenReview. Raises `LoginRefused` if the API server rejects the token, or names another subject."""
         review = {
             "apiVersion": API_VERSION,
             "kind": KIND,
@@ -126,7 +123,7 @@ class TokenReviewClient:
             raise self._outbound.failure(self._url, f"it answered a TokenReview with status {answer.status}", hint)
         if status.get("authenticated") is not True:
             raise _refusal("the API server does not know it")
-        # An API server that ignores audiences has none in its answer: then nobody has checked whom it is for.
+        # An API server that ignores audiences returns none: then the audience was not checked.
         audiences = status.get("audiences")
         if not isinstance(audiences, list) or not set(map(str, audiences)) & set(self._audiences):
             raise _refusal("the API server does not say that it is for us")
@@ -135,7 +132,7 @@ class TokenReviewClient:
             raise _refusal("to the API server it is somebody else's than it says")
 
     async def probe(self) -> str:
-        """Ask about a token that is none; raises if the API server cannot be asked, or does not answer us."""
+        """Send a review of an invalid token. Raises if the API server is unavailable, or rejects our credential."""
         with suppress(LoginRefused):
             await self.check("no token", ParsedToken({}, {}, b"", b""))
         return f"the token reviews of {urlsplit(self._url).netloc}"

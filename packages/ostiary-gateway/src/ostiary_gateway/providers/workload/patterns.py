@@ -1,11 +1,11 @@
-"""Texts that match a claim, and texts that are made of claims. Pure; called by `workload.rules`.
+"""Patterns that match claims, and templates that render them.
 
-    pattern     acme/*          one part of a path; `**` is for any text at all
+    pattern     acme/*          one part of a path; `**` matches any text
     template    ci:{repository}
 
-`*` stands for one or more characters other than ``/`` and ``:``. Claims are built of parts with these two between them,
-and whoever chooses one part must not be able to write the next one as well: to ``repo:acme/*:ref:refs/heads/main`` an
-environment that is called ``x:ref:refs/heads/main`` would otherwise be the branch.
+`*` matches one or more characters other than ``/`` and ``:``, which separate the parts of many claims. An attacker who
+controls one part must not be able to write the next one too: otherwise, with ``repo:acme/*:ref:refs/heads/main``, an
+environment with the name ``x:ref:refs/heads/main`` would pass as the branch.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class Pattern:
         return lambda value: len(value) in _ends(parts, value)
 
     def covers(self, other: Pattern) -> bool:
-        """Whether everything that *other* matches is matched by this one, as far as can be told easily."""
+        """Whether this pattern matches everything that *other* matches. False if that is not easy to determine."""
         return self == other or self.text == ANYTHING or ("*" not in other.text and self.matches(other.text))
 
 
 def _ends(parts: Sequence[str], value: str) -> AbstractSet[int]:
-    """Where *parts* can end in *value*, all ways at once.
+    """Return all positions where *parts* can end in *value*.
 
-    A regular expression would try one way after the other, and whoever chooses the value could make it try for hours.
+    All alternatives advance together. A regular expression would backtrack, and an attacker who controls the value
+    could make it run for hours.
     """
     ends: AbstractSet[int] = {0}
     for part in parts:
@@ -73,22 +74,22 @@ def _ends_of_star(starts: AbstractSet[int], value: str) -> set[int]:
 
 
 def check_pattern(text: str) -> str:
-    """What is wrong with a pattern; empty if nothing is."""
+    """Return what is wrong with a pattern; empty if it is valid."""
     if not text or len(text) > LONGEST_PATTERN:
         return f"it is empty, or longer than {LONGEST_PATTERN} characters"
-    # Nobody needs more, or can read it.
+    # More is never needed, and unreadable.
     if "***" in text or len(_STARS.findall(text)) > 8:
         return "it has three stars in a row, or more than eight"
     return ""
 
 
 class NoValue(ValueError):
-    """A claim that a template needs is missing, or has a value that cannot stand there."""
+    """A claim that a template needs is missing, or has a value that it cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A text with claims in it. `literals` are the texts before, between and after the claims in `names`."""
+    """A text with placeholders for claims. `literals` are the texts before, between and after the claims in `names`."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -99,7 +100,7 @@ class Template:
         return "".join((self.literals[0], *rest))
 
     def render(self, claims: ClaimTexts) -> str:
-        """The text; raises `NoValue` if a claim is missing, or has several values."""
+        """Return the text. Raises `NoValue` if a claim is missing, or has several values."""
         pieces = [self.literals[0]]
         for index, name in enumerate(self.names):
             values = claims.get(name, ())
@@ -109,14 +110,14 @@ class Template:
         return "".join(pieces)
 
     def render_each(self, claims: ClaimTexts) -> list[str]:
-        """The texts for each value of its only claim; as `render` does where it has none or several claims."""
+        """Return one text per value of the only claim. Like `render` if there are no claims, or several."""
         if len(self.names) != 1:
             return [self.render(claims)]
         before, after = self.literals
         return [before + value + after for value in claims.get(self.names[0], ())]
 
     def _check_value(self, index: int, value: str) -> str:
-        # Of two users with the claims "a:b", "c" and "a", "b:c", each would have the name of the other one.
+        # Otherwise users with the claims "a:b", "c" and "a", "b:c" would get the same name.
         after = self.literals[index + 1]
         if index + 1 < len(self.names) and (value + after).find(after) < len(value):
             raise NoValue(f'the claim "{self.names[index]}" contains what stands after it in the name')
@@ -124,7 +125,7 @@ class Template:
 
 
 def parse_template(text: str) -> Template:
-    """Raises `ValueError` with what is wrong."""
+    """Parse a template. Raises `ValueError` with the reason if it is invalid."""
     literals, names, position = [], [], 0
     for place in _PLACE.finditer(text):
         literals.append(text[position : place.start()])

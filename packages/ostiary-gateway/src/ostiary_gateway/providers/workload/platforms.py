@@ -1,9 +1,8 @@
-"""What the platforms have in common, and what is special to each: whom they name as issuer, what their tokens say.
+"""The platforms: their issuers, the claims in their tokens, and how to read them.
 
-    verified claims  ->  Platform.read  ->  Workload: claims as texts, and what a platform says without any rule
+    verified claims  ->  Platform.read  ->  Workload: claims as texts, and the names that the platform itself gives
 
-Pure. Called by `workload.identity` and, for the checks of ``--check``, by `workload.settings`. Kubernetes and SPIFFE
-have modules of their own.
+Kubernetes is in `workload.kubernetes`, SPIFFE in `workload.identity`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Extra = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload, as its platform describes it. `names` is what it is called if there are no rules at all."""
+    """A workload as described by its platform. `names` are used if there are no rules."""
 
     claims: ClaimTexts
     names: WorkloadNames | None = None
@@ -30,9 +29,9 @@ class Workload:
 
 
 class TokenClaims(Mapping[str, tuple[str, ...]]):
-    """The claims that are texts, numbers and booleans, or lists of texts; others match nothing.
+    """The claims that are strings, numbers, booleans or lists of strings, as texts; others match nothing.
 
-    Each is read when it is asked for: a token has twenty claims, and rules look at two. *more* come first.
+    Each is converted on access: a token has twenty claims, and rules use two. *more* has precedence.
     """
 
     __slots__ = ("_claims", "_more")
@@ -74,10 +73,10 @@ def read_claims(claims: Mapping[str, object]) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """`claims` are those that its tokens have, where that is known: a rule for another one would match nobody.
+    """A platform. `claims` are those of its tokens, if known: a rule for any other claim would never match.
 
-    `issuer` is what it calls itself, where there is only one of it. `needs_rules`: it gives no names itself. `extra`
-    has the keys that its users may have. `read` raises `LoginRefused` if the claims are not such as the platform's.
+    `issuer` is set if there is only one. `needs_rules` means that the platform gives no names itself. `extra` has the
+    extra keys that its users may have. `read` raises `LoginRefused` if the claims are not those of the platform.
     """
 
     name: str
@@ -120,5 +119,5 @@ GITLAB = Platform(
         )
     ),
 )
-# Access tokens (RFC 9068) as well: of an issuer for machines they are what a program has.
+# Also access tokens (RFC 9068): from an issuer for machines a workload gets no other kind.
 OIDC = Platform("oidc", types=frozenset(("jwt", "at+jwt")))

@@ -1,13 +1,13 @@
-"""Which workload is which user: rules that match claims and make names of them. Pure; called by `workload.identity`.
+"""Rules that match the claims of a workload and determine its user.
 
     rules:
     - match: {repository: acme/shop, ref: refs/heads/main}
       username: "ci:{repository}"
       groups: [deployers]
 
-The first rule that matches counts; without one the workload is refused. No name and no group that a rule makes begins
-with ``system:``: those are Kubernetes' own. The service accounts of the cluster behind the gateway have such names, and
-get them from `workload.kubernetes` alone.
+The first matching rule counts; without one the sign-in is denied. No name or group from a rule may begin with
+``system:``, which is reserved for Kubernetes. Only `workload.kubernetes` gives such names, to service accounts of the
+cluster behind the gateway.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOT_ADMITTED = "this workload may not sign in here"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadNames:
-    """What a rule calls a workload."""
+    """The names of a workload."""
 
     username: str
     groups: tuple[str, ...] = ()
@@ -35,9 +35,9 @@ class WorkloadNames:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRule:
-    """Each claim in `match` must match one of its patterns; of a claim with several values, one of the values must.
+    """A rule. Each claim in `match` must match one of its patterns; if it has several values, one of them must.
 
-    Without `username` it only says whom to admit, and the platform's own names hold.
+    A rule without `username` only admits workloads, which keep the names that their platform gives.
     """
 
     match: Mapping[str, tuple[Pattern, ...]]
@@ -53,14 +53,14 @@ class WorkloadRule:
         return True
 
     def covers(self, later: WorkloadRule) -> bool:
-        """Whether everything that *later* matches is matched by this one already."""
+        """Whether this rule matches everything that *later* matches."""
         return all(
             name in later.match and all(any(mine.covers(each) for mine in patterns) for each in later.match[name])
             for name, patterns in self.match.items()
         )
 
     def names(self, claims: ClaimTexts, own: WorkloadNames | None) -> WorkloadNames:
-        """What the workload is called; *own* are the platform's names. Raises `LoginRefused` if there is no name."""
+        """Return the names of the workload; *own* are the platform's. Raises `LoginRefused` if there is no name."""
         try:
             rendered = self._render(claims)
         except NoValue as mistake:
@@ -85,7 +85,7 @@ class WorkloadRule:
 
 
 def names_by(rules: Sequence[WorkloadRule], claims: ClaimTexts, own: WorkloadNames | None = None) -> WorkloadNames:
-    """What the first rule that matches says; *own* are the platform's names, which hold where there are no rules.
+    """Return the names from the first matching rule, or *own*, the platform's names, if there are no rules.
 
     Raises `LoginRefused` if no rule matches.
     """

@@ -1,4 +1,4 @@
-"""The settings of the identity provider ``workload``. What must go together is checked by `workload.checks`."""
+"""The settings of the identity provider ``workload``. `workload.identity` checks which of them go together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY_NAME = "it contains an empty string"
 
 @dataclass(frozen=True)
 class Claims(SettingKind[Mapping[str, tuple[Pattern, ...]]]):
-    """Claims, each with one pattern or a list of them."""
+    """A mapping from claims to one pattern or a list of them."""
 
     @property
     def label(self) -> str:

@@ -1,7 +1,7 @@
-"""Connections to the server that takes writes, and a pool of them.
+"""Connections to the server that takes writes: errors, failover between hosts, and a pool.
 
-Called by `database`, and by `notifications` for a connection of its own. Of several hosts the one that served last is
-tried first; if it takes long, the others are tried beside it, so that a host that hangs delays nobody for long.
+Of several hosts, the one that served last is tried first. If it takes long, the others are tried concurrently, so that
+a hanging host delays callers only briefly.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from ostiary.core.tls import TlsSettings, build_context, parse_certificate
 from ostiary.errors import OstiaryError, TransportError
 from ostiary_gateway.stores.postgresql.settings import DatabaseServer, Pooler, PostgresqlSettings, PostgresqlTls
 
-# What the database or the way to it has answered, as a cause that an operator understands, and what follows from it.
-#
-# Called by `database` and `connections`. Nothing of it quotes a statement, a value or a password.
+# Errors. No cause or hint quotes a statement, a value or a password.
 
 
 class StoreFailure(Exception):
-    """A cause of our own making, with a hint."""
+    """An error with a cause and a hint of our own."""
 
     def __init__(self, cause: str, hint: str | None = None) -> None:
         super().__init__(cause)
@@ -36,10 +34,10 @@ class StoreFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FailureExplanation:
-    """What is wrong, and what follows from it for the call that failed.
+    """What is wrong, and what follows from it for the failed call.
 
-    `undone`: it has certainly changed nothing. `elsewhere`: another connection may be of more use. `slow`: it took so
-    long that there is no time for another attempt. `conflict`: the same call is likely to pass at once.
+    `undone`: it certainly changed nothing. `elsewhere`: another connection may succeed. `slow`: it took so long that
+    there is no time for another attempt. `conflict`: an immediate retry is likely to succeed.
     """
 
     cause: str
@@ -51,10 +49,10 @@ class FailureExplanation:
 
 
 _READ_ONLY = "the server takes no writes: it is a standby, or read-only"
-# By SQLSTATE, or its class of two characters: what it means, and what to do about it.
+# By SQLSTATE, or its class of two characters.
 _BY_STATE: dict[str, FailureExplanation] = {
     "25006": FailureExplanation(_READ_ONLY, undone=True, elsewhere=True),
-    # What a standby says to BEGIN READ WRITE.
+    # The response of a standby to BEGIN READ WRITE.
     "0A000": FailureExplanation(_READ_ONLY, undone=True, elsewhere=True),
     "28P01": FailureExplanation("the password is wrong", "correct the file of store.passwordFile"),
     "28": FailureExplanation("the server refuses this role", "look at pg_hba.conf of the server"),
@@ -100,7 +98,7 @@ def explain(error: BaseException) -> FailureExplanation:
         return FailureExplanation(f"TLS failed: {error.reason or 'the server ended the connection'}", elsewhere=True)
     if isinstance(error, OSError):
         return FailureExplanation(f"the database cannot be reached: {_reason(error)}", elsewhere=True)
-    # What asyncpg says of a connection that ended while it was in use.
+    # What asyncpg raises for a connection that ended while it was in use.
     return FailureExplanation("the connection broke", elsewhere=True)
 
 
@@ -109,7 +107,7 @@ def _explain_answer(error: asyncpg.PostgresError) -> FailureExplanation:
     explanation = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
     if explanation is None:
         return FailureExplanation(f"the database refused the call (SQLSTATE {state or 'unknown'})", undone=True)
-    # The server's own words name the table or the role that is meant; they are in one line and hold no value.
+    # The server's message names the table or the role that is meant; it is one line and contains no value.
     words = " ".join(str(error.args[0] if error.args else "").split())[:200]
     cause = (
         f"{explanation.cause} ({words})" if words and state[:2] in ("28", "3D", "42", "53", "57") else explanation.cause
@@ -124,9 +122,9 @@ def _reason(error: OSError) -> str:
     return "connection refused" if isinstance(error, ConnectionRefusedError) else type(error).__name__
 
 
-# How long a host may take before the next one is tried beside it.
+# Time after which the next host is tried concurrently.
 HEAD_START_SECONDS = 0.25
-# How much longer we wait than the server: if it can, it says itself that a call took too long.
+# How much longer than the server we wait, so that the server can report the timeout itself.
 PATIENCE_SECONDS = 0.5
 LARGEST_SECRET = 64 * 1024
 
@@ -134,7 +132,10 @@ Connection: TypeAlias = Any  # asyncpg has no types
 
 
 class DatabaseConnector:
-    """Opens connections to whichever of *addresses* takes writes. *is_pooled*: each transaction may go elsewhere."""
+    """Opens connections to whichever of *addresses* takes writes.
+
+    *is_pooled*: they are poolers, which may route each transaction to another server connection.
+    """
 
     def __init__(self, settings: PostgresqlSettings, addresses: Sequence[DatabaseServer], *, is_pooled: bool) -> None:
         self._settings = settings
@@ -142,7 +143,7 @@ class DatabaseConnector:
         self._is_pooled = is_pooled
 
     async def connect(self) -> Connection:
-        """Raises what the most telling of the hosts answered, if none is of use."""
+        """Open a connection. If no host is usable, raise the most informative of their errors."""
         tasks: list[asyncio.Task[Connection]] = []
         errors: list[BaseException] = []
         waiting = list(self._addresses)
@@ -176,7 +177,7 @@ class DatabaseConnector:
                 host=address.host,
                 port=address.port,
                 user=settings.user,
-                # Never None: asyncpg would look for one in the environment, and in files of the user.
+                # Never None: asyncpg would read the environment, and files of the user.
                 password=_read_password(settings.password_file),
                 database=settings.database,
                 ssl=_context_for(address, settings.tls),
@@ -184,7 +185,7 @@ class DatabaseConnector:
                 timeout=settings.connect_timeout,
                 command_timeout=settings.command_timeout + PATIENCE_SECONDS,
                 statement_cache_size=0 if self._is_pooled else 100,
-                # Behind a pooler each transaction finds out for itself: see `database.transaction`.
+                # Behind a pooler, each transaction checks this itself: see `database.transaction`.
                 target_session_attrs="any" if self._is_pooled else "read-write",
                 server_settings=_server_settings(settings),
             )
@@ -194,12 +195,12 @@ class DatabaseConnector:
 
 def _server_settings(settings: PostgresqlSettings) -> dict[str, str]:
     if settings.pooler is Pooler.TRANSACTION:
-        # A pooler refuses what it does not know; `database` sets the rest in each transaction.
+        # A pooler rejects unknown settings; `database` sets the rest in each transaction.
         return {"application_name": "ostiary"}
     milliseconds = str(max(1, round(settings.command_timeout * 1000)))
     return {
         "application_name": "ostiary",
-        # A call that we have given up must not go on holding a lock.
+        # A call that timed out here must release its locks.
         "statement_timeout": milliseconds,
         "idle_in_transaction_session_timeout": milliseconds,
         # The functions read what others have committed while they waited for a lock.
@@ -226,7 +227,7 @@ def _read(path: Path, what: str) -> str:
 
 
 def _context_for(address: DatabaseServer, settings: PostgresqlTls | None) -> ssl.SSLContext | bool:
-    """The context for a host, always with verification; False for one on this machine, unless TLS is configured."""
+    """Return the TLS context of a host, always with verification; False for a local one, unless TLS is configured."""
     if address.is_socket or (address.is_local and settings is None):
         return False
     settings = settings or PostgresqlTls()
@@ -244,20 +245,20 @@ def _context_for(address: DatabaseServer, settings: PostgresqlTls | None) -> ssl
 
 
 def _how_telling(error: BaseException) -> int:
-    """What a server says tells more than that another cannot be reached; that none takes writes, less than both."""
+    """Sort key: a server's response is more informative than an unreachable host, "no server takes writes" least."""
     return 2 if isinstance(error, StoreFailure) and "no server" in str(error) else int(isinstance(error, OSError))
 
 
 def _end(task: asyncio.Task[Connection]) -> None:
-    """A connection that came too late."""
+    """Close a connection that was established too late."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()
 
 
 class ConnectionPool:
-    """At most so many connections, opened when they are needed; the one that was used last is used next.
+    """At most *size* connections, opened on demand; the most recently used is used next.
 
-    asyncpg's own resets a connection after every use, which is a second round trip for each call.
+    asyncpg's own pool resets a connection after every use, which is a second round trip for each call.
     """
 
     def __init__(self, connector: DatabaseConnector, size: int) -> None:
@@ -269,7 +270,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection, for one caller. After an exception it is closed, unless the server itself has answered so."""
+        """A connection for one caller. It is closed after an exception, unless the server itself reported it."""
         async with self._free:
             connection = await self._take()
             try:
@@ -304,7 +305,7 @@ class ConnectionPool:
         connection.terminate()
 
     def drop_all(self) -> None:
-        """No connection is used again: they lead to a server that takes no writes any more, or is gone."""
+        """Stop using all connections: they lead to a server that no longer takes writes, or is gone."""
         self._generation += 1
         idle, self._idle = self._idle, []
         for connection in idle:
@@ -314,7 +315,7 @@ class ConnectionPool:
         self._generation += 1
         for connection in list(self._open):
             with suppress(Exception):
-                # An orderly goodbye, unless somebody is using it.
+                # An orderly shutdown, unless it is in use.
                 await connection.close(timeout=1.0)
             self._drop(connection)
         self._idle.clear()

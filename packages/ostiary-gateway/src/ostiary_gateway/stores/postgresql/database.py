@@ -1,8 +1,8 @@
-"""Runs statements of the token store: on a connection of the pool, within a time limit, and again where that is safe.
+"""Run the statements of the token store: on a pooled connection, with a timeout, and with retries where that is safe.
 
-Called by the parts of the store. A server that takes no writes any more, or is gone, costs one attempt: all connections
-are dropped, and the next one goes to whichever host takes writes then. What may have been committed is never repeated
-by itself and never acknowledged: the caller is told that the store is unavailable.
+A server that is gone, or takes no writes any more, costs one attempt: all connections are dropped, and the next attempt
+uses the host that takes writes then. What may have been committed is neither retried nor acknowledged: the caller gets
+an error that the store is unavailable.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from ostiary_gateway.stores.postgresql.connections import (
 )
 from ostiary_gateway.stores.postgresql.settings import Pooler, PostgresqlSettings
 
-# The schema in the database: created, checked for its version, brought up to date.
-#
-# Called by `database` before the first call. A version is a set of files in ``steps/``. Each is applied in a
-# transaction under a lock, so of two gateways that start at once one does it and the other finds it done. Steps only
-# add: a table, a column with a default, a function under a new name. So the version before can go on with the newer
-# schema, and replicas are updated one after the other; `USABLE_FROM` says which versions can.
+# Migrations. A version is a set of files in ``steps/``. Each is applied in a transaction under a lock, so of two
+# gateways
+# that start concurrently one applies it and the other finds it done. Steps only add: a table, a column with a default,
+# a
+# function under a new name. The previous version can therefore use the newer schema, and replicas can be updated one
+# after the other; `USABLE_FROM` says which versions can.
 
 VERSION = 4
-# The oldest version of the schema that can be used by a gateway that knows this one only, and the other way around.
+# By version of the schema: the oldest version of a gateway that can use it.
 USABLE_FROM = {1: 1, 2: 1, 3: 1, 4: 1}
 FILES = {
     1: ("0001_tables", "0001_time_and_log", "0001_sessions", "0001_replicas", "0001_moving"),
@@ -44,11 +44,11 @@ FILES = {
     3: ("0003_owners",),
     4: ("0004_lists",),
 }
-# Creating indexes on tables that are in use takes its time.
+# Creating indexes on tables that are in use takes time.
 MIGRATION_SECONDS = 60.0
 _LOCK = "SELECT pg_advisory_xact_lock(1869837418, hashtext($1))"
-# From the tables of the catalog: functions such as to_regclass answer from a cache, which may not know yet what another
-# connection created a moment ago.
+# From the tables of the catalog: functions such as to_regclass use a cache, which may lack what another connection has
+# just created.
 _TABLES = """SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = $1 AND c.relname LIKE $2"""
 _VERSION_TABLE = """CREATE TABLE {schema}.version (
@@ -56,7 +56,7 @@ _VERSION_TABLE = """CREATE TABLE {schema}.version (
 
 
 def quote_identifier(schema: str) -> str:
-    """As an identifier; the settings allow neither quotes nor capitals."""
+    """Quote an identifier; the settings allow neither quotes nor capitals."""
     return f'"{schema}"'
 
 
@@ -71,7 +71,7 @@ def script(schema: str, version: int) -> str:
 
 
 class Migrations:
-    """What this ostiary knows about versions; a test says something else to play a later one."""
+    """The known versions of the schema; a test passes others to simulate a later one."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Migrations:
         self._scripts = scripts or {}
 
     async def prepare(self, connection: Connection, schema: str) -> None:
-        """Raises `StoreFailure` if the schema is not one that this version can use."""
-        # In a transaction, so that a pooler does not change the connection under way.
+        """Create or update the schema. Raises `StoreFailure` if this version cannot use it."""
+        # In a transaction, so that a pooler does not switch the server connection in between.
         async with connection.transaction():
             await self._check_encoding(connection)
             version = await self._read_version(connection, schema)
@@ -100,7 +100,7 @@ class Migrations:
             raise StoreFailure(f"the database has the encoding {encoding}, and names need UTF8", hint)
 
     async def _read_version(self, connection: Connection, schema: str) -> int:
-        """Zero if there is no schema of ours yet."""
+        """Return the version; zero if the schema does not exist yet."""
         if not await connection.fetchval(_TABLES, schema, "version"):
             return 0
         row = await connection.fetchrow(f"SELECT version, usable_from FROM {quote_identifier(schema)}.version")  # noqa: S608
@@ -113,7 +113,7 @@ class Migrations:
 
     async def _apply(self, connection: Connection, schema: str, version: int) -> None:
         async with connection.transaction():
-            # Another gateway may be doing the same: the second one waits here, and then finds it done.
+            # Another gateway may be migrating: the second one waits here, and then finds it done.
             await connection.execute("SELECT set_config('statement_timeout', '60s', true)")
             await connection.execute(_LOCK, schema, timeout=MIGRATION_SECONDS)
             current = await self._read_version(connection, schema)
@@ -142,7 +142,7 @@ class Migrations:
 Row: TypeAlias = Any
 T = TypeVar("T")
 
-# How often a call is made that had no effect, because another was in its way.
+# Maximum number of attempts for a call that had no effect because of a conflict.
 ATTEMPTS = 5
 
 
@@ -169,10 +169,10 @@ class Database:
         seconds: float | None = None,
         prepare: bool = True,
     ) -> list[Row]:
-        """The rows of one statement, in a transaction of its own. *repeatable*: having been made twice is harmless.
+        """Return the rows of one statement, in a transaction of its own. *repeatable*: running it twice is harmless.
 
-        *seconds* is for what may take longer than others. Without *prepare* the schema is taken as it is. Raises
-        `ProviderError` if it cannot be made.
+        *seconds* overrides the timeout. Without *prepare*, the schema is not created or updated. Raises `ProviderError`
+        if the statement cannot be run.
         """
         statement = statement.replace("@schema@", self._schema)
         if seconds is None and self.settings.pooler is Pooler.NONE:
@@ -187,7 +187,7 @@ class Database:
         return await self._run(call, repeatable, prepare)
 
     async def execute_many(self, statement: str, rows: Sequence[Sequence[object]], *, seconds: float) -> None:
-        """Make the same call, which is repeatable, for each of *rows*, all in one transaction."""
+        """Run a repeatable statement for each of *rows*, all in one transaction."""
         statement = statement.replace("@schema@", self._schema)
 
         async def call(connection: Connection) -> None:
@@ -208,7 +208,7 @@ class Database:
         summary, where = "the token store cannot be used", self.settings.place
         return ProviderError(summary, cause=cause, where=where, hint=hint, code="token-store-unavailable")
 
-    # --- attempts ---
+    # Attempts.
 
     async def _run(self, work: Callable[[Connection], Awaitable[T]], repeatable: bool, prepare: bool = True) -> T:
         for attempt in range(1, ATTEMPTS + 1):
@@ -258,7 +258,7 @@ def _may_repeat(failed: _Failed, attempt: int, repeatable: bool) -> bool:
     explanation = failed.explanation
     if explanation.conflict:
         return True
-    # Where no connection can be had all hosts have been tried, and who has waited for an answer has waited enough.
+    # Without a connection all hosts have been tried already, and a slow call has used up the time.
     if not failed.has_begun or explanation.slow or attempt > 1:
         return False
     return explanation.elsewhere and (explanation.undone or repeatable)
@@ -266,9 +266,9 @@ def _may_repeat(failed: _Failed, attempt: int, repeatable: bool) -> bool:
 
 @asynccontextmanager
 async def transaction(connection: Connection, seconds: float) -> AsyncIterator[None]:
-    """A transaction with its own time limits. Behind a pooler it also keeps the call on one connection to the server.
+    """A transaction with its own timeouts. Behind a pooler it also pins the call to one connection to the server.
 
-    READ WRITE: a standby refuses to begin, so that nobody is answered from a copy that lags behind.
+    READ WRITE: a standby rejects it, so that no stale data is read from a lagging replica.
     """
     milliseconds = max(1, round(seconds * 1000))
     await connection.execute(

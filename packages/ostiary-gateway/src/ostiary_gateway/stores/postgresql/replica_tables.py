@@ -1,7 +1,7 @@
-"""What replicas keep together in PostgreSQL: notes for each other, counts, and whose store it is. A part of the store.
+"""Messages between replicas, counts, the owner of the store, and objects in PostgreSQL.
 
-A count is read, changed here, and written if it is still what was read. No lock is held in between, so a replica that
-is stopped in the middle holds up nobody.
+A count is read, changed here, and written if it is unchanged in the database. No lock is held in between, so a replica
+that stops in the middle blocks no one.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 NARROW_LIMIT = 10_000
 WIDE_LIMIT = 10_000
-# How often a count is read again because others have changed it meanwhile.
+# Maximum number of attempts if other replicas change a count concurrently.
 _ATTEMPTS = 50
 _LOCKS = 64
-# A part of the room that is left is used up before it is measured again.
+# This fraction of the free room is used before it is measured again.
 _MEASURED_PART = 8
-# The longest time that is kept, in seconds: until here sums of microseconds fit into a column.
+# The longest lifetime in seconds: sums of microseconds must fit into a column.
 _LONGEST = 10 * 365 * 86400.0
 
 _NOTE_COLUMNS = "n.key, n.data, n.written_at - now.shift AS written_at"
@@ -38,7 +38,7 @@ _FIND_NOTE = f"""SELECT now.clock, now.time, {_NOTE_COLUMNS} FROM now LEFT JOIN 
 _LATEST_NOTES = f"""SELECT now.clock, now.time, {_NOTE_COLUMNS} FROM now LEFT JOIN @schema@.notes n
     ON n.topic = $3 AND n.expires_at > now.time ORDER BY n.number DESC LIMIT $4"""  # noqa: S608
 _REMOVE_NOTE = "DELETE FROM @schema@.notes WHERE topic = $1 AND key_digest = sha256(convert_to($2, 'UTF8'))"
-# Each by the index: of a join the planner would make something that reads the whole table.
+# Each by the index: for a join, the planner would read the whole table.
 _COUNTS = """SELECT now.clock, now.time,
         (SELECT c.state FROM @schema@.counts c WHERE c.key_digest = asked.digest AND c.expires_at > now.time) AS state
     FROM now CROSS JOIN unnest($3::bytea[]) WITH ORDINALITY AS asked (digest, place) ORDER BY asked.place"""
@@ -48,9 +48,9 @@ _WIDE_COUNTS = "SELECT count(*) FROM @schema@.counts WHERE wide AND expires_at >
 class ReplicaTables(StorePart):
     def __init__(self, database: Database, time: DatabaseTime) -> None:
         super().__init__(database, time)
-        # Callers of this process that may count under the same key wait for each other, and do not try in vain.
+        # Callers in this process with the same key wait for each other instead of conflicting.
         self._counting = [asyncio.Lock() for _ in range(_LOCKS)]
-        # How many new wide states fit in before their number is asked for again.
+        # How many new wide states fit before the table is counted again.
         self._room = 0
         self._full_until = 0
 
@@ -58,7 +58,7 @@ class ReplicaTables(StorePart):
         (row,) = await self._database.fetch("SELECT @schema@.claim($1, $2)", owner, anew, repeatable=True)
         return str(row[0])
 
-    # --- notes ---
+    # Messages.
 
     async def put_notes(self, topic: str, notes: Mapping[str, bytes], *, seconds: float) -> None:
         for text in (topic, *notes):
@@ -92,14 +92,14 @@ class ReplicaTables(StorePart):
     def _note_of(self, row: Row) -> Note | None:
         return None if row["key"] is None else Note(row["key"], row["data"], self._time.moment(row["written_at"]))
 
-    # --- counts ---
+    # Counts.
 
     async def update_counts(
         self, changes: Sequence[tuple[str, Change[T]]], *, wide: bool = False
     ) -> list[Counted[T] | None]:
         digests = [_digest_of(key, wide) for key, _ in changes]
         async with AsyncExitStack() as stack:
-            # In one order, so that two callers with several keys do not wait for each other.
+            # In a fixed order, so that two callers with several keys cannot deadlock.
             for number in sorted({digest[0] % _LOCKS for digest in digests}):
                 await stack.enter_async_context(self._counting[number])
             for _ in range(_ATTEMPTS):
@@ -111,7 +111,7 @@ class ReplicaTables(StorePart):
     async def _try_counts(
         self, digests: list[bytes], changes: Sequence[Change[T]], wide: bool
     ) -> list[Counted[T] | None] | None:
-        """None if somebody else has changed one of the states before it could be written."""
+        """Try once. Returns None if a state was changed concurrently before it could be written."""
         rows = await self._read(_COUNTS, digests)
         time: int = rows[0]["time"]
         results: list[Counted[T] | None] = []
@@ -146,7 +146,7 @@ class ReplicaTables(StorePart):
             (row,) = await self._database.fetch(_WIDE_COUNTS, time, repeatable=True)
             free = WIDE_LIMIT - row[0]
             if free <= 0:
-                # Counting them takes a while: not for each of a flood.
+                # Counting takes a while: do not repeat it for each request of a flood.
                 self._full_until = time + SECOND
                 return False
             self._room = max(1, free // _MEASURED_PART)
@@ -169,7 +169,7 @@ def _unpack(data: bytes) -> State:
     return struct.unpack(f"<{len(data) // 8}d", data)
 
 
-# Objects in PostgreSQL: service accounts, signing keys. A part of the token store.
+# Objects.
 
 _COLUMNS = "o.kind, o.name, o.data, o.version, o.changed_at - now.shift AS changed_at"
 _FIND = f"""SELECT now.clock, now.time, {_COLUMNS}

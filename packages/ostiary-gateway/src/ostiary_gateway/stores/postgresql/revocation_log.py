@@ -1,7 +1,7 @@
-"""The log of revocations in PostgreSQL: written, followed, taken back. A part of the token store.
+"""The revocation log in PostgreSQL: write, follow, lift.
 
 Every revocation gets the next number of one sequence and a random proof. After a failover that lost commits, the same
-number has another proof, or is not there yet: whoever has seen the first one is told to drop what they cached.
+number has another proof, or does not exist yet: readers that have seen the first one must drop their caches.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ from ostiary_gateway.stores.postgresql.database import Database, Row, channel_of
 from ostiary_gateway.stores.postgresql.store_part import LONG_SECONDS, DatabaseTime, StorePart
 from ostiary_gateway.stores.stored_session import decode_kind, encode_kind
 
-# Wakes whoever waits for a revocation, as soon as the database tells of one (``LISTEN``).
-#
-# Called by the log of revocations. It only wakes: a notification that is lost costs a second, until the next poll. The
-# connection is one of its own, since a pooler in transaction mode carries no notifications. When it breaks, it is made
-# again after a moment.
+# Notifications (``LISTEN``). They only wake waiting callers: a lost one costs a delay until the next poll. The
+# connection
+# is a separate one, since a pooler in transaction mode carries no notifications. When it breaks, it is opened again.
 
-# The pause before a broken connection is made again.
+# The delay before a broken connection is opened again.
 RETRY_SECONDS = 1.0
-# How often a quiet connection is tried: one whose other end is gone would be silent for ever.
+# Interval of checking a quiet connection: one whose peer is gone would be silent for ever.
 CHECK_SECONDS = 10.0
-# The lock tells others that somebody uses the store: see `tables.examination`.
+# The lock shows other processes that the store is in use: see `transfer.PostgresqlExamination`.
 _NOTIFICATIONS_HEAD = "SELECT head, pg_advisory_lock_shared(1869837420, {schema}.lock_number()) FROM {schema}.state"
 
 
@@ -42,11 +40,11 @@ class Notifications:
         self._on_head = on_head
         self._task: asyncio.Task[None] | None = None
         self.is_listening = False
-        # How often a connection was made.
+        # Number of connections opened so far.
         self.connections = 0
 
     def start(self) -> None:
-        """Begin in the background; harmless if it has begun."""
+        """Start in the background; harmless if it has been started."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name="ostiary-notifications")
 
@@ -59,7 +57,7 @@ class Notifications:
 
     async def _run(self) -> None:
         while True:
-            # Whatever it is: the store itself will tell whoever asks it.
+            # Any error: the store's own calls report it.
             with suppress(Exception):
                 await self._listen()
             await asyncio.sleep(RETRY_SECONDS)
@@ -70,7 +68,7 @@ class Notifications:
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _: ended.set())
             await connection.add_listener(channel_of(self._schema), self._notify)
-            # Asked after it listens: what was written before has notified nobody here.
+            # Read after subscribing: earlier revocations sent no notification here.
             head = await connection.fetchval(_NOTIFICATIONS_HEAD.format(schema=quote_identifier(self._schema)))
             self.is_listening = True
             self.connections += 1
@@ -89,26 +87,25 @@ class Notifications:
             await connection.execute("SELECT 1")
 
     def _notify(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
-        # Whoever may connect may notify: what is no number is none of ours.
+        # Any role that can connect can notify: ignore what is not a number.
         with suppress(ValueError):
             self._on_head(int(payload))
 
 
-# How often to ask for revocations of others where no notification can come.
+# Interval of polling for other replicas' revocations without notifications.
 UNNOTIFIED_SECONDS = 0.5
-# More than this many at once are not read: whoever follows asks about all that it has cached.
+# Maximum number read together; a reader that is further behind drops its cache.
 MOST_FOLLOWED = 10_000
-# So many sessions are ended in one transaction, where a revocation is about many.
+# Sessions ended per transaction, for a revocation of many.
 END_BATCH = 5_000
-# The proofs of so many numbers that were given out are remembered.
+# Number of cached proofs of numbers that were returned.
 MOST_PROOFS = 64
 
 _COLUMNS = """r.sequence, r.kind, r.value, r.at - now.shift AS at, r.author,
     r.recorded_at - now.shift AS recorded_at, r.owner"""
-# A server with synchronous standbys proves with a commit, which one of them has to confirm, that it is still the
-# primary: one that was replaced while it was cut off would go on answering, and know nothing of later revocations.
-# A message in the write-ahead log is the smallest change there is; it locks nothing. In a subquery: once, and not for
-# each row.
+# A server with synchronous standbys proves that it is still the primary with a commit, which a standby has to confirm:
+# one that was replaced while it was cut off would still respond, and lack later revocations. A message in the
+# write-ahead log is the smallest possible change; it locks nothing. In a subquery: once, not for each row.
 _PROVED = """(SELECT CASE WHEN current_setting('synchronous_standby_names') <> ''
     THEN pg_logical_emit_message(true, 'ostiary', '') END) AS proved"""
 _HEAD = "SELECT now.clock, now.time, now.head, now.head_proof FROM now"
@@ -121,8 +118,8 @@ _AFTER = f"""SELECT now.clock, now.time, now.head, now.head_proof, {_PROVED},
 _MARKS = f"""SELECT now.clock, now.time, {_COLUMNS}
     FROM now LEFT JOIN @schema@.revocations r ON NOT r.undone AND r.kind <> 'gap'
     ORDER BY r.sequence DESC"""  # noqa: S608
-# Some of the sessions that a revocation will be about, with their tokens; none if the database's clock says something
-# else than we expect. $3 is that, $4 the time of the revocation, or null, $5 how many.
+# Some of the sessions that a revocation covers, with their tokens; none if the database's clock differs from the
+# expected $3. $4 is the time of the revocation, or null, $5 how many.
 _END_SOME = """, gone AS (
         DELETE FROM @schema@.sessions WHERE number = ANY (ARRAY(
             SELECT s.number FROM @schema@.sessions s, now
@@ -145,7 +142,7 @@ class RevocationLog(StorePart):
         self._clock = clock
         self._proofs: OrderedDict[int, object] = OrderedDict()
         self._changes_told = time.changes
-        # The head that was told last, by the log itself or by a notification.
+        # The latest head, from the log itself or from a notification.
         self._told = 0
         # Whether the server has proved once that it is the primary.
         self._is_proved = False
@@ -160,7 +157,7 @@ class RevocationLog(StorePart):
     async def revoke(self, revocation: Revocation) -> int:
         check_revocation(revocation, self._clock.now())
         kind, value = encode_kind(revocation)
-        # Groups and everything may be many sessions.
+        # These may end many sessions.
         is_large = revocation.kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
         ended = await self._end_most(revocation) if is_large else 0
         row = await self._change(
@@ -178,10 +175,10 @@ class RevocationLog(StorePart):
         return ended + int(row["ended"])
 
     async def _end_most(self, revocation: Revocation) -> int:
-        """End sessions in small transactions, all but the last: a million in one takes longer than any time limit.
+        """End sessions in small transactions, all but the last: a million in one takes longer than any timeout.
 
-        The revocation itself follows, and is what counts: it ends the rest, and whoever signed in meanwhile. If it
-        cannot be written, the caller is told so, and makes it again.
+        The revocation itself follows, and is authoritative: it ends the rest, and sessions that began meanwhile. If it
+        cannot be written, the caller gets an error and retries.
         """
         of_group = revocation.kind is RevocationKind.GROUP
         statement = _END_SOME.format(condition=_OF_GROUP if of_group else "")
@@ -203,13 +200,13 @@ class RevocationLog(StorePart):
     async def revocations_after(self, sequence: int | None) -> RevocationBatch:
         told = self._told
         if sequence is None:
-            # Every sign-in asks for it; only whoever begins to follow has to know that it is the primary's.
+            # Every sign-in reads it; only a reader that begins to follow must know that it is the primary's.
             rows = await self._read(_HEAD if self._is_proved else _PROVED_HEAD)
         else:
             rows = await self._read(_AFTER, sequence, MOST_FOLLOWED + 1)
         self._is_proved = True
         if self._told == told:
-            # Nothing newer was told meanwhile. It may be less than before: a failover can lose revocations.
+            # No newer head arrived meanwhile. It may be lower than before: a failover can lose revocations.
             self._told = rows[0]["head"]
         batch = RevocationBatch(rows[0]["head"]) if sequence is None else self._batch_of(rows, sequence)
         self._remember(rows[0])
@@ -220,10 +217,10 @@ class RevocationLog(StorePart):
         if len(rows) > MOST_FOLLOWED:
             return RevocationBatch(head, complete=False)
         later = tuple([self._revocation_of(row) for row in rows if row["sequence"] is not None])
-        # Numbers have no gaps: where one is missing, it was forgotten, or times were corrected.
+        # Numbers have no gaps: a missing one was deleted, or times were corrected.
         is_complete = len(later) == head - after and self._proofs.get(after, proof) == proof
         if self._changes_told != self._time.changes:
-            # By this machine's clock everything that was given out before ends at another time.
+            # By this machine's clock, all data returned before expires at another time.
             self._changes_told, is_complete = self._time.changes, False
         return RevocationBatch(head, later, complete=is_complete)
 

@@ -1,4 +1,4 @@
-"""Sessions and tokens in PostgreSQL: added, renewed, found, listed, swept. A part of the token store."""
+"""Sessions, tokens and login transactions in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FIND = f"""SELECT now.clock, now.time, t.kind, t.issued_at - now.shift AS token
         ON t.digest = $3 AND t.expires_at > now.time AND s.expires_at > now.time"""  # noqa: S608
 _SESSION = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}
     FROM now LEFT JOIN @schema@.sessions s ON s.id = $3 AND s.expires_at > now.time"""  # noqa: S608
-# A user's sessions are few, and sorted. All others are read in their order, and no more of them than are shown: the
-# limit has to stand inside for that, since rows of an outer join have no order that an index could give.
+# A user's sessions are few, and sorted. All others are read in index order, and no more of them than needed: this
+# requires the limit inside, since rows of an outer join have no order that an index could provide.
 _SESSIONS_OF_USER = f"""SELECT now.clock, now.time, {SESSION_COLUMNS}, s.created_at AS stored_at, s.number
     FROM now LEFT JOIN @schema@.sessions s ON s.expires_at > now.time {{condition}}
     ORDER BY s.created_at DESC, s.number DESC LIMIT $3"""  # noqa: S608
@@ -57,7 +57,7 @@ def select_sessions(
     limit: int,
     after: tuple[int, int] | None = None,
 ) -> tuple[str, list[object]]:
-    """A statement that begins after `NOW`, and its arguments from $3 on. *after* is a place in the list."""
+    """Return a statement to append to `NOW`, and its arguments from $3 on. *after* is a cursor in the list."""
     condition, arguments = "", list[object]([limit])
     number = None if kind is None else SESSION_KINDS[kind]
     for value, comparison in ((username, _OF_USER), (group, _OF_GROUP), (number, _OF_KIND)):
@@ -132,7 +132,7 @@ class SessionTables(StorePart):
     ) -> list[ListedSession]:
         begin = read_numbered_place(after) if after else None
         rows = await self._list_rows(username, group, kind, limit=limit, after=begin)
-        # By the time in the database, which stays as it is when clocks are measured anew.
+        # By the time in the database, which does not change when clocks are measured again.
         return [ListedSession(self._session_of(row), place_text(row["stored_at"], row["number"])) for row in rows]
 
     async def _list_rows(
@@ -145,7 +145,7 @@ class SessionTables(StorePart):
         after: tuple[int, int] | None = None,
     ) -> list[Row]:
         statement, arguments = select_sessions(username, group, kind, limit=limit, after=after)
-        # Those of one user are asked for with every sign-in; others may be many.
+        # Those of one user are read at every sign-in; others may be many.
         seconds = None if username is not None else LONG_SECONDS
         rows = await self._read(statement, *arguments, seconds=seconds)
         return [row for row in rows if row["id"] is not None]
@@ -173,7 +173,7 @@ class SessionTables(StorePart):
         time.note(row["clock"], row["time"], sent=sent_at)
 
     async def sweep(self) -> int:
-        """In small transactions. Of all replicas one sweeps at a time; the others have nothing to do then."""
+        """Delete what has expired, in small transactions. Only one replica sweeps at a time; the others skip it."""
         fetch, time = self._database.fetch, self._time
         swept, more = 0, True
         while more:
@@ -190,7 +190,7 @@ class SessionTables(StorePart):
         return int(row[0])
 
 
-# What sign-ins under way remember, in PostgreSQL: any worker of any replica can finish them. A part of the store.
+# Login transactions.
 
 _SIGN_IN_RECORDS_FIND = """SELECT now.clock, now.time, r.data
     FROM now LEFT JOIN @schema@.records r ON r.digest = $3 AND r.expires_at > now.time"""

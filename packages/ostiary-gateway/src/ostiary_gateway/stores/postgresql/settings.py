@@ -1,4 +1,4 @@
-"""The settings of the token store ``postgresql``. Needs no library of PostgreSQL."""
+"""Settings of the token store ``postgresql``. Does not import a PostgreSQL library."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ostiary_gateway.settings.kinds import FilePath, Flag, Holds, Integer, Names
 from ostiary_gateway.settings.sections import OptionalSection
 
 DEFAULT_PORT = 5432
-# A name, an IPv4 address or an IPv6 address in brackets, with a port if need be; or the folder of a Unix socket.
+# A name, an IPv4 address or an IPv6 address in brackets, with an optional port; or the folder of a Unix socket.
 HOST_PATTERN = r"(/[^:]*|\[[0-9A-Fa-f:.]+\]|[^/:\[\]\s]+)(:[0-9]{1,5})?"
 _HOSTS = "they must be like db-1.example.com, db-1.example.com:5433 or /run/postgresql"
 
 
 class Pooler(Enum):
-    """What stands between the gateway and the database."""
+    """The connection pooler between the gateway and the database."""
 
     NONE = "none"  # or one in session mode
     TRANSACTION = "transaction"
@@ -63,7 +63,7 @@ def _hosts(doc: str) -> Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresqlTls:
-    """How the server proves who it is, and how we do. Over the network there is always TLS."""
+    """Verification of the server, and the client certificate. Over the network there is always TLS."""
 
     ca: Annotated[Path | None, _file("authorities (PEM) of the server", Holds.CERTIFICATES, unset="the system's")] = (
         None
@@ -82,7 +82,7 @@ class PostgresqlTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenSettings:
-    """Where notifications can be had, if `hosts` are a pooler that has none."""
+    """Servers for notifications, if `hosts` are a pooler that has none."""
 
     hosts: Annotated[tuple[str, ...], _hosts("servers, or a pooler in session mode, for notifications alone")]
 
@@ -131,7 +131,7 @@ class PostgresqlSettings:
 
     @property
     def listen_addresses(self) -> tuple[DatabaseServer, ...]:
-        """Where to wait for notifications; none if they are off, or a pooler would drop them."""
+        """The servers to listen at; none if notifications are off, or a pooler would drop them."""
         if not self.notifications:
             return ()
         if self.listen is not None:
@@ -140,7 +140,7 @@ class PostgresqlSettings:
 
     @property
     def place(self) -> str:
-        """For messages: what is meant, without a secret."""
+        """The location for error messages, without secrets."""
         return f"postgresql {', '.join(map(str, self.addresses))}, database {self.database}, schema {self.schema}"
 
     def check(self, fields: ConfigSection) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of the PostgreSQL token store have in common: how they read and change, with the time in each call."""
+"""Base of the parts of the PostgreSQL token store: reads and changes with the time in each call."""
 
 from __future__ import annotations
 
@@ -19,36 +19,34 @@ from ostiary_gateway.stores.stored_session import (
     moment_of,
 )
 
-# Between this machine's clock and the time of the store, which is the database's for every replica.
-#
-# Called by the parts of the PostgreSQL token store for every call. A session or a token has times of this machine; in
-# the database they are times of its clock. So replicas whose clocks differ agree on the moment at which a token ends.
+# Time. Expiry is decided by the database's clock, so that replicas whose clocks differ agree. A session or a token has
+# times of this machine; in the database they are times of its clock.
 
 SECOND = 1_000_000
-# Clocks that agree this well are taken for the same one: times come back exactly as they were given.
+# A smaller difference between the clocks is ignored: times are returned exactly as they were stored.
 AGREEMENT = SECOND
-# By how much the measured offset must differ from the one in use: a slow answer is no change of a clock.
+# Minimum change of the offset: a slow response does not mean that a clock has changed.
 CHANGE = SECOND // 2
 
 
 class DatabaseTime:
-    """Measures with every answer by how much the database's clock is ahead of *clock*.
+    """Measures with every response by how much the database's clock is ahead of *clock*.
 
-    *replacement* stands in for the database's clock, for tests that must hold it still.
+    *replacement* replaces the database's clock, for tests that control it.
     """
 
     def __init__(self, clock: Clock, replacement: Clock | None = None) -> None:
         self._clock = clock
         self._replacement = replacement
         self._offset = 0
-        # The latest time of the store that an answer told.
+        # The latest time of the store in any response.
         self.seen = 0
-        # How often the offset has changed: times that were given out before are no longer right.
+        # How often the offset has changed: times that were returned before are no longer right.
         self.changes = 0
 
     @property
     def override(self) -> int | None:
-        """What the database is told to take for the time; None for its own clock."""
+        """The time that the database must use; None for its own clock."""
         return None if self._replacement is None else micros(self._replacement.now())
 
     @property
@@ -57,18 +55,18 @@ class DatabaseTime:
 
     @property
     def expected(self) -> int:
-        """What the database's clock says now, as far as is known here."""
+        """The expected time of the database's clock."""
         return self.machine + self._offset
 
     def note(self, clock: int, time: int | None, *, sent: int) -> None:
-        """An answer told what the database's clock said, between *sent* and now on this machine's."""
+        """Measure with the database's clock in a response, read between *sent* and now on this machine's clock."""
         if time is not None:
             self.seen = max(self.seen, time)
         if self._replacement is not None:
             return
         earliest, latest = clock - self.machine, clock - sent
         if earliest > latest:
-            # This machine's clock was set back meanwhile: the next answer tells more.
+            # This machine's clock was set back meanwhile: use the next response.
             return
         measured = min(max(self._offset, earliest), latest)
         if abs(measured) <= AGREEMENT:
@@ -77,13 +75,13 @@ class DatabaseTime:
             self._offset = measured
             self.changes += 1
 
-    # --- times of this machine, and of the database's clock ---
+    # Conversion between this machine's and the database's clock.
 
     def to_database(self, moment: datetime) -> int:
         return micros(moment) + self._offset
 
     def to_machine(self, value: int) -> int:
-        """Microseconds of this machine's clock, for microseconds of the database's."""
+        """Convert microseconds of the database's clock to this machine's."""
         return value - self._offset
 
     def moment(self, value: int) -> datetime:
@@ -92,7 +90,7 @@ class DatabaseTime:
 
 T = TypeVar("T")
 
-# For calls that touch many rows.
+# Timeout of calls that touch many rows.
 LONG_SECONDS = 30.0
 # The outcomes of the functions in the schema.
 REFUSED, DONE, OTHER_CLOCK = 0, 1, 2
@@ -118,7 +116,7 @@ class StorePart:
     async def _read(
         self, statement: str, *arguments: object, repeatable: bool = True, seconds: float | None = None
     ) -> list[Row]:
-        """The rows of a statement that begins with `NOW`, at least one; each has the columns clock and time."""
+        """Return the rows of a statement that begins with `NOW`, at least one; each has the columns clock and time."""
         time = self._time
         sent_at = time.machine
         rows = await self._database.fetch(
@@ -137,10 +135,10 @@ class StorePart:
         repeatable: bool = False,
         seconds: float | None = None,
     ) -> Row:
-        """Call a function of the schema that changes something. *arguments* are made anew if the clocks have changed.
+        """Call a function of the schema that changes something. *arguments* are computed again if a clock has changed.
 
-        The function does nothing if the database's clock says something else than we expect: the times among the
-        arguments would be wrong. In the end its word is taken for it.
+        The function does nothing if the database's clock differs from the expected time: the times among the arguments
+        would be wrong. The last attempt accepts the database's time.
         """
         time = self._time
         for attempt in range(1, _ATTEMPTS + 1):
@@ -167,7 +165,7 @@ class StorePart:
             cause = "a row cannot be understood"
         raise self._database.unavailable(cause)
 
-    # --- sessions as rows ---
+    # Sessions as rows.
 
     def _session_arguments(self, session: Session, tokens: Sequence[TokenRecord]) -> list[object]:
         to_database = self._time.to_database

@@ -1,4 +1,4 @@
-"""Tokens in a PostgreSQL database: durable, shared by any number of replicas.
+"""Token store in a PostgreSQL database: durable, shared by any number of replicas.
 
     store:
       type: postgresql
@@ -9,10 +9,10 @@
 
     add, renew, revoke, ... -> one call of a function in the schema: one transaction, one round trip
     find                    -> one statement
-    wait_for_revocations    -> woken by the database (``LISTEN``), or after a moment
+    wait_for_revocations    -> woken by the database (``LISTEN``), or by polling
 
-The database's clock decides what has expired, for all replicas (`store_time`). What is acknowledged is committed.
-Whether it survives the loss of the server is up to the database: a synchronous standby makes it so.
+The database's clock decides expiry for all replicas. Acknowledged writes are committed. Whether they survive the loss
+of the server depends on the database: a synchronous standby guarantees it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ with needing("postgresql", purpose="the token store postgresql"):
 class PostgresqlTokenStore(
     SessionTables, RevocationLog, SignInRecords, ReplicaTables, ObjectTable, WholeStore, PostgresqlExamination
 ):
-    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, and everything that a token store may be able to
-    besides.
+    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, and all optional capabilities of a token store.
 
-    *clock* is this machine's. *database_clock* replaces the clock of the database, for tests that must hold it still.
-    Nothing is opened before the first call: begin to use it after a fork, not before.
+    *clock* is this machine's. *database_clock* replaces the clock of the database, for tests that control it. Nothing
+    is opened before the first call: first use it after a fork, not before.
     """
 
     shared_between_processes = True
@@ -63,7 +62,7 @@ class PostgresqlTokenStore(
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(PostgresqlSettings, fields, context.directory)
-        # Whoever gives a clock of their own wants it to decide.
+        # A clock other than the system's replaces the database's too.
         database_clock = None if context.clock is SYSTEM_CLOCK else context.clock
         return cls(settings, clock=context.clock, database_clock=database_clock)
 

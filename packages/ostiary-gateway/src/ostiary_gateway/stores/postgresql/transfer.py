@@ -1,4 +1,4 @@
-"""A PostgreSQL token store as a whole: read out for another store, and filled from one. A part of the store."""
+"""Export, import and checks of the PostgreSQL token store."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ class WholeStore(StorePart):
         )
 
 
-# What a PostgreSQL token store says of itself: for ``ostiary-gateway store check``, and before a start. A part of it.
-
-# All of this may be asked by any role.
+# Checks, for ``ostiary-gateway store check`` and before a start. Any role may run the queries.
 _SERVER = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names') AS standbys, current_setting('fsync') AS fsync,
     EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname = $1 AND tablename = 'version') AS is_there,
@@ -114,7 +112,7 @@ _CONTENTS = """SELECT now.clock, now.time,
         (SELECT sum(pg_total_relation_size(oid)) FROM pg_catalog.pg_class
             WHERE relkind = 'r' AND relnamespace = $3::regnamespace) AS bytes
     FROM now"""
-# Each process that waits for notifications holds this lock: see `notifications`.
+# Each process that waits for notifications holds this lock: see `revocation_log.Notifications`.
 _LISTENING = """SELECT count(*) FROM pg_catalog.pg_locks
     WHERE locktype = 'advisory' AND classid = 1869837420 AND objid::bigint = @schema@.lock_number()::bigint
         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())"""
@@ -150,7 +148,7 @@ class PostgresqlExamination(StorePart):
         return (f"gateway processes that wait for its revocations: {row[0]}",) if row[0] else ()
 
     async def probe(self) -> str:
-        """For ``ostiary-gateway serve --check --online``: creates nothing."""
+        """Check the server and the schema, for ``ostiary-gateway serve --check --online``. Creates nothing."""
         settings = self._database.settings
         (server,) = await self._database.fetch(_SERVER, settings.schema, repeatable=True, prepare=False)
         facts = [f"PostgreSQL {server['version']}"]

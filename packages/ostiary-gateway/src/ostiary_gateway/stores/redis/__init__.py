@@ -1,1 +1,1 @@
-"""Tokens in Redis or Valkey, for several replicas."""
+"""Token store in Redis or Valkey, for several replicas."""

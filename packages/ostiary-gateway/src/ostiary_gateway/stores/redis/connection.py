@@ -1,7 +1,6 @@
-"""Opens connections to one server or Sentinel, with TLS and the password as the settings say.
+"""Connections to one Redis server or Sentinel, and their errors.
 
-Called by `primary`, which knows which server, and by the listener. No connection repeats anything by itself: whether a
-command whose answer was lost has been carried out, only the caller can judge.
+Connections never repeat a command: only the caller knows whether that is safe when the response was lost.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from redis.exceptions import ResponseError
 from ostiary.errors import ProviderError
 from ostiary_gateway.stores.redis.settings import RedisTls
 
-# What went wrong between us and Redis, as an error that names the cause. Called by whoever speaks to a server.
+# Errors.
 
 
 class Unusable(Exception):
-    """A server answers, but must not be used: the text says why."""
+    """The server responds, but must not be used: the text says why."""
 
     def __init__(self, cause: str, hint: str | None = None) -> None:
         super().__init__(cause)
         self.hint = hint
 
 
-# After these the connections are dropped, and the primary is looked for again.
+# After these errors, the connections are closed and the primary is looked up again.
 MOVED_AWAY = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
@@ -62,7 +61,7 @@ def unavailable(error: BaseException, where: str) -> ProviderError:
 
 
 def _cause_of(error: BaseException) -> tuple[str, str | None]:
-    """What to say of *error*. Its own text is quoted only where a server cannot have put our data into it."""
+    """Describe *error*. Its own text is quoted only where a server cannot have put our data into it."""
     if isinstance(error, Unusable):
         return str(error), error.hint
     for kind, cause, hint in _CAUSES:
@@ -135,14 +134,13 @@ def _first_line(text: str) -> str:
 
 MOST_PASSWORD_BYTES = 4096
 
-# What a command is made of, and what a server may answer; `ostiary_gateway.stores.redis.rows` knows which answer is
-# which.
+# Arguments of a command, and responses of a server; `ostiary_gateway.stores.redis.rows` decodes them.
 Argument = str | bytes | int
 Reply = Any
 
 
 class OpenConnection(Protocol):
-    """What we use of redis-py's connections."""
+    """The methods of redis-py's connections that are used here."""
 
     async def connect(self) -> None: ...
 
@@ -157,7 +155,7 @@ class OpenConnection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RedisAccount:
-    """Who we are at a server. The password is read for every connection: its file is replaced in place."""
+    """Credentials at a server. The password is read for every connection: its file is replaced in place."""
 
     username: str = ""
     password_file: Path | None = None
@@ -174,7 +172,7 @@ class RedisAccount:
             if text:
                 return (self.username, text) if self.username else (text,)
             reason = "it is empty"
-        # Raised outside of the handler: the decoder's exception carries the text along.
+        # Raised outside of the handler: the decoder's exception would contain the password.
         raise Unusable(f"the password file {self.password_file} cannot be read: {reason}")
 
 
@@ -196,12 +194,12 @@ class Dialer:
     database: int = 0
 
     async def open(self, host: str, port: int, account: RedisAccount, *, database: int | None = None) -> OpenConnection:
-        """A connection that has signed in. Raises one of `failures.FAILURES`."""
+        """Return an authenticated connection. Raises one of `FAILURES`."""
         arguments: dict[str, object] = {
             "host": host,
             "port": port,
             "db": self.database if database is None else database,
-            # Whole operations have a time limit; parts of them need none.
+            # Whole operations have a timeout; parts of them need none.
             "socket_timeout": None,
             "socket_connect_timeout": None,
             "protocol": 2,
@@ -224,7 +222,7 @@ def _text(path: Path | None) -> str | None:
 
 
 async def ask(connection: OpenConnection, *commands: Sequence[Argument]) -> list[Reply]:
-    """The answers to *commands*, which are sent together. An error among them is raised after all have been read."""
+    """Send *commands* together; return the responses. An error among them is raised after all have been read."""
     await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
     replies: list[Reply] = []
     failure: Exception | None = None

@@ -1,7 +1,4 @@
-"""Wakes those who wait for revocations. The server tells of each; if that is lost, somebody polls soon enough.
-
-Called by the token store. A connection of its own, because one that listens can do nothing else.
-"""
+"""Subscribe to revocations on a connection of its own. While it is down, the store polls."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from contextlib import suppress
 from ostiary_gateway.stores.redis.connection import FAILURES, OpenConnection, ask
 from ostiary_gateway.stores.redis.primary import Primary
 
-# The pause after a failure, before the next attempt.
+# The delay before the next attempt after a failure.
 PAUSE_SECONDS = 0.25
 
 log = logging.getLogger("ostiary.redis")
 
 
 class Listener:
-    """Begins to listen with the first `start`. `woken` is replaced by a new event whenever it is set."""
+    """Subscribes with the first `start`. `woken` is replaced by a new event whenever it is set."""
 
     def __init__(self, primary: Primary, channel: str) -> None:
         self._primary, self._channel = primary, channel
@@ -89,5 +86,5 @@ class Listener:
             )
 
     def drop(self) -> None:
-        """The primary may be another one by now: listen there."""
+        """Subscribe again: the primary may have changed."""
         self._dropped.set()

@@ -1,11 +1,11 @@
-"""Connections to the primary: found, checked, shared, and dropped when it is no longer the primary.
+"""Connections to the primary: look up, check, pool, and drop when it is no longer the primary.
 
-    run -> a connection is free: the command goes out at once, and the caller reads the answer
-        -> all are busy: it waits; whoever gets a connection next sends all that wait together
+    run -> a connection is free: the command is sent immediately, and the caller reads the response
+        -> all are busy: it is queued; the next free connection sends all queued commands together
 
-    READONLY, a lost connection, no answer in time -> all connections are dropped -> the next call looks for the primary
+    READONLY, a lost connection, a timeout -> all connections are dropped -> the next call looks up the primary
 
-Called by the store's script calls. Nothing is repeated here.
+Nothing is retried here.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ from ostiary_gateway.stores.redis.connection import (
 )
 from ostiary_gateway.stores.redis.settings import REDIS_PORT, SENTINEL_PORT, RedisSettings, split_address
 
-# Where the primary is: a fixed address, the server that Sentinels name, or the node of a cluster with our slot.
-#
-# Called by `primary` whenever it has no connection, or has lost it.
+# Server discovery: a fixed address, the server that Sentinels name, or the cluster node with the slot of the keys.
 
-# One of several that does not answer must leave time for the others.
+# One of several servers that does not respond must leave time for the others.
 SHARE_OF_TIMEOUT = 0.4
 
 
 class Servers:
-    """Finds the primary; `tag` is the hash tag of all keys."""
+    """Looks up the primary; *tag* is the hash tag of all keys."""
 
     def __init__(self, settings: RedisSettings, dialer: Dialer, tag: str) -> None:
         self._settings, self._dialer = settings, dialer
@@ -56,7 +54,7 @@ class Servers:
 
     @property
     def description(self) -> str:
-        """For errors: where we were told to look."""
+        """The configured location, for errors."""
         settings = self._settings
         if settings.sentinel is not None:
             return f"{settings.sentinel.name} of the Sentinels {', '.join(settings.addresses)}"
@@ -90,7 +88,7 @@ class Servers:
     async def _ask_any(
         self, command: Sequence[Argument], account: RedisAccount, default_port: int
     ) -> tuple[str, Reply]:
-        """The host that answered first, and its answer. The one that answered last time is asked first."""
+        """Return the first host that responds, and its response. The last successful one is tried first."""
         addresses = self._settings.addresses
         failure: BaseException = Unusable("nobody to ask")
         for attempt in range(len(addresses)):
@@ -111,7 +109,7 @@ class Servers:
         raise failure
 
 
-# Whether a server may keep sessions at all, by what it says of itself (``INFO``). Called by `primary`.
+# Server checks, by its ``INFO``.
 
 log = logging.getLogger("ostiary.redis")
 
@@ -122,7 +120,7 @@ def read_facts(info: bytes) -> dict[str, str]:
 
 
 class ServerChecks:
-    """Each warning is given once."""
+    """Checks whether a server may store sessions. Each warning is logged once."""
 
     def __init__(self, settings: RedisSettings, description: str) -> None:
         self._settings, self._description = settings, description
@@ -145,7 +143,7 @@ class ServerChecks:
                 log.warning(text, extra={"store": self._description})
 
     def shortcomings(self, facts: Mapping[str, str]) -> list[str]:
-        """What an operator should know of a server that can be used."""
+        """Return warnings for the operator about a server that can be used."""
         warnings = []
         if facts.get("aof_enabled") != "1":
             warnings.append("Redis has no append-only file: sessions and revocations are lost when it restarts")
@@ -154,12 +152,12 @@ class ServerChecks:
         return warnings
 
 
-# A connection that was not used for so long is tried before it is used again: the server may have closed it.
+# A connection that was idle for longer is checked before it is used: the server may have closed it.
 IDLE_SECONDS = 1.0
-# So many commands that wait are sent together.
+# Maximum number of queued commands that are sent together.
 BATCH = 64
 _NO_REPLICAS = "bring the replicas of Redis back, or lower waitReplicas"
-# Something for the replicas to confirm. A full memory is no reason to refuse it: the first command needs none.
+# A write for the replicas to confirm. It must succeed even if the memory is full, so the first command needs none.
 _WRITE = "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], ARGV[1], 'PX', 60000)"
 
 
@@ -179,7 +177,7 @@ class _Job:
 
 
 class Primary:
-    """One event loop's connections. *tag* is a key of our own; `on_drop` is called whenever they are given up."""
+    """The connections of one event loop. *tag* is one of our keys; `on_drop` is called whenever they are dropped."""
 
     def __init__(self, settings: RedisSettings, *, tag: str) -> None:
         self._settings, self._tag = settings, tag
@@ -193,7 +191,7 @@ class Primary:
         self._free: list[tuple[OpenConnection, float]] = []
         self._busy = 0
         self._waiting: deque[_Job] = deque()
-        # Grows whenever all connections are given up; one that is older is closed when it comes back.
+        # Incremented whenever all connections are dropped; an older one is closed when it is returned.
         self._generation = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_drop: Callable[[], None] = lambda: None
@@ -203,7 +201,7 @@ class Primary:
         return self._servers.description
 
     async def run(self, command: Sequence[Argument], *, replicated: bool = False) -> Reply:
-        """The answer. With *replicated*, `waitReplicas` replicas have what the command has written."""
+        """Return the response. With *replicated*, `waitReplicas` replicas have received what the command wrote."""
         job = _Job(command, replicated and self._settings.wait_replicas > 0, asyncio.get_running_loop().create_future())
         if self._busy < self._settings.connections:
             self._busy += 1
@@ -225,14 +223,14 @@ class Primary:
         try:
             while self._waiting:
                 jobs = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-                # A caller that has gone wants nothing written either.
+                # A caller that was cancelled wants nothing written.
                 if batch := [job for job in jobs if not job.result.done()]:
                     await self._serve(batch)
         finally:
             self._busy -= 1
 
     async def _serve(self, batch: Sequence[_Job]) -> None:
-        """Give each of them its answer, or the reason why there is none."""
+        """Set the result or the error of each job."""
         try:
             async with asyncio.timeout(self._settings.timeout):
                 await self._exchange_on_connection(batch)
@@ -242,13 +240,13 @@ class Primary:
             if has_moved_away(error):
                 self.drop()
             if isinstance(error, TimeoutError):
-                # Those who wait would wait as long once more.
+                # Queued jobs would only wait as long again.
                 while self._waiting:
                     self._waiting.popleft().fail(error)
         except asyncio.CancelledError:
             for job in batch:
                 job.fail(ConnectionLost("the connection was given up"))
-                # Nobody may be left to look at it.
+                # The caller may be gone; retrieve the exception, or asyncio logs it as never retrieved.
                 job.result.exception()
             raise
 
@@ -288,7 +286,7 @@ class Primary:
         if moved_away:
             self.drop()
 
-    # --- connections ---
+    # Connections.
 
     async def _take(self) -> tuple[OpenConnection, int]:
         while self._free:
@@ -305,7 +303,7 @@ class Primary:
         return await self.open(), generation
 
     async def open(self) -> OpenConnection:
-        """A new connection to the primary, of the caller's own."""
+        """Open a connection to the primary that is not pooled."""
         async with asyncio.timeout(self._settings.timeout):
             address = await self._locate()
             return await self._dialer.open(*address, self._account)
@@ -325,7 +323,10 @@ class Primary:
             return self._address
 
     async def _confirm_primary(self, connection: OpenConnection) -> None:
-        """An old primary that comes back calls itself one until a Sentinel tells it otherwise, but has no replicas."""
+        """Check with a replicated write that this is the primary.
+
+        An old primary that comes back reports itself as one until a Sentinel demotes it, but has no replicas.
+        """
         needed = self._settings.wait_replicas
         if not needed:
             return
@@ -337,7 +338,7 @@ class Primary:
             )
 
     async def recheck(self) -> None:
-        """Look again whether the server may be used: its settings can be changed while it runs."""
+        """Check again whether the server may be used: its configuration can change while it runs."""
         facts = await self.run(("INFO",))
         try:
             self._checks.judge(facts)
@@ -347,16 +348,16 @@ class Primary:
         await self._compare_address()
 
     async def _compare_address(self) -> None:
-        """A primary that is cut off goes on answering us; the Sentinels know whether it has been replaced."""
+        """Compare the address with the Sentinels': a cut-off primary still responds, but may have been replaced."""
         address = self._address
-        # Without Sentinels the primary that we know is as good as before.
+        # If the Sentinels are unavailable, the current primary stays in use.
         with suppress(*FAILURES):
             async with asyncio.timeout(self._settings.timeout):
                 if await self._servers.find_primary() != address and self._address == address:
                     self.drop()
 
     def drop(self) -> None:
-        """Give up all connections, and look for the primary again when it is next needed."""
+        """Drop all connections; the next call looks up the primary again."""
         self._address = None
         self._generation += 1
         free, self._free = self._free, []

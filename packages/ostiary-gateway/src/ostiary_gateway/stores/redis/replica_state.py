@@ -1,6 +1,6 @@
-"""What the store keeps beside tokens: the records of logins under way, notes, counts, and whose store it is.
+"""Login transactions, replica messages, counts, the owner of the store, and objects in Redis.
 
-The base of the token store. The interfaces are `RecordStore`, `NoteStore`, `CountStore` and `OwnedStore`.
+Implements `RecordStore`, `NoteStore`, `CountStore`, `OwnedStore` and `ObjectStore` for the token store.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ostiary_gateway.stores.redis.connection import Argument, Reply, Unusable
 from ostiary_gateway.stores.redis.rows import Decode
 from ostiary_gateway.stores.redis.script_calls import ScriptAnswer, ScriptCalls
 
-# How many states are kept, of either width.
+# Maximum number of states, of either width.
 MOST_COUNTS = 10_000
-# How often a count is tried that other processes change at the same moment; one of them gets on each time.
+# Maximum number of attempts if other processes change the same counts; one of them succeeds each time.
 MOST_ATTEMPTS = 100
-# Keys that take turns with each other.
+# Number of locks that serialize updates within the process.
 TURNS = 64
 _SECOND = 1_000_000
 
@@ -39,7 +39,7 @@ class RedisReplicaState:
         self._calls = calls
         self._turns = [asyncio.Lock() for _ in range(TURNS)]
 
-    # --- records ---
+    # Records.
 
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
         check_record(data, expires_at)
@@ -51,11 +51,11 @@ class RedisReplicaState:
         return record
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
-        # Confirmed: what has been taken must not be there again after a failover.
+        # Confirmed: a taken record must not reappear after a failover.
         record: bytes | None = (await self._calls.write("find_record", 1, key_digest, 1, confirmed=True)).value
         return record
 
-    # --- notes ---
+    # Messages.
 
     async def put_notes(self, topic: str, notes: Mapping[str, bytes], *, seconds: float) -> None:
         if any(len(data) > LARGEST_NOTE for data in notes.values()):
@@ -77,7 +77,7 @@ class RedisReplicaState:
     async def remove_note(self, topic: str, key: str) -> None:
         await self._calls.write("remove_note", topic, key)
 
-    # --- counts ---
+    # Counts.
 
     async def update_counts(
         self, changes: Sequence[tuple[str, Change[T]]], *, wide: bool = False
@@ -99,9 +99,9 @@ class RedisReplicaState:
 
     @asynccontextmanager
     async def _turn(self, keys: Sequence[bytes]) -> AsyncIterator[None]:
-        """Within this process who counts the same takes turns, so that only other processes can be quicker.
+        """Serialize updates of one key within this process, so that only other processes can interfere.
 
-        Raises after `store.timeout`: behind a server that hangs, those who wait are told as soon as the first.
+        Raises after `store.timeout`: behind a hanging server, all callers fail as soon as the first.
         """
         if len(keys) != 1:
             yield
@@ -117,7 +117,7 @@ class RedisReplicaState:
         finally:
             lock.release()
 
-    # --- the owner ---
+    # The owner.
 
     async def claim(self, owner: str, *, anew: bool = False) -> str:
         answer = await self._calls.write("claim", owner, int(anew), confirmed=True)
@@ -137,7 +137,7 @@ def _apply(change: Change[T], value: bytes | None, now: int, width: int) -> Coun
 
 
 def _unpack(value: bytes | None, now: int) -> State:
-    """The state; empty if it no longer matters. Until when it does is the first of the numbers."""
+    """Decode the state; empty if it has expired. The first number is its expiry."""
     if not value:
         return ()
     until, *state = struct.unpack(f"<{len(value) // 8}d", value)
@@ -145,18 +145,16 @@ def _unpack(value: bytes | None, now: int) -> State:
 
 
 def _pack(counted: Counted[T], now: int) -> bytes:
-    """Empty if the state does not matter."""
+    """Encode the state; empty if it does not matter."""
     if counted.seconds <= 0:
         return b""
     return struct.pack(f"<{len(counted.state) + 1}d", now + counted.seconds * _SECOND, *counted.state)
 
 
-# Objects in Redis: service accounts, signing keys. A base of the token store.
-#
-# The interface is `ostiary_gateway.interfaces.store_capabilities.ObjectStore`. A change is acknowledged as a sign-in
-# is: with `waitReplicas`, by so many replicas. What a failover loses all the same nobody brings back.
+# Objects. A write is acknowledged like a sign-in: with `waitReplicas`, by that many replicas. Objects that a failover
+# loses nevertheless are not restored.
 
-# How many are read with one script: nobody waits for long meanwhile, and an answer has a few megabytes at most.
+# Read with one script: it must not block the server for long, and a response has a few megabytes at most.
 READ_AT_ONCE = 50
 
 
@@ -185,7 +183,7 @@ class RedisObjects:
         listed: list[StoredObject] = []
         while len(listed) < limit:
             most = min(READ_AT_ONCE, limit - len(listed))
-            # Confirmed: a server that was replaced while it hung would leave some out.
+            # Confirmed: a server that was replaced while it hung would omit some.
             answer = await self._calls.write("list_objects", kind, after, most, confirmed=True, repeatable=True)
             pairs = zip(answer.value[::2], answer.value[1::2], strict=True)
             page = [self._calls.understand(_read_listed, kind, *pair, answer.time) for pair in pairs]

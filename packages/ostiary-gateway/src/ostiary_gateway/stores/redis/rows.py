@@ -1,4 +1,4 @@
-"""Sessions, tokens and revocations as the scripts take and return them. Pure."""
+"""Encoding of sessions, tokens and revocations in the arguments and results of the scripts. Pure."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_token(session_id: str, row: Reply, decode: Decode) -> TokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One number of the log. `encoded` is the entry as the server keeps it. A gap has no revocation."""
+    """One number of the log. `encoded` is the entry as the server stores it. A gap has no revocation."""
 
     number: int
     id: str
@@ -91,7 +91,7 @@ class LogEntry:
 
 
 def read_log(reply: Reply, decode: Decode) -> list[LogEntry]:
-    """Numbers and entries, as scripts list them, in their order."""
+    """Decode numbers and entries as scripts list them, in the order of the numbers."""
     entries = [_read_entry(int(number), entry, decode) for number, entry in zip(reply[::2], reply[1::2], strict=True)]
     return sorted(entries, key=lambda entry: entry.number)
 

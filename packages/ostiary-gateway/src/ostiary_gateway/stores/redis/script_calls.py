@@ -1,7 +1,7 @@
-"""Runs the store's scripts on the primary, and keeps what each answer tells: the time, and the head of the log.
+"""Run the store's Lua scripts on the primary, and track the server's time and the head of the log.
 
-Called by the token store and by what else it keeps (records, notes, counts). A failure is raised as token-store-
-unavailable, with its cause. Only what changes nothing is repeated, once, when a connection turns out to be dead.
+A failure is raised as token-store-unavailable, with its cause. Only calls that change nothing are retried, once, if a
+connection turns out to be dead.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ from ostiary_gateway.stores.redis.rows import LogEntry
 from ostiary_gateway.stores.redis.settings import RedisSettings
 from ostiary_gateway.stores.stored_session import micros, moment_of
 
-# The Lua scripts of the store. Each is one change or one look, which nothing else comes between.
-#
-# A script is its file in ``lua/``, after the parts that its first line names. The server knows it by its digest.
+# Lua scripts. Each is one atomic operation. A script consists of the parts that its first line names, and its file in
+# ``lua/``. The server identifies it by its digest.
 
 _USES = "-- uses:"
 
@@ -48,7 +47,7 @@ def script(name: str) -> Script:
     assert first.startswith(_USES), f"{name}.lua does not say which parts it uses"
     parts = [_read(f"parts/{part}") for part in first.removeprefix(_USES).split()]
     source = "\n".join([*parts, body])
-    # Redis names scripts by this digest; nothing rests on it.
+    # Redis identifies scripts by this digest; security does not depend on it.
     return Script(name, source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -56,14 +55,12 @@ def _read(name: str) -> str:
     return files("ostiary_gateway.stores.redis").joinpath(f"lua/{name}.lua").read_text(encoding="utf-8")
 
 
-# What this process knows of the log of revocations, so that a server which has lost some is found out. Pure.
-#
-# After a failover the new primary may never have heard of the last revocations, and may give their numbers to others.
-# So every revocation has a random id. We say with each call which number and id we know as the last; a script that
-# finds something else there answers ``diverged``. Whoever finds it out begins another era, so that all others learn of
-# it; each then writes back what it knows and the server does not.
+# Detection of lost revocations. After a failover, the new primary may lack the latest revocations, and may assign their
+# numbers again. Therefore every revocation has a random id. Each call passes the last number and id that this process
+# knows; a script that finds something else returns ``diverged``. The process that detects it begins a new era, so that
+# all others notice; each then restores the revocations that it knows and the server does not.
 
-# The latest so many can be revoked again.
+# Number of recent revocations that can be restored.
 MOST_REMEMBERED = 10_000
 
 
@@ -89,20 +86,19 @@ class KnownLog:
             del self._entries[next(iter(self._entries))]
 
     def entries(self) -> list[LogEntry]:
-        """In the order in which they were learnt."""
+        """Return the entries in the order in which they were read."""
         return list(self._entries.values())
 
 
-# The server's clock and ours. What expires is judged by the server's, so that all replicas agree; pure.
-#
-# A time goes to a script as the server's clock would say it, in microseconds. It comes back in the store's own time,
-# which is ahead of that clock by `shift`: see ``lua/parts/state.lua``.
+# Time. Expiry is decided by the server's clock, so that all replicas agree. Times are passed to a script by the
+# server's clock, in microseconds. They are returned in the store's own time, which is ahead of that clock by `shift`:
+# see ``lua/parts/state.lua``.
 
-# Clocks that agree within this are taken for one clock: measuring is not more exact.
+# A smaller difference between the clocks is ignored: it cannot be measured more exactly.
 AGREEMENT = 1_000_000
-# The difference in use changes only if it is wrong by more than this.
+# The offset in use changes only if it is wrong by more than this.
 HYSTERESIS = 500_000
-# An answer that took longer tells too little about the clock.
+# The clock is not measured with responses that took longer.
 LONGEST_ROUND_TRIP = 500_000
 
 _EARLIEST = micros(datetime.min.replace(tzinfo=UTC))
@@ -110,12 +106,15 @@ _LATEST = micros(datetime.max.replace(tzinfo=UTC))
 
 
 def nearest_moment(value: int) -> datetime:
-    """The time; for one that no calendar has, the first or the last that it has."""
+    """Return the time, limited to the range of `datetime`."""
     return moment_of(min(max(value, _EARLIEST), _LATEST))
 
 
 class Times:
-    """With *given*, the scripts take the time from our clock: for tests, which hold it still."""
+    """Conversion between this machine's and the server's time.
+
+    With *given*, the scripts use this machine's clock: for tests, which control it.
+    """
 
     def __init__(self, clock: Clock, *, given: bool) -> None:
         self._clock, self._given = clock, given
@@ -126,7 +125,7 @@ class Times:
 
     @property
     def argument(self) -> str:
-        """The time that a script is given; empty if it is to ask its server."""
+        """The time that is passed to a script; empty if it uses the server's."""
         return str(self.now()) if self._given else ""
 
     def to_server(self, moment: datetime) -> int:
@@ -136,7 +135,7 @@ class Times:
         return nearest_moment(value - shift - self.ahead)
 
     def measure(self, server: int, before: int, after: int) -> bool:
-        """Take note of the server's time, asked between two times of ours; whether the difference has changed."""
+        """Measure the server's time, read between two times of this machine; return whether the offset has changed."""
         if self._given or not 0 <= after - before <= LONGEST_ROUND_TRIP:
             return False
         measured = server - (before + after) // 2
@@ -148,13 +147,13 @@ class Times:
         return True
 
 
-# How many revocations are written back with one call after a failover has lost some.
+# Number of revocations per call when lost ones are restored.
 RESTORED_AT_ONCE = 100
-# Another failover may come in between.
+# Another failover may happen meanwhile.
 MENDING_ATTEMPTS = 3
 # The connection was dead, or led to a server that is no longer the primary.
 DEAD = (exceptions.ConnectionError, exceptions.ReadOnlyError, exceptions.MovedError, exceptions.ClusterDownError)
-# The server has said that it did nothing.
+# The server has confirmed that it did nothing.
 NOTHING_DONE = (exceptions.BusyLoadingError, exceptions.ReadOnlyError, exceptions.MovedError)
 _NONCE_BYTES = 8
 
@@ -164,14 +163,14 @@ log = logging.getLogger("ostiary.redis")
 
 
 class Diverged(Exception):
-    """The server does not know the revocations that we know."""
+    """The server lacks revocations that this process knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptAnswer:
-    """What a script returns, and the head of the log at that moment; its id has the era in it.
+    """The result of a script, and the head of the log at that moment; its id includes the era.
 
-    `time` reads the times of the value.
+    `time` converts the times in the value.
     """
 
     value: Reply
@@ -182,7 +181,7 @@ class ScriptAnswer:
 
 
 class ScriptCalls:
-    """Without *server_time*, our *clock* says when something expires: for tests, which hold it still."""
+    """Calls of the store's scripts. Without *server_time*, *clock* decides expiry: for tests, which control it."""
 
     def __init__(self, settings: RedisSettings, *, clock: Clock = SYSTEM_CLOCK, server_time: bool = True) -> None:
         self._state = f"{{{settings.prefix}}}:state"
@@ -190,10 +189,11 @@ class ScriptCalls:
         self.primary = Primary(settings, tag=self.key("primary"))
         self.times = Times(clock, given=not server_time)
         self.log = KnownLog()
-        # How often what we had given out became wrong: revocations were lost, so that numbers mean something else now;
-        # or our clock and the server's are apart by something else than before, and so are times.
+        # How often data that was returned became invalid: revocations were lost, so that numbers now mean something
+        # else, or
+        # the offset between the clocks has changed, and with it the times.
         self.upheavals = 0
-        # What the clock said that judges expiry, at the last answer.
+        # The time of the clock that decides expiry, at the last response.
         self.clock_of_server = 0
         self._seen = 0
         self._failure: ProviderError | None = None
@@ -205,14 +205,14 @@ class ScriptCalls:
         return self.times.to_server(moment)
 
     async def read(self, name: str, *arguments: Argument) -> ScriptAnswer:
-        """The answer of a script that changes nothing."""
+        """Run a script that changes nothing."""
         return await self._attempt(name, arguments, DEAD)
 
     async def look_up(self, name: str, *arguments: Argument) -> ScriptAnswer:
-        """The answer of a script that looks for one thing. That there is none, only the primary can say.
+        """Run a script that looks up one item. Only the primary can confirm that there is none.
 
-        A server that was replaced while it hung goes on answering, and knows nothing of what came since. So a "no" is
-        asked for once more, with something written that a replica confirms, where `waitReplicas` asks for that.
+        A server that was replaced while it hung still responds, and lacks everything newer. Therefore a negative result
+        is checked again with a write that replicas confirm, if `waitReplicas` is set.
         """
         answer = await self.read(name, 0, *arguments)
         if answer.value is not None:
@@ -222,18 +222,18 @@ class ScriptCalls:
     async def write(
         self, name: str, *arguments: Argument, confirmed: bool = False, repeatable: bool = False
     ) -> ScriptAnswer:
-        """The answer of a script that changes something. With *confirmed*, only if enough replicas have it.
+        """Run a script that changes something. With *confirmed*, raise unless enough replicas have received it.
 
-        *repeatable*: nothing is changed the second time, so a lost connection is no reason to give up.
+        *repeatable*: a second run changes nothing, so the call is retried after a lost connection.
         """
         return await self._attempt(name, arguments, DEAD if repeatable else NOTHING_DONE, confirmed=confirmed)
 
     async def follow(
         self, name: str, *arguments: Argument, confirmed: bool = False, repeatable: bool = False
     ) -> ScriptAnswer:
-        """As `write`, for a script that compares the log with what we know of it.
+        """Like `write`, for a script that compares the log with this process's.
 
-        Where the server has lost some of it, that is mended first.
+        If the server has lost revocations, they are restored first.
         """
         for _ in range(MENDING_ATTEMPTS):
             try:
@@ -257,11 +257,11 @@ class ScriptCalls:
             raise self.unavailable(error) from None
 
     async def server_facts(self) -> dict[str, str]:
-        """What the server says of itself."""
+        """Return the server's ``INFO``."""
         return read_facts(await self._ask(("INFO",)))
 
     async def count_listeners(self) -> int:
-        """How many processes wait for revocations; zero also if we may not ask that."""
+        """Return how many processes wait for revocations; zero also if the user lacks the right to query that."""
         try:
             _, count = await self._ask(("PUBSUB", "NUMSUB", self.key("revoked")))
         except exceptions.NoPermissionError:
@@ -278,7 +278,7 @@ class ScriptCalls:
             raise self.unavailable(error) from None
 
     def understand(self, read: Callable[..., T], *row: object) -> T:
-        """What *read* makes of an answer. An entry that somebody else has written is an outage, and is not quoted."""
+        """Decode a result with *read*. Invalid data is an outage, and is not quoted: something else wrote it."""
         with suppress(ValueError, TypeError, OverflowError, AttributeError):
             return read(*row)
         raise self.unavailable(Unusable("an entry cannot be understood: something else has written to the keys"))
@@ -341,7 +341,7 @@ class ScriptCalls:
             self.upheavals += 1
         return ScriptAnswer(value, head, head_id.decode(), now, lambda time: self.times.from_store(time, shift))
 
-    # --- the end ---
+    # Errors and shutdown.
 
     def unavailable(self, error: BaseException) -> ProviderError:
         return unavailable(error, self.primary.description)

@@ -1,4 +1,4 @@
-"""The settings of the token store ``redis``, and what has to agree in them."""
+"""Settings of the token store ``redis``, and their validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _password_file(whose: str) -> FilePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentinelSettings:
-    """Sentinels say which server is the primary."""
+    """Sentinels, which report which server is the primary."""
 
     name: Annotated[str, Text("the name that the Sentinels have for the primary")]
     addresses: Annotated[
@@ -39,7 +39,7 @@ class SentinelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """All keys lie in one slot, so on one node of the cluster."""
+    """A cluster. All keys are in one slot, so on one node."""
 
     addresses: Annotated[
         tuple[str, ...],
@@ -49,7 +49,7 @@ class ClusterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisTls:
-    """``tls: {}`` is TLS with the system's authorities."""
+    """TLS. ``tls: {}`` uses the system's authorities."""
 
     ca: Annotated[
         Path | None,

@@ -1,12 +1,11 @@
-"""Tokens in Redis or Valkey: shared by replicas on many machines.
+"""Token store in Redis or Valkey, shared by replicas on many machines.
 
     store: {type: redis, address: "redis.example.com:6379", tls: {ca: ca.pem}, passwordFile: redis-password}
 
     find, add, renew, revoke -> one Lua script each -> the primary; with `waitReplicas`, its replicas too
 
-What is acknowledged has been executed by the primary, and with `waitReplicas` received by as many replicas. What is
-lost when a primary dies, and how that is noticed, is told in docs/decisions/0043. The scripts are in ``lua/``;
-`script_calls` runs them, `rows` knows their arguments and answers, `listener` wakes who waits for revocations.
+Acknowledged writes have been executed by the primary, and with `waitReplicas` received by that many replicas. See
+docs/decisions/0043 for what is lost when a primary fails, and how that is detected. The scripts are in ``lua/``.
 """
 
 from __future__ import annotations
@@ -34,34 +33,36 @@ from ostiary_gateway.stores.redis.settings import RedisSettings
 from ostiary_gateway.stores.redis.transfer import RedisExamination, StoreContents
 from ostiary_gateway.stores.stored_session import encode_kind, origin_name, place_text, read_place
 
-# How often to poll for revocations while the server does not tell of them.
+# Interval of polling for revocations while not subscribed.
 UNHEARD_SECONDS = 0.25
-# A reader that is further behind has to drop what it remembers, which costs less than reading them all.
+# A reader that is further behind drops its cache, which costs less than reading them all.
 MOST_AFTER = 10_000
 SWEEP_BATCH = 200
-# A revocation of many sessions that nobody went on with for so many microseconds is gone on with by another process.
+# A revocation of many sessions that made no progress for so many microseconds is continued by another process.
 ABANDONED_AFTER = 5_000_000
 LISTED_AT_ONCE = 1000
 MOST_COUNTED = 100_000
 
 
 class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExamination):
-    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, and what several replicas need besides."""
+    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, and the capabilities that replicas need."""
 
     shared_between_processes = True
-    # If the server writes to its disk; where it does not, we warn of that.
+    # If the server writes to its disk; otherwise a warning is logged.
     survives_restart = True
 
     def __init__(self, settings: RedisSettings, *, clock: Clock | None = None, server_time: bool | None = None) -> None:
-        """*clock* is this machine's. With *server_time* the server's says when something expires, and not this one.
+        """Create a store. *clock* is this machine's; with *server_time*, the server's clock decides expiry instead.
 
-        Without either, it is the system's clock and the server's time; with a *clock* alone, that one says it all.
+        Without either, they are the system's clock and the server's time; with only a *clock*, that one decides
+        everything.
         """
         by_server = clock is None if server_time is None else server_time
         self._clock = clock or SYSTEM_CLOCK
         RedisReplicaState.__init__(self, ScriptCalls(settings, clock=self._clock, server_time=by_server))
         StoreContents.__init__(self)
-        # Of the upheavals that make what a reader remembers wrong: how many it was told of, and how many it has heeded.
+        # Upheavals, which invalidate the readers' caches: how many were reported to the reader, and how many it has
+        # handled.
         self._upheavals_told = self._upheavals_settled = 0
         self._finishing: asyncio.Task[None] | None = None
         self._listener = Listener(self._calls.primary, self._calls.key("revoked"))
@@ -75,7 +76,7 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
     def __repr__(self) -> str:
         return f"RedisTokenStore({self._calls.primary.description})"
 
-    # --- sessions and tokens ---
+    # Sessions and tokens.
 
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         check_storable(session, tokens)
@@ -200,7 +201,7 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         if value == b"taken":
             raise self._calls.unavailable(Unusable("a token with this digest is there already"))
 
-    # --- revocations ---
+    # Revocations.
 
     async def revoke(self, revocation: Revocation) -> int:
         check_revocation(revocation, self._clock.now())
@@ -213,9 +214,9 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         return int(ended) + (0 if cursor == b"0" else await self._finish(number))
 
     async def _finish(self, number: bytes) -> int:
-        """Go on with a revocation of many sessions, in portions: nobody waits for all of them.
+        """Continue a revocation of many sessions in portions, so that other clients are not blocked.
 
-        The scan begins anew: another server may hold the data now, and a cursor means nothing there.
+        The scan starts from the beginning: another server may have the data now, where a cursor is invalid.
         """
         ended, cursor = 0, b""
         while cursor != b"0":
@@ -246,12 +247,12 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         return RevocationBatch(answer.head, revocations, complete and self._upheavals_told == self._upheavals_settled)
 
     async def wait_for_revocations(self, after: int, seconds: float) -> None:
-        # Whoever waits for what comes next has dropped what it remembered. Before that it is told again.
+        # A caller that waits again has dropped its cache. Until then, batches stay incomplete.
         self._upheavals_settled = self._upheavals_told
         self._listener.start()
         woken = self._listener.woken
         try:
-            # Looked at after we listen: a revocation that was written before wakes nobody.
+            # Checked after subscribing: a revocation written before would wake no one.
             if (await self.revocations_after(None)).head != after:
                 return
             listening = self._listener.is_listening
@@ -264,11 +265,11 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         await self._calls.recheck_server()
         answer = await self._calls.follow("heartbeat", ABANDONED_AFTER, confirmed=True, repeatable=True)
         if answer.value and (self._finishing is None or self._finishing.done()):
-            # Not waited for: it may take minutes, and a heartbeat tells whether the store can be written.
+            # Not awaited: it may take minutes, and the heartbeat reports whether the store is writable.
             self._finishing = asyncio.get_running_loop().create_task(self._finish_all(answer.value))
 
     async def _finish_all(self, numbers: Sequence[bytes]) -> None:
-        # After a failure the next heartbeat goes on.
+        # After a failure the next heartbeat continues.
         with suppress(ProviderError):
             for number in numbers:
                 await self._finish(number)
@@ -277,12 +278,12 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         await self._calls.close()
         await self._listener.close()
         if self._finishing is not None:
-            # It ends by itself: nothing can be asked any more.
+            # It ends by itself: all calls fail by now.
             await asyncio.wait([self._finishing])
 
 
 def _indexes(username: str | None, group: str | None) -> tuple[str, str]:
-    """The index that lists these sessions, and another one that they must be in, if any."""
+    """Return the index that lists these sessions, and another one that must contain them, if any."""
     indexes = [f"user:{username}"] if username is not None else []
     indexes += [f"group:{group}"] if group is not None else []
     return (*indexes, "by_creation")[0], indexes[1] if len(indexes) > 1 else ""

@@ -1,7 +1,4 @@
-"""All that the store holds, read out and filled in: how sessions move from one store to another.
-
-A base of the token store; the interface is `ostiary_gateway.interfaces.store_capabilities.PortableStore`.
-"""
+"""Export, import and checks of the Redis token store (`PortableStore`, `ExaminesStore`, `Probes`)."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ostiary_gateway.stores.redis import rows
 from ostiary_gateway.stores.redis.connection import Argument, Reply, Unusable
 from ostiary_gateway.stores.redis.script_calls import ScriptCalls, nearest_moment
 
-# How many are read or written with one script: nobody waits for long meanwhile.
+# Items per script, which must not block the server for long.
 SCANNED_AT_ONCE = 500
 READ_AT_ONCE = 50
 WRITTEN_AT_ONCE = 100
@@ -26,7 +23,7 @@ class StoreContents:
     _calls: ScriptCalls
 
     def __init__(self) -> None:
-        # The ids of all sessions in order, while somebody reads them page by page.
+        # The ids of all sessions in order, while they are read page by page.
         self._ids: list[bytes] | None = None
 
     async def export_log(self) -> StoredLog:
@@ -40,7 +37,7 @@ class StoreContents:
         )
 
     async def import_log(self, log: StoredLog) -> None:
-        # Until all of it is there, everything before its end counts as forgotten: nobody is let in by half a log.
+        # Until the log is complete, everything before its end counts as deleted: a partial log admits no sign-in.
         answer = await self._calls.write("begin_log", log.head, confirmed=True)
         if answer.value is not None:
             raise self._calls.unavailable(
@@ -87,7 +84,7 @@ class StoreContents:
     async def import_sessions(self, sessions: Sequence[StoredSession]) -> None:
         for stored in sessions:
             check_storable(stored.session, stored.tokens)
-        # Asked even if there is nothing to do: a store that is closed says so.
+        # Called even if there is nothing to do: a closed store must raise.
         await self._calls.read("count")
         for start in range(0, len(sessions), WRITTEN_AT_ONCE):
             portion = sessions[start : start + WRITTEN_AT_ONCE]
@@ -114,9 +111,7 @@ def _read_stored(row: Reply, tokens: Sequence[Reply], time: rows.Decode) -> Stor
     return StoredSession(session, tuple(rows.read_token(session.id, token, time) for token in tokens))
 
 
-# What the store says of itself: for ``ostiary-gateway store check``, and whether a gateway uses it.
-#
-# A base of the token store; the interface is `ostiary_gateway.interfaces.store_capabilities.ExaminesStore`.
+# Checks, for ``ostiary-gateway store check``.
 
 LOOKED_AT_ONCE = 100
 _MISTAKES = (
@@ -150,7 +145,7 @@ class RedisExamination:
         return StoreReport(details, tuple(problems), nearest_moment(self._calls.clock_of_server))
 
     async def probe(self) -> str:
-        """For ``ostiary-gateway serve --check --online``: whether the server can be asked, and what it lacks."""
+        """Check that the server is reachable; describe it and its shortcomings."""
         facts = await self._calls.server_facts()
         await self._calls.read("count")
         name = "Valkey" if "valkey_version" in facts else "Redis"

@@ -1,1 +1,1 @@
-"""Tokens in a SQLite file."""
+"""Token store in a SQLite file."""

@@ -1,8 +1,4 @@
-"""The SQLite file of a token store: created, checked for its version, upgraded, connected to.
-
-Called by the SQLite token store when it opens the file. What lies in it is told in
-`ostiary_gateway.stores.sqlite.database_file`.
-"""
+"""The SQLite file of a token store: its schema and queries, and how it is created, checked and upgraded."""
 
 from __future__ import annotations
 
@@ -23,17 +19,14 @@ from ostiary_gateway.stores.sqlite import log
 from ostiary_gateway.stores.sqlite.log import Row
 from ostiary_gateway.stores.stored_session import KINDS, NARROWED, SESSION_KINDS, micros, moment_of, place_text
 
-# How sessions, tokens and records lie in a SQLite file: the tables, the queries, and rows as values.
-#
-# Called by the SQLite token store, and by `ostiary_gateway.stores.sqlite.transactions` inside its transactions. The
-# revocations and the time are in `ostiary_gateway.stores.sqlite.log`. How a session is written into columns is told in
-# `ostiary_gateway.stores.stored_session`; its username and its groups are indexed as they are.
+# Schema and queries. `ostiary_gateway.stores.stored_session` encodes a session's columns; its username and groups are
+# indexed unencoded.
 
 SPENT = KINDS[TokenKind.SPENT]
 ACCESS = (KINDS[TokenKind.ACCESS], NARROWED)
 _SESSION_COLUMNS = 8
-# Of a group with more sessions than this, the newest are looked for among the newest sessions of all: sorting all of
-# the group's takes longer. If so many of these were looked at in vain, the group's are sorted after all.
+# For a group with more sessions than this, scan the newest sessions of all instead of sorting all of the group's, which
+# takes longer. If too few are found among `MOST_LOOKED_AT`, the group's sessions are sorted after all.
 LARGE_GROUP = 4_000
 MOST_LOOKED_AT = 100_000
 
@@ -44,7 +37,7 @@ TABLES = (
     "CREATE INDEX sessions_of_user ON sessions (username)",
     "CREATE INDEX sessions_by_creation ON sessions (created_at)",
     "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
-    # A table of its own, and not a list in a column: a group's name may hold any separator.
+    # A table, not a list in a column: a group's name may contain any separator.
     "CREATE TABLE session_groups (name TEXT, session INTEGER, PRIMARY KEY (name, session)) WITHOUT ROWID",
     """CREATE TABLE tokens (
         digest BLOB PRIMARY KEY, session INTEGER NOT NULL, kind INTEGER NOT NULL,
@@ -52,50 +45,50 @@ TABLES = (
     "CREATE INDEX tokens_of_session ON tokens (session)",
     "CREATE INDEX tokens_by_expiry ON tokens (expires_at)",
     *log.TABLES,
-    # Numbers are never used again here either: the latest so many are found without counting.
+    # Numbers are never reused here either: the latest records are found without counting.
     """CREATE TABLE records (
         number INTEGER PRIMARY KEY AUTOINCREMENT, digest BLOB NOT NULL UNIQUE, expires_at INTEGER NOT NULL,
         data BLOB NOT NULL)""",
     "CREATE INDEX records_by_expiry ON records (expires_at)",
 )
-# Columns that were added later, to files of earlier versions too. Each has a default, so that a program of an earlier
-# version that has the file open can go on with it.
+# Columns that were added later, to files of earlier versions too. Each has a default, so that a process of an earlier
+# version that has the file open can go on using it.
 ADDED_COLUMNS = {
     "sessions": {"kind": "INTEGER NOT NULL DEFAULT 0", "used_at": "INTEGER"},
     "tokens": {"delegation": "TEXT NOT NULL DEFAULT ''"},
     "revocations": {"owner": "TEXT NOT NULL DEFAULT ''"},
 }
-# Indexes that were added later, likewise: SQLite keeps them up to date for every version.
+# Indexes that were added later, likewise: SQLite updates them for every version.
 ADDED_INDEXES = {"sessions_by_kind": "sessions (kind, created_at)"}
 
 SESSION_COLUMNS = "s.id, s.username, s.created_at, s.expires_at, s.body, s.sequence, s.kind, s.used_at"
-# Expired ones too, with the latest time that anybody has seen: `is_alive` says whether they are good.
+# Includes expired ones, with the latest time seen by any process: `is_alive` checks them.
 FIND = f"""SELECT {SESSION_COLUMNS}, t.kind, t.issued_at, t.expires_at, t.delegation, c.latest, c.steps
     FROM tokens t JOIN sessions s ON s.number = t.session JOIN state c
     WHERE t.digest = ?"""  # noqa: S608
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions s WHERE s.id = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 COUNT = "SELECT count(*) FROM tokens"
-# The plus keeps the index of the kinds out of it: that of the users leads to a few sessions.
+# The plus disables the index of the kinds: that of the users leads to a few sessions.
 COUNT_SESSIONS = f"SELECT count(*) FROM sessions s WHERE s.username = ? AND +s.kind = ? AND s.expires_at > {log.NOW}"  # noqa: S608
 RECORD = "SELECT data FROM records WHERE digest = ? AND expires_at > ?"
 
 
-# --- rows to values ---
+# Decoding rows.
 
 
 def decode_token(digest: bytes, row: Row) -> Found:
-    """What `FIND` has selected."""
+    """Decode a row of `FIND`."""
     session = stored_session.decode_session(*row[:_SESSION_COLUMNS])
     return Found(stored_session.decode_token(digest, session.id, *row[_SESSION_COLUMNS:-2]), session)
 
 
 def clock_of(row: Row) -> tuple[int, int]:
-    """The latest time that was seen, and how often the clock was set back."""
+    """Return the latest time that was seen, and how often the clock was set back."""
     return row[-2], row[-1]
 
 
 def is_alive(row: Row, now: int) -> bool:
-    """Whether what `FIND` has found has not expired: neither the token nor its session."""
+    """Whether neither the token nor the session of a row of `FIND` has expired."""
     return bool(row[3] > now and row[10] > now)
 
 
@@ -104,11 +97,11 @@ def decode_session(row: Row) -> Session:
 
 
 def decode_listed_session(row: Row) -> ListedSession:
-    """What `select_sessions` has selected."""
+    """Decode a row of `select_sessions`."""
     return ListedSession(decode_session(row), place_text(row[2], row[_SESSION_COLUMNS]))
 
 
-# --- reading ---
+# Reading.
 
 
 def list_sessions(
@@ -121,7 +114,7 @@ def list_sessions(
     limit: int,
     after: tuple[int, int] | None = None,
 ) -> list[Row]:
-    """Rows for `decode_listed_session`, the newest first, from *after* on. What is read does not grow with the file."""
+    """Return rows for `decode_listed_session`, the newest first. The cost is independent of the size of the file."""
     if group is not None and username is None and _is_large(db, group):
         query, arguments = select_newest_of_group(group, kind, now=now, limit=limit, after=after)
         rows = db.execute(query, arguments).fetchall()
@@ -139,7 +132,7 @@ def _is_large(db: sqlite3.Connection, group: str) -> bool:
 def select_newest_of_group(
     group: str, kind: SessionKind | None, *, now: datetime, limit: int, after: tuple[int, int] | None = None
 ) -> tuple[str, tuple[str | int, ...]]:
-    """Those among the `MOST_LOOKED_AT` newest of all. They are read one by one, until there are enough."""
+    """Select those of the group among the `MOST_LOOKED_AT` newest of all, scanned until there are enough."""
     newest, arguments = select_sessions(None, None, None, now=now, limit=MOST_LOOKED_AT, after=after)
     query = f"""SELECT * FROM ({newest}) s
         WHERE EXISTS (SELECT 1 FROM session_groups g WHERE g.name = ? AND g.session = s.number)"""  # noqa: S608
@@ -159,7 +152,7 @@ def select_sessions(
     limit: int,
     after: tuple[int, int] | None = None,
 ) -> tuple[str, tuple[str | int, ...]]:
-    """*after* is when the last session of the page before began, and its number."""
+    """Return the query and its arguments. *after* is the creation time and number of the last one before."""
     where = [f"s.expires_at > {log.NOW}"]
     arguments: list[str | int] = [micros(now)]
     if username is not None:
@@ -169,7 +162,7 @@ def select_sessions(
         where.append("s.number IN (SELECT session FROM session_groups WHERE name = ?)")
         arguments.append(group)
     if kind is not None:
-        # The plus keeps the index of the kinds out of it: that of the users, or the group's, leads to fewer sessions.
+        # The plus disables the index of the kinds: that of the users, or the group's, leads to fewer sessions.
         where.append("s.kind = ?" if username is None and group is None else "+s.kind = ?")
         arguments.append(SESSION_KINDS[kind])
     if after is not None:
@@ -180,11 +173,9 @@ def select_sessions(
     return query, (*arguments, limit)
 
 
-# Objects in a SQLite file: how they lie there, and what changes them.
-#
-# Called by the SQLite token store, the changes always inside its transactions.
+# Objects.
 
-# AUTOINCREMENT: a version is never used again. A change writes another row, so each gets the next one.
+# AUTOINCREMENT: a version is never reused. A change writes another row, so each gets the next one.
 TABLE = """CREATE TABLE IF NOT EXISTS objects (
     version INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, name TEXT NOT NULL, changed_at INTEGER NOT NULL,
     data BLOB NOT NULL, UNIQUE (kind, name))"""
@@ -197,12 +188,12 @@ ITEM_KINDS = "SELECT DISTINCT kind FROM objects ORDER BY kind"
 _VERSION = "SELECT version FROM objects WHERE kind = ? AND name = ?"
 _COUNT = "SELECT count(*) FROM objects WHERE kind = ?"
 
-# What `put` answers if the kind is full.
+# Returned by `put` if the kind is full.
 FULL = -1
 
 
 def put(db: sqlite3.Connection, kind: str, name: str, data: bytes, *, version: int | None, now: datetime) -> int | None:
-    """The new version; None if another is there than *version*, and `FULL` if there is no room."""
+    """Return the new version; None if the current one is not *version*, and `FULL` if there is no room."""
     row = db.execute(_VERSION, (kind, name)).fetchone()
     if version is not None and version != (row[0] if row else 0):
         return None
@@ -231,9 +222,9 @@ def decode(row: Row) -> StoredObject:
 
 APPLICATION_ID = 0x6F737469
 VERSION = 2
-# How long to wait for other processes that prepare a store in the same folder.
+# Timeout for other processes that prepare a store in the same folder.
 LOCK_SECONDS = 2.0
-# How long another process may hold the file before we give up.
+# Timeout for other processes that hold the file.
 WAIT_SECONDS = 5.0
 
 
@@ -249,7 +240,7 @@ class NotOurs(Exception):
 def alone(path: str) -> Iterator[None]:
     """Lock the folder of the file: SQLite does not serialize processes that create a file."""
     folder = None
-    # Go on without the lock if the folder cannot be read, the file system has no locks, or another process keeps it.
+    # Go on without the lock if the folder is unreadable, the file system has no locks, or another process holds it.
     with suppress(OSError):
         folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         _lock(folder)
@@ -273,20 +264,20 @@ def _lock(descriptor: int) -> None:
 
 
 def create_file(path: str) -> None:
-    """Make sure of the file, readable for its owner only. SQLite gives its other files the same mode."""
-    # One that exists is not opened: closing it would end the locks that SQLite holds on it for this process.
+    """Create the file if it does not exist, readable for its owner only. SQLite gives its other files the same mode."""
+    # An existing file is not opened: closing it would release the locks that SQLite holds on it for this process.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    # Anybody who can write to it can give themselves a session. A mounted volume's group is the operator's choice.
+    # Anyone who can write to it can create sessions for themselves. A mounted volume's group is the operator's choice.
     if os.stat(path).st_mode & stat.S_IWOTH:
         raise NotOurs("every user of this machine can write to the file", f"chmod 600 {path}")
 
 
 def connect(path: str, *, wait_seconds: float = WAIT_SECONDS) -> sqlite3.Connection:
-    # Transactions are begun and ended by us, and a connection is used by one thread at a time, if not always the same.
+    # Explicit transactions; a connection is used by one thread at a time, but not always the same.
     connection = sqlite3.connect(path, timeout=wait_seconds, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA synchronous = FULL")
-    # In KiB: enough for the upper levels of a large file, and all the memory that a store of any size takes.
+    # In KiB: enough for the upper levels of a large file, and the maximum memory that a store of any size uses.
     connection.execute("PRAGMA cache_size = -16384")
     return connection
 
@@ -317,20 +308,20 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def _upgrade_from_1(connection: sqlite3.Connection) -> None:
-    """Sessions get their place among the revocations: after all that there are. Those have done their work."""
+    """Place all sessions after all existing revocations, which have taken effect already."""
     head = log.last_revocation(connection)
     connection.execute("ALTER TABLE sessions ADD COLUMN sequence INTEGER NOT NULL DEFAULT 0")
     connection.execute("UPDATE sessions SET sequence = ?", (head,))
     connection.execute("DROP TABLE revocations")
     for statement in log.TABLES:
         connection.execute(statement)
-    # Numbers go on where they were; a sign-in that began before cannot know what the forgotten ones said.
+    # Numbers continue; a sign-in that began before the upgrade cannot check the deleted revocations.
     log.start_sequence(connection, head)
     connection.execute("UPDATE state SET forgotten = ?", (head,))
 
 
 def _add_what_came_later(connection: sqlite3.Connection) -> None:
-    """The version stays: a program of an earlier one can use the file as well, and after a return to it."""
+    """Add later columns and indexes. The version does not change: earlier versions can still use the file."""
     connection.execute(TABLE)
     for table, columns in ADDED_COLUMNS.items():
         present = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
@@ -360,7 +351,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # Two processes that make this change at once are not put in order by SQLite's own waiting.
+            # SQLite's busy timeout does not apply when two processes make this change concurrently.
             if not is_busy(error) or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.005)

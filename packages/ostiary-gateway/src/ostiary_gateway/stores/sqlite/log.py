@@ -1,9 +1,8 @@
-"""The log of revocations in a SQLite file, and the time: what must hold when the clock is set back.
+"""The revocation log in a SQLite file, and the handling of a clock that is set back.
 
-Called by `ostiary_gateway.stores.sqlite.transactions`, always inside a transaction. Every revocation gets the next
-number of one sequence, and a session keeps the number of the last one before it, so "before" needs no clock. What has
-to be a time (expiry) is judged by the latest time that was ever seen; when the clock is set back, all times in the file
-are set back with it.
+Every revocation gets the next number of one sequence, and a session stores the number of the last one before it, so
+"before" needs no clock. Expiry is decided by the latest time that was ever seen; when the clock is set back, all times
+in the file are set back with it.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from ostiary_gateway.stores.stored_session import MICROSECOND, decode_kind, enco
 # A row as sqlite3 returns it; its columns are those of the statement.
 Row: TypeAlias = Sequence[Any]
 
-# How long a revocation stays in the log: it also ends a session that was just about to begin.
+# Retention of revocations: they also end a session that is just about to begin.
 REMEMBERED = timedelta(hours=1)
-# More than this many at once are not read: whoever follows asks about all that it has cached.
+# Maximum number read together; a reader that is further behind drops its cache.
 MOST_FOLLOWED = 10_000
 HEAD = "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'revocations'), 0)"
 NOW = "max(?, (SELECT latest FROM state))"
 TABLES = (
-    # AUTOINCREMENT: a number is never used again, so a gap tells a reader that it missed something.
+    # AUTOINCREMENT: a number is never reused, so a gap shows a reader that it missed something.
     """CREATE TABLE revocations (
         sequence INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, value TEXT NOT NULL, at INTEGER,
         author TEXT NOT NULL, recorded_at INTEGER NOT NULL, keep_until INTEGER NOT NULL,
@@ -36,14 +35,14 @@ TABLES = (
     "CREATE INDEX revocations_by_value ON revocations (kind, value, sequence)",
     "CREATE INDEX revocations_by_time ON revocations (recorded_at)",
     # One row. `latest` is the latest time that was seen, `steps` counts how often the clock was set back, and
-    # revocations up to the number `forgotten` are no longer known.
+    # revocations up to the number `forgotten` were deleted.
     """CREATE TABLE state (
         id INTEGER PRIMARY KEY CHECK (id = 1), latest INTEGER NOT NULL, steps INTEGER NOT NULL,
         forgotten INTEGER NOT NULL)""",
     "INSERT INTO state (id, latest, steps, forgotten) VALUES (1, 0, 0, 0)",
 )
 _COLUMNS = "sequence, kind, value, at, author, recorded_at, owner"
-# The head stands in every row, and in a row of its own, the first: one statement is one look at the file.
+# The head is in every row, and in an additional first row: one statement is one consistent read.
 AFTER = f"""SELECT ({HEAD}), {_COLUMNS} FROM revocations WHERE sequence > ?
     UNION ALL SELECT ({HEAD}), NULL, NULL, NULL, NULL, NULL, NULL, NULL ORDER BY 2
     LIMIT {MOST_FOLLOWED + 1}"""  # noqa: S608
@@ -61,24 +60,24 @@ _TIMES = {
 }
 
 
-# --- the time ---
+# Time.
 
 
 def advance_time(db: sqlite3.Connection, now: datetime) -> int:
-    """Note that it is *now*; returns the latest time that was ever seen, which may be later."""
+    """Record that it is *now*; return the latest time that was ever seen, which may be later."""
     db.execute("UPDATE state SET latest = ? WHERE latest < ?", (micros(now), micros(now)))
     return int(db.execute("SELECT latest FROM state").fetchone()[0])
 
 
 @dataclass(slots=True)
 class Seen:
-    """The latest time that one process has seen, as long as the clock was set back so many times."""
+    """The latest time that this process has seen since the clock was last set back (`steps`)."""
 
     latest: int = 0
     steps: int = 0
 
     def at(self, now: datetime, latest: int, steps: int) -> int:
-        """The time of day; while the clock is behind what was seen here or in the file before, that."""
+        """Return the time of day; while the clock is behind the latest time seen here or in the file, that time."""
         if steps != self.steps:
             # The times in the file were set back with the clock.
             self.latest, self.steps = 0, steps
@@ -87,27 +86,27 @@ class Seen:
 
 
 def step_back(db: sqlite3.Connection, now: datetime, seen: Seen) -> int:
-    """By how much the clock has been set back since the latest time that was seen; zero if it was not."""
+    """Return by how much the clock was set back since the latest time that was seen; zero if it was not."""
     latest, steps = db.execute("SELECT latest, steps FROM state").fetchone()
     step = max(latest, seen.latest if steps == seen.steps else 0) - micros(now)
     return int(step) if step > CLOCK_TOLERANCE // MICROSECOND else 0
 
 
 def set_times_back(db: sqlite3.Connection, step: int, now: datetime) -> None:
-    """Everything lives as long as it was meant to. What has expired must have been deleted before."""
+    """Set all times back so that lifetimes are unchanged. Expired rows must have been deleted before."""
     for table, columns in _TIMES.items():
         changes = ", ".join(f"{column} = max({column} - ?, ?)" for column in columns)
         db.execute(f"UPDATE {table} SET {changes}", (step, _EARLIEST) * len(columns))  # noqa: S608
     db.execute("UPDATE state SET latest = ?, steps = steps + 1", (micros(now),))
-    # A number without a revocation: a reader sees the gap, and drops everything that it has cached.
+    # A number without a revocation: readers see the gap and drop their caches.
     start_sequence(db, last_revocation(db) + 1)
 
 
-# --- the log ---
+# The log.
 
 
 def start_sequence(db: sqlite3.Connection, head: int) -> None:
-    """The next revocation gets the number after *head*."""
+    """Give the next revocation the number after *head*."""
     if not db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'revocations'", (head,)).rowcount:
         db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('revocations', ?)", (head,))
 
@@ -117,8 +116,9 @@ def last_revocation(db: sqlite3.Connection) -> int:
 
 
 def last_before(db: sqlite3.Connection, moment: datetime) -> int:
-    """The number of the last revocation that was written down before *moment*."""
-    # The plus: by the time, to the few that are newer. For the bare column SQLite would read from the oldest one on.
+    """Return the number of the last revocation that was recorded before *moment*."""
+    # The plus makes SQLite use the index by time, which leads to the few newer rows, instead of scanning from the
+    # oldest.
     query = "SELECT min(+sequence) FROM revocations WHERE recorded_at >= ?"
     (first,) = db.execute(query, (micros(moment),)).fetchone()
     return last_revocation(db) if first is None else int(first) - 1
@@ -133,7 +133,7 @@ def record(db: sqlite3.Connection, revoked: Revocation, now: int) -> None:
 
 
 def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
-    """Write down a revocation that another store has recorded, with its number and its time."""
+    """Insert a revocation that another store has recorded, with its number and time."""
     assert recorded.recorded_at is not None, "another store has recorded it"
     at = None if recorded.at is None else micros(recorded.at)
     time = micros(recorded.recorded_at)
@@ -145,11 +145,11 @@ def put(db: sqlite3.Connection, recorded: Revocation, *, undone: bool) -> None:
 
 
 def covers(db: sqlite3.Connection, new: Session, *, since: int) -> bool:
-    """Whether a revocation with a larger number than *since* is about this session: `core.tokens.ends`, in SQL."""
+    """Whether a revocation with a larger number than *since* covers this session: `sessions.ends`, in SQL."""
     (forgotten,) = db.execute("SELECT forgotten FROM state").fetchone()
     if since < forgotten or _is_kept(db, RevocationKind.SESSION, new.id):
         return True
-    # Hardly ever is there one this new, and then not every group need be looked up.
+    # Rarely is there a revocation this new, and otherwise the groups need not be looked up.
     if last_revocation(db) <= since:
         return False
     values = [(RevocationKind.BEFORE, ""), (RevocationKind.USER, new.user.username)]
@@ -173,8 +173,8 @@ def undo(db: sqlite3.Connection, sequence: int) -> bool:
 
 
 def forget(db: sqlite3.Connection, now: int) -> None:
-    """Delete what nothing can be left for that it concerns."""
-    # By the time again, which has an index and is as long before `keep_until` in every row.
+    """Delete revocations that can no longer affect a session."""
+    # By time, which is indexed and differs from `keep_until` by the same amount in every row.
     old = "SELECT coalesce(max(+sequence), 0) FROM revocations WHERE recorded_at <= ?"
     (last,) = db.execute(old, (now - _REMEMBERED,)).fetchone()
     if last:
@@ -182,7 +182,7 @@ def forget(db: sqlite3.Connection, now: int) -> None:
         db.execute("DELETE FROM revocations WHERE sequence <= ?", (last,))
 
 
-# --- rows to values ---
+# Decoding rows.
 
 
 def decode_revocation(row: Row) -> Revocation:
@@ -192,11 +192,11 @@ def decode_revocation(row: Row) -> Revocation:
 
 
 def batch(rows: Iterable[Row], after: int) -> RevocationBatch:
-    """What the statement `AFTER` says."""
+    """Decode the rows of `AFTER`."""
     head, later = after, []
     for head_now, *row in rows:
         head = head_now
         if row[0] is not None:
             later.append(decode_revocation(row))
-    # Numbers have no gaps: where one is missing, it was swept away, or times were corrected.
+    # Numbers have no gaps: a missing one was deleted, or times were corrected.
     return RevocationBatch(head, tuple(later), complete=len(later) == head - after)

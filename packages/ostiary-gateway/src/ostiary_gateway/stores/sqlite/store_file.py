@@ -1,6 +1,6 @@
-"""The file of a SQLite token store, as the store uses it: opened at the first need, read at once, written by a thread.
+"""Access to the file of a SQLite token store: synchronous reads, a writer thread, and change notification.
 
-The base of `ostiary_gateway.stores.sqlite.token_store`. Whatever goes wrong here is "the token store cannot be used".
+All errors become a `ProviderError` with the code token-store-unavailable.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from ostiary.errors import ProviderError
 from ostiary_gateway.stores.sqlite import database_file
 from ostiary_gateway.stores.sqlite.log import Row
 
-# The one thread that writes: all work that waits is committed in one transaction, with one fsync.
-#
-# Called by the SQLite token store. While one transaction is written to the disk, work for the next one is queued.
+# The writer thread: all queued work is committed in one transaction, with one fsync, while new work is queued.
 
-# More than this many pieces of work do not wait for each other.
+# Maximum number of jobs per transaction.
 BATCH = 256
 
 T = TypeVar("T")
@@ -45,31 +43,31 @@ class _WorkResult:
 
 
 class Writer:
-    """Owns *connection* from now on; one event loop asks it to write. *announce* is called in the thread."""
+    """A thread that owns *connection* and writes on behalf of one event loop. It calls *announce* after commits."""
 
     def __init__(self, connection: sqlite3.Connection, *, announce: Callable[[], None] = lambda: None) -> None:
         self._connection = connection
         self._announce = announce
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
-        # A daemon: what was acknowledged is on the disk, so a program may end without closing the store.
+        # A daemon: acknowledged writes are on the disk, so the process may end without closing the store.
         self._thread = threading.Thread(target=self._run, name="ostiary-token-store", daemon=True)
         self._thread.start()
 
     async def run(self, work: Callable[[sqlite3.Connection], T], *, announced: bool = False) -> T:
-        """Do *work* inside a transaction; returns when that is on the disk. All of the work counts, or none.
+        """Run *work* inside a transaction, atomically; return when it is on the disk.
 
-        With *announced*, other processes are notified then. Cancelling the caller undoes neither.
+        With *announced*, other processes are then notified. Cancelling the caller cancels neither.
         """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.put(_QueuedWork(work, result, announced))
         return await result
 
     async def close(self) -> None:
-        """Finish what was asked for before, then close the connection."""
+        """Finish the queued work, then close the connection."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
-    # --- in the thread ---
+    # In the thread.
 
     def _run(self) -> None:
         last = False
@@ -80,7 +78,7 @@ class Writer:
         self._connection.close()
 
     def _gather(self) -> tuple[list[_QueuedWork], bool]:
-        """The work that waits, at least one piece; and whether it is the last."""
+        """Return the queued jobs, waiting for at least one, and whether the writer was closed."""
         batch: list[_QueuedWork] = []
         job = self._jobs.get()
         with suppress(Empty):
@@ -96,7 +94,7 @@ class Writer:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             if len(batch) == 1:
-                # No savepoint: there is no other work to protect, and every statement costs a turn of the GIL.
+                # No savepoint: there is no other work to protect, and every statement costs a switch of the GIL.
                 outcomes = [_WorkResult(batch[0].work(self._connection))]
             else:
                 outcomes = [self._do(job.work) for job in batch]
@@ -115,7 +113,7 @@ class Writer:
             outcome = _WorkResult(work(self._connection))
         except Exception as error:
             if not self._connection.in_transaction:
-                # SQLite has undone the whole transaction by itself, with what the others wrote in it.
+                # SQLite has rolled back the whole transaction, including the other jobs' writes.
                 raise
             self._connection.execute("ROLLBACK TO work")
             outcome = _WorkResult(error=error)
@@ -138,26 +136,26 @@ def _report(batch: Sequence[_QueuedWork], outcomes: Sequence[_WorkResult]) -> No
             else:
                 job.result.set_exception(outcome.error)
 
-    # The event loop may be closed by then, and its callers gone.
+    # The event loop may be closed already.
     with suppress(RuntimeError):
         batch[0].result.get_loop().call_soon_threadsafe(report)
 
 
-# Calls back when a file is touched, by whichever process of this machine (Linux: inotify).
-#
-# Called by the SQLite token store. A process that has written a revocation touches the file after the commit; the write
-# itself would be noticed too early, before other processes can see the commit. Where the system has no inotify, or none
-# to spare, `FileWatch.open` returns None, and the store polls.
+# Change notification (Linux: inotify). A process that has written a revocation touches the file after the commit; the
+# write itself would be noticed before other processes can see the commit. Without inotify the store polls.
 
 
 def touch(path: str) -> None:
-    """Wake every process that watches the file. Needs no space on the disk."""
+    """Wake every process that watches the file. Needs no disk space."""
     with suppress(OSError):
         os.utime(path)
 
 
 class FileWatch:
-    """Calls *on_change* in the running event loop whenever the file is touched, moved or deleted."""
+    """Call *on_change* in the running event loop whenever the file is touched, moved or deleted, by any process.
+
+    `open` returns None if inotify is unavailable or exhausted.
+    """
 
     def __init__(self, inotify: Inotify, on_change: Callable[[], None]) -> None:
         self._inotify: Inotify | None = inotify
@@ -173,7 +171,7 @@ class FileWatch:
     def close(self) -> None:
         inotify, self._inotify = self._inotify, None
         if inotify is not None:
-            # A loop that is closed has forgotten its readers already.
+            # A closed loop has removed its readers already.
             with suppress(RuntimeError):
                 self._loop.remove_reader(inotify.fileno())
             inotify.close()
@@ -192,9 +190,9 @@ def _watch(path: str) -> Inotify | None:
     return inotify
 
 
-# A store with less space than this left is called full: ending a session takes some pages, too.
+# Minimum free disk space: ending a session needs some pages, too.
 LEAST_FREE_BYTES = 128 * 1024
-# The event loop stands still while a look-up waits. Readers wait for next to nothing in WAL mode.
+# A lookup blocks the event loop while it waits. In WAL mode, readers hardly ever wait.
 READER_WAIT_SECONDS = 0.02
 
 
@@ -202,7 +200,7 @@ Arguments: TypeAlias = "Sequence[str | int | bytes]"
 
 
 class StoreFile:
-    """Reads and writes of one file. *on_write* is called after what other readers must learn of."""
+    """Reads and writes of one file. *on_write* is called after writes that other readers must see."""
 
     path: str
 
@@ -225,11 +223,11 @@ class StoreFile:
         rows = self._read_now(query, arguments)
         if rows is not None:
             return rows
-        # Another process is opening the file this very moment. The loop does not wait for it; the thread may.
+        # Another process is just opening the file. The event loop must not wait for it; the thread may.
         return await self._write(lambda db: db.execute(query, arguments).fetchall())
 
     def _read_now(self, query: str, arguments: Arguments) -> list[Row] | None:
-        """The rows, or None if the file is busy."""
+        """Return the rows, or None if the file is busy."""
         try:
             return self._open().reader.execute(query, arguments).fetchall()
         except sqlite3.Error as error:
@@ -238,11 +236,11 @@ class StoreFile:
             raise self._unavailable(str(error)) from error
 
     async def _read_aside(self, query: str, arguments: Arguments) -> list[Row]:
-        """Read what may be much, in another thread, with a connection for just that."""
+        """Run a query with a possibly large result in another thread, on a connection of its own."""
         return await self._look_aside(lambda db: db.execute(query, arguments).fetchall())
 
     async def _look_aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """The same for several statements, which all see the file as it is at one moment."""
+        """Like `_read_aside`, for several statements, which all see one snapshot."""
         self._open()
 
         def read() -> T:
@@ -264,7 +262,7 @@ class StoreFile:
             cause = "a row cannot be understood"
         raise self._unavailable(cause)
 
-    # --- the file ---
+    # The file.
 
     def _open(self) -> _Opened:
         if self._failure is not None:
@@ -275,19 +273,19 @@ class StoreFile:
             except database_file.NotOurs as error:
                 raise self._unavailable(str(error), error.hint) from None
             except (sqlite3.Error, OSError) as error:
-                # An OSError's text would name the path once more.
+                # An OSError's text would repeat the path.
                 cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
                 raise self._unavailable(cause) from error
         return self._opened
 
     def _let_go(self) -> _Opened | None:
-        """Nothing can be read or written from now on; the caller closes what was open."""
+        """Fail all further reads and writes; the caller closes what was open."""
         opened, self._opened = self._opened, None
         self._failure = self._unavailable("it is closed")
         return opened
 
     def _check_file(self) -> None:
-        """Raise if the file was removed or replaced: we would go on alone with one that nobody else sees."""
+        """Raise if the file was removed or replaced: other processes would not see this process's writes."""
         if self._opened is not None and _identity(self.path) != self._opened.identity:
             hint = "restart what uses it; to end every session, use: ostiary-gateway sessions revoke --before now"
             self._failure = self._unavailable("the file was removed or replaced while it was in use", hint)
@@ -301,14 +299,14 @@ class StoreFile:
         try:
             free = os.statvfs(self.path)
         except OSError:
-            # The write that follows says what is wrong.
+            # The write that follows reports the error.
             return
         if free.f_bavail * free.f_frsize < LEAST_FREE_BYTES:
             raise self._unavailable("the disk is full", "free disk space")
 
 
 class _Opened:
-    """The file, its connections and the writing thread."""
+    """The file, its connections and the writer thread."""
 
     def __init__(self, path: str) -> None:
         with database_file.alone(path):

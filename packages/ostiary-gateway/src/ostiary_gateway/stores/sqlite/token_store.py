@@ -1,14 +1,12 @@
-"""Tokens in a SQLite file: embedded, durable, shared by the processes of one machine.
+"""Token store in a SQLite file: embedded, durable, shared by the processes of one machine.
 
     store: {type: sqlite, path: ostiary.db}
 
-    find -> the reading connection, at once, in the event loop's thread: a look-up takes microseconds
-    add, renew, revoke, sweep -> a queue -> one thread -> one transaction for all that wait -> fsync -> all return
+    find -> the reading connection, synchronously in the event loop: a lookup takes microseconds
+    add, renew, revoke, sweep -> a queue -> one thread -> one transaction for all queued work -> fsync -> all return
 
-What is acknowledged has reached the disk (WAL, ``synchronous=FULL``). Other processes, the ``ostiary`` command among
-them, use the same file. Each reads the log of revocations: whoever adds to it touches the file, which wakes the others
-(`file_watch`). How rows look is told in `schema` and `log`, what changes them in `changes`, how they move to another
-store in `moving`; the file is opened, read and written in `store_file`, the thread is in `writer`.
+Acknowledged writes are on the disk (WAL, ``synchronous=FULL``). Other processes, including the ``ostiary`` command, use
+the same file. Each follows the revocation log: a process that adds to it touches the file, which wakes the others.
 """
 
 from __future__ import annotations
@@ -79,16 +77,15 @@ class SqliteSettings:
     ]
 
 
-# How often to poll for revocations of other processes where the file cannot be watched.
+# Interval of polling for other processes' revocations if the file cannot be watched.
 UNWATCHED_SECONDS = 0.25
 SWEEP_BATCH = 500
 
 
 class SqliteTokenStore(StoreFile):
-    """Implements `ostiary_gateway.interfaces.token_store.TokenStore`, its `RecordStore`, `PortableStore` and
-    `ObjectStore`.
+    """Implements `TokenStore`, and for one machine its `RecordStore`, `OriginStore`, `PortableStore` and `ObjectStore`.
 
-    The file is opened when it is first needed: begin to use it after a fork, not before.
+    The file is opened when it is first needed: first use it after a fork, not before.
     """
 
     shared_between_processes = True
@@ -189,16 +186,16 @@ class SqliteTokenStore(StoreFile):
     async def revoke(self, revocation: Revocation) -> int:
         now = self._clock.now()
         check_revocation(revocation, now)
-        # Groups and everything may be many sessions.
+        # These may end many sessions.
         is_large = revocation.kind in (RevocationKind.GROUP, RevocationKind.BEFORE)
         ended = await self._end_most(revocation, now) if is_large else 0
         return ended + await self._write(lambda db: changes.revoke(db, revocation, now=now), announced=True)
 
     async def _end_most(self, revocation: Revocation, now: datetime) -> int:
-        """End sessions in small transactions, all but the last: a million in one would keep sign-ins waiting.
+        """End sessions in small transactions, all but the last: a million in one would block sign-ins.
 
-        The revocation itself follows, and is what counts: it ends the rest, and whoever signed in meanwhile. If it
-        cannot be written, the caller gets an error, and makes it again.
+        The revocation itself follows, and is authoritative: it ends the rest, and sessions that began meanwhile. If it
+        cannot be written, the caller gets an error and retries.
         """
         ended, more = 0, True
         while more:
@@ -224,7 +221,7 @@ class SqliteTokenStore(StoreFile):
         woken = asyncio.Event()
         self._waiting.add(woken)
         try:
-            # Checked after the watch is set: a revocation written before it would wake nobody.
+            # Checked after the watch is set: a revocation written before it would wake no one.
             if (await self.revocations_after(None)).head == after:
                 async with asyncio.timeout(seconds if watched else min(seconds, UNWATCHED_SECONDS)):
                     await woken.wait()
@@ -240,7 +237,7 @@ class SqliteTokenStore(StoreFile):
         await self._write(lambda db: changes.heartbeat(db, now=now, seen=self._seen), announced=True)
 
     async def sweep(self) -> int:
-        """In small transactions, so that concurrent sign-ins do not wait for long."""
+        """Delete what has expired, in small transactions, so that concurrent sign-ins do not wait for long."""
         swept, now = 0, self._clock.now()
         while True:
             deleted, more = await self._write(lambda db: changes.sweep(db, now=now, limit=SWEEP_BATCH))
@@ -338,7 +335,7 @@ class SqliteTokenStore(StoreFile):
             await opened.close()
         self._others.close()
 
-    # --- waiting for revocations ---
+    # Waiting for revocations.
 
     def _is_watched(self) -> bool:
         if self._watch is None:

@@ -1,8 +1,4 @@
-"""The statements that change a SQLite token store: sessions, tokens and records come, are revoked and expire.
-
-Called by the SQLite token store, always inside its transactions. How rows look is told in
-`ostiary_gateway.stores.sqlite.database_file`, revocations and the time in `ostiary_gateway.stores.sqlite.log`.
-"""
+"""Transactions of a SQLite token store: add, refresh, revoke and expire sessions, tokens and records."""
 
 from __future__ import annotations
 
@@ -33,14 +29,14 @@ from ostiary_gateway.stores.stored_session import (
 )
 
 ENDED_AT_A_TIME = 1000
-# So many sessions are ended in one transaction, where a revocation is about many.
+# Sessions ended per transaction, for a revocation of many.
 END_BATCH = 200
 
 
 def add(
     db: sqlite3.Connection, added: Session, tokens: Sequence[TokenRecord], *, now: datetime, seen: log.Seen
 ) -> bool:
-    """False, and nothing is stored, if a revocation covers the session."""
+    """Add a session. Returns False without a change if a revocation covers the session."""
     correct_times(db, now, seen)
     since = log.last_before(db, added.created_at) if added.sequence is None else added.sequence
     if log.covers(db, added, since=since):
@@ -53,7 +49,7 @@ def add(
 def add_tokens(
     db: sqlite3.Connection, session_id: str, tokens: Sequence[TokenRecord], *, now: datetime, seen: log.Seen
 ) -> bool:
-    """False, and nothing is stored, if the session is not alive."""
+    """Add tokens. Returns False without a change if the session is not active."""
     correct_times(db, now, seen)
     living = "SELECT number FROM sessions WHERE id = ? AND expires_at > ?"
     row = db.execute(living, (session_id, log.advance_time(db, now))).fetchone()
@@ -105,7 +101,7 @@ def revoke(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> int
 
 
 def end_some(db: sqlite3.Connection, revoked: Revocation, *, now: datetime) -> tuple[int, bool]:
-    """End some of the sessions that *revoked* will be about; how many were alive, and whether there may be more."""
+    """End some of the sessions that *revoked* covers; return how many were active, and whether there may be more."""
     rows = _select_ended(db, *_condition_for(revoked), limit=END_BATCH)
     _delete_sessions(db, rows)
     return _count_living(rows, log.advance_time(db, now)), len(rows) == END_BATCH
@@ -117,7 +113,7 @@ def heartbeat(db: sqlite3.Connection, *, now: datetime, seen: log.Seen) -> None:
 
 
 def correct_times(db: sqlite3.Connection, now: datetime, seen: log.Seen) -> None:
-    """If the clock was set back: end what has expired for good, and set everything else back by as much."""
+    """If the clock was set back: delete what has expired, and set all other times back by as much."""
     step = log.step_back(db, now, seen)
     if step:
         expired = micros(now) + step
@@ -127,12 +123,12 @@ def correct_times(db: sqlite3.Connection, now: datetime, seen: log.Seen) -> None
 
 
 def sweep(db: sqlite3.Connection, *, now: datetime, limit: int) -> tuple[int, bool]:
-    """Delete some of what has expired, about *limit*; how many tokens that were, and whether there may be more."""
+    """Delete some of what has expired, about *limit*; return the number of tokens, and whether there may be more."""
     at = log.advance_time(db, now)
     swept, more = _sweep_portion(db, at, limit)
     if not more:
         log.forget(db, at)
-        # There are never so many of these that they would need portions.
+        # Never so many that they would need several transactions.
         db.execute("DELETE FROM records WHERE expires_at <= ?", (at,))
     return swept, more
 
@@ -142,7 +138,8 @@ def _sweep_portion(db: sqlite3.Connection, at: int, limit: int) -> tuple[int, bo
         "DELETE FROM tokens WHERE digest IN (SELECT digest FROM tokens WHERE expires_at <= ? LIMIT ?)", (at, limit)
     ).rowcount
     if expired == limit:
-        # Sessions come when they have hardly any token left: some have hundreds, and others wait for this transaction.
+        # Sessions follow when hardly any tokens are left: some have hundreds, and other work waits for this
+        # transaction.
         return expired, True
     rows = db.execute("SELECT number, body FROM sessions WHERE expires_at <= ? LIMIT ?", (at, limit)).fetchall()
     return expired + _delete_sessions(db, rows), len(rows) == limit
@@ -169,7 +166,7 @@ def take_record(db: sqlite3.Connection, digest: bytes, *, now: datetime) -> byte
 
 
 def replace_session(db: sqlite3.Connection, moved: Session, tokens: Sequence[TokenRecord]) -> None:
-    """Store a session of another store as it was there, its place among the revocations included."""
+    """Store a session of another store unchanged, including its `sequence`."""
     number = _put_session(db, moved, 0)
     used_at = None if moved.last_used_at is None else micros(moved.last_used_at)
     row = (moved.sequence or 0, used_at, number)
@@ -214,9 +211,9 @@ def _insert_tokens(db: sqlite3.Connection, number: int, tokens: Sequence[TokenRe
 
 
 def _condition_for(revoked: Revocation) -> tuple[str, tuple[str | int, ...]]:
-    """The condition that a session must meet for *revoked* to end it: `ostiary_gateway.sessions.ends`, in SQL.
+    """Return the condition for sessions that *revoked* ends: `ostiary_gateway.sessions.ends`, in SQL.
 
-    Every session that is there began before the number that *revoked* is about to get.
+    Every existing session began before the number that *revoked* is about to get.
     """
     if revoked.kind is RevocationKind.SESSION:
         return "id = ?", (revoked.value,)
@@ -256,7 +253,7 @@ def _count_living(rows: Sequence[Row], now: int) -> int:
 
 
 def _delete_sessions(db: sqlite3.Connection, rows: Sequence[Row]) -> int:
-    """Delete sessions, given as (number, body, ...), with all that hangs on them; how many tokens that were."""
+    """Delete sessions, given as (number, body, ...), with their tokens and groups; return the number of tokens."""
     if not rows:
         return 0
     numbers = [(row[0],) for row in rows]
@@ -273,7 +270,7 @@ def _delete_groups(db: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 def _end_token(db: sqlite3.Connection, digest: bytes, now: int) -> int:
     token = _find(db, digest, now)
-    # A spent one stays, so that its second use is noticed.
+    # A used one stays, so that its reuse is detected.
     if token is None or token.token.kind is TokenKind.SPENT:
         return 0
     return db.execute("DELETE FROM tokens WHERE digest = ?", (digest,)).rowcount

@@ -1,8 +1,4 @@
-"""A SQLite token store as a whole: read out for another store, and filled from one.
-
-Called by the SQLite token store: reading in a transaction of its own, writing inside the store's transactions. How rows
-look is told in `ostiary_gateway.stores.sqlite.database_file`, revocations in `ostiary_gateway.stores.sqlite.log`.
-"""
+"""Export, import and checks of a SQLite token store."""
 
 from __future__ import annotations
 
@@ -24,11 +20,11 @@ from ostiary_gateway.stores.sqlite.database_file import SESSION_COLUMNS, decode_
 from ostiary_gateway.stores.sqlite.log import Row
 from ostiary_gateway.stores.stored_session import decode_token, micros
 
-# The tokens of these sessions, in few statements, with fewer parameters than any SQLite allows.
+# Sessions per query for tokens: fewer parameters than any SQLite allows.
 SESSIONS_AT_ONCE = 500
 
 
-# --- read out ---
+# Export.
 
 
 def select_log(db: sqlite3.Connection) -> tuple[int, int, list[Row]]:
@@ -42,7 +38,7 @@ def decode_log(head: int, forgotten: int, rows: Sequence[Row]) -> StoredLog:
 
 
 def select_sessions(db: sqlite3.Connection, after: str, limit: int, *, now: datetime) -> tuple[list[Row], list[Row]]:
-    """Sessions, and the tokens of all of them, each with the number of its session in front."""
+    """Return sessions, and the tokens of all of them, each preceded by the number of its session."""
     living = f"expires_at > {log.NOW}"
     query = f"""SELECT s.number, {SESSION_COLUMNS} FROM sessions s
         WHERE s.id > ? AND s.{living} ORDER BY s.id LIMIT ?"""  # noqa: S608
@@ -65,18 +61,18 @@ def decode_sessions(sessions: Sequence[Row], tokens: Sequence[Row]) -> list[Stor
     return [StoredSession(decode_session(row[1:]), tuple(records[row[0]])) for row in sessions]
 
 
-# --- filled ---
+# Import.
 
 
 def put_log(db: sqlite3.Connection, new: StoredLog) -> int | None:
-    """Take over the log; returns the own last number, and changes nothing, if that is further."""
+    """Replace the log; return the store's own last number, without a change, if that is larger."""
     head = log.last_revocation(db)
     if head > new.head:
         return head
     db.execute("DELETE FROM revocations")
     for revocation in new.revocations:
         log.put(db, revocation, undone=revocation.sequence in new.undone)
-    # After the rows: each of them has moved the number on.
+    # After the rows: each of them has increased the sequence.
     log.start_sequence(db, new.head)
     db.execute("UPDATE state SET forgotten = ?", (new.forgotten,))
     return None
@@ -89,12 +85,10 @@ def put_sessions(db: sqlite3.Connection, new: Sequence[StoredSession], *, now: d
     log.advance_time(db, now)
 
 
-# Whether a SQLite token store is whole, and which other process has its file open.
-#
-# Called by the SQLite token store for ``ostiary-gateway store check`` and ``store migrate``.
+# Checks, for ``ostiary-gateway store check`` and ``store migrate``.
 
 MOST_PROBLEMS = 10
-# Where each process that has a file in WAL mode open holds a lock for reading: UNIX_SHM_DMS in SQLite's os_unix.c.
+# Where each process that has a file in WAL mode open holds a read lock: UNIX_SHM_DMS in SQLite's os_unix.c.
 _IN_USE_BYTE = 128
 # `struct flock` of Linux on 64 bits: type, whence, start, length, pid.
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -130,18 +124,18 @@ def _size(path: str) -> int:
 
 
 class OtherProcesses:
-    """Knows whether another process has the file open. Close it after every connection of this process."""
+    """Detects other processes that have the file open. Close it after every connection of this process."""
 
     def __init__(self, path: str) -> None:
         self._path = f"{path}-shm"
         self._descriptor: int | None = None
 
     def describe(self) -> tuple[str, ...]:
-        """One of them, if there are any: the system names no more than one."""
+        """Describe one other process, if there are any: the system reports only one."""
         if sys.platform != "linux" or struct.calcsize("P") != 8:
             return ()
         if self._descriptor is None:
-            # Kept open: closing it would end the locks that SQLite holds on it for this process.
+            # Stays open: closing it would release the locks that SQLite holds on it for this process.
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _IN_USE_BYTE, 1, 0)
         kind, *_, pid = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_GETLK, question))
@@ -159,7 +153,7 @@ def _process_name(pid: int) -> str:
     # A process of another container has no number here.
     if pid <= 0:
         return "a process outside of this container"
-    # The name alone: arguments may hold what is nobody's business.
+    # Only the name: arguments may contain secrets.
     with suppress(OSError):
         return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     return f"process {pid}"

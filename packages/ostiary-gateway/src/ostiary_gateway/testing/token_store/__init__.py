@@ -1,4 +1,4 @@
-"""The conformance suite for token stores: what `ostiary_gateway.interfaces.token_store` promises, as tests.
+"""The conformance suite for token stores (`ostiary_gateway.interfaces.token_store`):
 
     class TestMyStore(TokenStoreContract):
         @pytest.fixture
@@ -7,13 +7,16 @@
             yield store
             await store.close()
 
-It needs pytest and pytest-asyncio. A store that several processes can share inherits from `SharedTokenStoreContract`
-in its place, and gives with the fixture `other` a second one over the same data. Nothing here waits for time to pass.
-A store that keeps the records of logins too inherits from `RecordStoreContract` as well, or from its shared form. One
-for several replicas, which keeps notes and an owner, also inherits from `ReplicaStoreContract`, one that keeps objects
-from `ObjectStoreContract` or its shared form, one whose contents can be moved to another store from
-`PortableStoreContract`, one that ends sessions by the sign-in that they came from, from `OriginStoreContract`, and one
-that lists its sessions page by page from `SessionPagesContract`.
+Requires pytest and pytest-asyncio. Nothing here waits for real time to pass. A store that several processes can share
+inherits from `SharedTokenStoreContract` instead, and provides with the fixture `other` a second instance over the same
+data. Inherit in addition from the suites of its capabilities:
+
+    RecordStoreContract     temporary records of sign-ins; or its shared form
+    ReplicaStoreContract    messages between replicas, and an owner
+    ObjectStoreContract     objects; or its shared form
+    PortableStoreContract   contents that can be moved to another store
+    OriginStoreContract     ending sessions by the sign-in that they came from
+    SessionPagesContract    listing sessions page by page
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ __all__ = [
 
 @pytest.mark.asyncio
 class TokenStoreContract(StoringContract, RevokingContract, ClockSetBackContract, RenewingContract, ProgramsContract):
-    """Inherit from it, and give the fixture `store`."""
+    """Inherit from this class and provide the fixture `store`."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
@@ -74,4 +77,4 @@ class TokenStoreContract(StoringContract, RevokingContract, ClockSetBackContract
 
 
 class SharedTokenStoreContract(TokenStoreContract, SharingContract):
-    """For stores that several processes share. Give the fixture `other` too: a second store over the same data."""
+    """For stores that several processes share. Also requires the fixture `other`: a second store over the same data."""

@@ -1,4 +1,7 @@
-"""Token stores that keep objects: `ostiary_gateway.interfaces.store_capabilities`, as tests."""
+"""Conformance suites for the capabilities of token stores that hold objects, are shared, or serve replicas.
+
+See `ostiary_gateway.interfaces.store_capabilities`.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +39,23 @@ from ostiary_gateway.testing.token_store.samples import (
 )
 
 KIND = "signing-key"
-# In this order by code point; alphabets have others.
+# In order of code points, which differs from alphabetical order.
 NAMES = ("-a", "0", "B", "Z", "_", "a", "a/b", "b", "~", "\u00e9", "\u4e00", "\ufffd", "\U0001d518")
 
 
 class StoreWithObjects(TokenStore, ObjectStore, Protocol):
-    """What the fixtures `store` and `other` give."""
+    """The type of the fixtures `store` and `other`."""
 
 
 class StoreThatCountsObjects(StoreWithObjects, CountsStoredObjects, Protocol):
-    """The fixture `store` of `StoredObjectCountsContract`."""
+    """The type of the fixture `store` of `StoredObjectCountsContract`."""
 
 
 @pytest.mark.asyncio
 class ObjectStoreContract:
-    """Inherit from it beside `TokenStoreContract`: the fixtures `store` and `clock` are the same."""
+    """Inherit from this class in addition to `TokenStoreContract`. Uses the same fixtures `store` and `clock`."""
 
-    # --- what goes in comes out ---
+    # --- reading and writing ---
 
     async def test_an_object_is_found_as_it_was_put(self, store: StoreWithObjects, clock: FakeClock) -> None:
         version = await store.put_object(KIND, "k1", b"\x00\xff secret", version=0)
@@ -96,16 +99,16 @@ class ObjectStoreContract:
                 store.find_object(kind, name),
                 store.delete_object(kind, name),
             ):
-                with case(kind, name), pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with case(kind, name), pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await work
 
     async def test_an_object_that_is_too_large_is_refused(self, store: StoreWithObjects) -> None:
         await store.put_object(KIND, "full", b"x" * LARGEST_OBJECT, version=0)
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+        with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
             await store.put_object(KIND, "larger", b"x" * (LARGEST_OBJECT + 1), version=0)
         assert [each.name for each in await store.list_objects(KIND)] == ["full"]
 
-    # --- in order ---
+    # --- order ---
 
     async def test_objects_are_listed_by_name_in_pages(self, store: StoreWithObjects) -> None:
         for name in reversed(NAMES):
@@ -162,7 +165,7 @@ class ObjectStoreContract:
         assert (stored.data, stored.version) == (b"%d" % versions.index(second), second)
 
     async def test_a_version_is_not_used_again_after_a_deletion(self, store: StoreWithObjects) -> None:
-        """Who has read an object must not overwrite another one of that name."""
+        """A caller that has read an object must not overwrite a different one of the same name."""
         first = await store.put_object(KIND, "k1", b"one", version=0)
         assert await store.delete_object(KIND, "k1")
         second = await store.put_object(KIND, "k1", b"two", version=0)
@@ -180,7 +183,7 @@ class ObjectStoreContract:
         assert await store.delete_object(KIND, "b")
         assert await store.object_kinds() == []
 
-    # --- what is no reason to go ---
+    # --- lifetime ---
 
     async def test_objects_outlive_every_session(self, store: StoreWithObjects, clock: FakeClock) -> None:
         version = await store.put_object(KIND, "k1", b"one", version=0)
@@ -220,7 +223,7 @@ class ObjectStoreContract:
 
 @pytest.mark.asyncio
 class StoredObjectCountsContract:
-    """For stores with `CountsStoredObjects`, beside `ObjectStoreContract`: limits for each user rest on it."""
+    """For stores with `CountsStoredObjects`, in addition to `ObjectStoreContract`: limits per user depend on it."""
 
     async def test_objects_are_counted_by_the_beginning_of_their_names(self, store: StoreThatCountsObjects) -> None:
         for name in (*NAMES, "a/", "a/c", "a0", "%", "_a", "\U0010ffff", "\U0010ffffa"):
@@ -242,7 +245,7 @@ class StoredObjectCountsContract:
 
 
 class SharedObjectStoreContract(ObjectStoreContract):
-    """For stores that several processes share: with the fixture `other`."""
+    """For stores that several processes share. Also requires the fixture `other`."""
 
     async def test_what_one_puts_the_other_finds_and_may_change(
         self, store: StoreWithObjects, other: StoreWithObjects
@@ -267,11 +270,11 @@ class SharedObjectStoreContract(ObjectStoreContract):
             (version,) = [each for each in versions if each is not None]
 
 
-# Two token stores over the same data. Part of `SharedTokenStoreContract`.
+# Two instances over the same data. Part of `SharedTokenStoreContract`.
 
 
 class SharingContract:
-    """What one process does, another one sees at once; of two that do the same, one does it."""
+    """Changes of one process are visible to the other immediately, and of two equal changes only one succeeds."""
 
     async def test_it_says_that_processes_can_share_it(self, store: TokenStore) -> None:
         assert has_trait(store, SharedBetweenProcesses), "declare shared_between_processes = True"
@@ -286,7 +289,7 @@ class SharingContract:
     async def test_what_one_revokes_the_other_no_longer_finds_and_is_told(
         self, store: TokenStore, other: TokenStore, clock: FakeClock
     ) -> None:
-        """T3: the other replica too."""
+        """T3: the other replica is notified too."""
         session = make_session(clock)
         await store.add(session, [make_token(session)])
         start = await head(other)
@@ -335,18 +338,19 @@ class SharingContract:
         assert await store.count() == await other.count() == 100
 
 
-# Token stores that keep notes for replicas, and know whose they are, as tests.
-#
-# The interface is `ostiary_gateway.interfaces.store_capabilities`.
+# Messages between replicas, and the owner of the store.
 
 
 class ReplicaStore(NoteStore, OwnedStore, Protocol):
-    """What the fixtures `store` and `other` give."""
+    """The type of the fixtures `store` and `other`."""
 
 
 @pytest.mark.asyncio
 class ReplicaStoreContract:
-    """Inherit from it beside `SharedTokenStoreContract`: the fixtures `store`, `other` and `clock` are the same."""
+    """Inherit from this class in addition to `SharedTokenStoreContract`.
+
+    Uses the same fixtures `store`, `other` and `clock`.
+    """
 
     async def test_what_one_notes_the_other_finds(
         self, store: ReplicaStore, other: ReplicaStore, clock: FakeClock
@@ -413,7 +417,7 @@ class ReplicaStoreContract:
 
     async def test_a_note_that_is_too_large_is_refused(self, store: ReplicaStore) -> None:
         await store.put_notes("t", {"a": b"x" * LARGEST_NOTE}, seconds=60)
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the implementation's own
+        with pytest.raises(ValueError):  # noqa: PT011  # the message is the implementation's own
             await store.put_notes("t", {"b": b"", "c": b"x" * (LARGEST_NOTE + 1)}, seconds=60)
         assert await store.find_note("t", "b") is None
 

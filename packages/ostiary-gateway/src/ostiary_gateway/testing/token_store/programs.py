@@ -1,4 +1,4 @@
-"""Tokens of programs, and tokens that are less than their session. Part of `TokenStoreContract`."""
+"""Tokens of service accounts and clients, and scoped tokens. Part of `TokenStoreContract`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ DELEGATION = '[["get pods"],"an agent \u00e9\U0001d518"]'
 
 
 class ProgramsContract:
-    """Delegations, tokens added under a living session, sessions of every kind, and when one was last used."""
+    """Delegations, tokens added to a live session, sessions of every kind, and the time of last use."""
 
-    # --- what makes a token less than its session ---
+    # --- scoped tokens ---
 
     async def test_a_delegation_is_kept_with_its_token_alone(self, store: TokenStore, clock: FakeClock) -> None:
         session = make_session(clock)
@@ -62,19 +62,19 @@ class ProgramsContract:
             with case(text):
                 session = make_session(clock, f"s{number}")
                 token = replace(make_token(session), delegation=text)
-                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await store.add(session, [token])
                 assert await store.session(session.id) is None
                 await store.add(session, [])
-                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await store.add_tokens(session.id, [token])
                 assert await store.count() == 0
 
     async def test_only_an_access_token_has_a_delegation(self, store: TokenStore, clock: FakeClock) -> None:
-        """A renewal token with one would be renewed to the whole session."""
+        """A refresh with such a token would return the full session."""
         session = make_session(clock)
         token = replace(make_token(session, kind=TokenKind.RENEWAL), delegation=DELEGATION)
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+        with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
             await store.add(session, [token])
 
     async def test_a_renewal_can_bring_a_token_with_a_delegation(self, store: TokenStore, clock: FakeClock) -> None:
@@ -97,7 +97,7 @@ class ProgramsContract:
         ended = {value for kind, value, _, _ in contents(await store.revocations_after(start))}
         assert ended == {digest_of("t1").hex(), digest_of("t2").hex()}
 
-    # --- one more token under a session ---
+    # --- adding tokens to a session ---
 
     async def test_tokens_are_added_and_the_session_stays_as_it_is(self, store: TokenStore, clock: FakeClock) -> None:
         session = await renewable_session(store, clock)
@@ -123,7 +123,7 @@ class ProgramsContract:
         assert await store.count() == 0
 
     async def test_nothing_is_added_under_a_session_that_was_revoked(self, store: TokenStore, clock: FakeClock) -> None:
-        # The last one ends all.
+        # The last one ends all sessions.
         for kind, value in (
             (RevocationKind.SESSION, "s1"),
             (RevocationKind.USER, "bob"),

@@ -1,4 +1,4 @@
-"""A token store ends what is revoked, and tells who follows. Part of `TokenStoreContract`."""
+"""Revocations, and clocks that are set back. Part of `TokenStoreContract`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ostiary_gateway.testing.token_store.samples import (
 
 
 class RevokingContract:
-    """Revocations: what they end, the marks that they leave behind, and how they are followed."""
+    """Revocations: what they end, the active revocations that remain, and how they are followed."""
 
     # --- revocation ---
 
@@ -44,7 +44,7 @@ class RevokingContract:
 
     async def test_a_token_is_revoked_by_the_hex_of_its_digest_only(self, store: TokenStore, clock: FakeClock) -> None:
         for value in ("", "zz", "ab", digest_of("t1").hex().upper()):
-            with case(value), pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+            with case(value), pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                 await store.revoke(Revocation(RevocationKind.TOKEN, value, clock.now()))
 
     async def test_revoking_a_session_ends_all_its_tokens_and_no_others(
@@ -61,7 +61,7 @@ class RevokingContract:
         assert await store.session("s1") is None
 
     async def test_a_user_is_revoked_by_the_exact_name(self, store: TokenStore, clock: FakeClock) -> None:
-        """S14, S64: a user is out at once, however long the session was to last."""
+        """S14, S64: a user is signed out immediately, however long the session was to last."""
         for name in ODD_NAMES:
             for username in (name, name + "x"):
                 session = of_user(make_session(clock, f"of {username}"), username)
@@ -74,7 +74,7 @@ class RevokingContract:
                 assert {session.id for session in await store.sessions()} == left
 
     async def test_a_group_is_revoked_by_the_exact_name(self, store: TokenStore, clock: FakeClock) -> None:
-        """S14, S64: whoever is in the group must sign in again, and so loses a membership that was taken away."""
+        """S14, S64: members of the group must sign in again, and so lose a membership that was removed."""
         for name in ODD_NAMES:
             inside = of_user(make_session(clock, f"in {name}"), "ann", "z", name)
             outside = of_user(make_session(clock, f"out {name}"), "bob", name + ",z", "z")
@@ -110,8 +110,8 @@ class RevokingContract:
     async def test_a_revocation_that_was_quicker_than_the_session_still_ends_it(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
-        """T3: the sign-in was under way, and knows nothing of what an operator did meanwhile."""
-        # The last one concerns everybody.
+        """T3: the sign-in was in progress, and its worker does not know what an operator did meanwhile."""
+        # The last one concerns everyone.
         for kind, value in (
             (RevocationKind.SESSION, "s1"),
             (RevocationKind.USER, "bob"),
@@ -141,7 +141,7 @@ class RevokingContract:
         for kind, at in product(RevocationKind, times):
             value = digest_of("t1").hex() if kind is RevocationKind.TOKEN else ""
             with case(kind, at):
-                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await store.revoke(Revocation(kind, value, at))
                 assert await head(store) == before
                 await store.add(make_session(clock, f"{kind.value} {at}"), [])
@@ -164,10 +164,10 @@ class RevokingContract:
         clock.advance(minutes=1)
         assert await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now())) == 0
 
-    # --- what a revocation leaves behind ---
+    # --- active revocations ---
 
     async def test_a_mark_can_be_taken_back(self, store: TokenStore, clock: FakeClock) -> None:
-        """Whoever began to sign in before the revocation is no longer refused; what has ended stays ended."""
+        """Sign-ins that began before the revocation are accepted again. What has ended stays ended."""
         ended, late = make_session(clock, "s1"), make_session(clock, "s2")
         await store.add(ended, [make_token(ended)])
         clock.advance(2)
@@ -262,7 +262,7 @@ class RevokingContract:
 
 
 class ClockSetBackContract:
-    """What is stored lives as long as it was meant to, and what has ended stays ended."""
+    """Stored data keeps its intended lifetime, and what has ended stays ended."""
 
     @pytest.mark.parametrize(
         ("kind", "value"), [(RevocationKind.USER, "ann"), (RevocationKind.GROUP, "ops"), (RevocationKind.BEFORE, "")]

@@ -1,4 +1,4 @@
-"""Sessions, tokens and odd names for the suites of token stores."""
+"""Sessions, tokens and unusual names for the suites of token stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ostiary_gateway.interfaces.token_store import (
     TokenStore,
 )
 
-# Names as identity systems really give them, and as nobody would: they all come back as they went in.
+# Names from real directories, and unusual ones: all must be returned unchanged.
 ODD_NAMES = (
     "a,b",
     "a|b",
@@ -37,7 +37,7 @@ ODD_NAMES = (
     "\U0001d518",
     "",
 )
-# Only a store that wakes nobody takes so long, however busy the machine.
+# Exceeded only if the store does not wake its waiters, however slow the machine.
 TIME_LIMIT_SECONDS = 30.0
 
 Sweep = Callable[[], Awaitable[int]]
@@ -80,7 +80,7 @@ def in_minutes(clock: FakeClock, minutes: float) -> datetime:
 
 @contextmanager
 def case(*values: object) -> Iterator[None]:
-    """Name *values* in whatever fails inside."""
+    """Add *values* to any error raised inside."""
     try:
         yield
     except BaseException as error:
@@ -89,7 +89,7 @@ def case(*values: object) -> Iterator[None]:
 
 
 async def follow(store: TokenStore, after: int) -> RevocationBatch:
-    """What comes after this number, as soon as there is something."""
+    """Return the batch after number *after*, as soon as there is one."""
     async with asyncio.timeout(TIME_LIMIT_SECONDS):
         while True:
             batch = await store.revocations_after(after)

@@ -1,4 +1,4 @@
-"""A token store keeps what it is given, until it expires. Part of `TokenStoreContract`."""
+"""Sessions, tokens, refresh, records of sign-ins, and pages of sessions: suites for token stores."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from ostiary_gateway.testing.token_store.samples import (
 
 
 class StoringContract:
-    """Sessions and tokens: added, found, listed, expired, swept; and the end of a store."""
+    """Sessions and tokens: add, find, list, expire, sweep and close. Part of `TokenStoreContract`."""
 
-    # --- what goes in comes out ---
+    # --- reading and writing ---
 
     async def test_what_was_added_is_found(self, store: TokenStore, clock: FakeClock) -> None:
         """S22."""
@@ -85,9 +85,9 @@ class StoringContract:
         for name in ("\ud800", "a\0b"):
             with case(name):
                 session = of_user(make_session(clock), name)
-                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await store.add(session, [make_token(session)])
-                with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+                with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
                     await store.revoke(Revocation(RevocationKind.USER, name, clock.now()))
                 assert await store.count() == 0
 
@@ -132,10 +132,10 @@ class StoringContract:
         entries = [await store.find(digest_of(session.id)) for session in sessions]
         assert [item and item.session for item in entries] == sessions
 
-    # --- time ---
+    # --- expiry ---
 
     async def test_a_token_is_gone_the_moment_it_expires(self, store: TokenStore, clock: FakeClock) -> None:
-        """S24: also before any sweep."""
+        """S24: even before any sweep."""
         session = make_session(clock)
         await store.add(session, [make_token(session, minutes=5)])
         clock.advance(minutes=5, seconds=-0.000001)
@@ -191,7 +191,7 @@ class StoringContract:
         assert [session.id for session in await store.sessions(group="of ann", limit=1)] == ["s4"]
         assert await store.sessions(username="ann", group="of bob") == []
 
-    # --- the end ---
+    # --- close ---
 
     async def test_closing_twice_is_harmless_and_nothing_is_answered_afterwards(
         self, store: TokenStore, clock: FakeClock
@@ -207,11 +207,11 @@ class StoringContract:
             await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))
 
 
-# A token store spends a renewal token once. Part of `TokenStoreContract`.
+# Refresh tokens are used once. Part of `TokenStoreContract`.
 
 
 class RenewingContract:
-    """Renewals: one token spent, a new pair added, and revocations that come meanwhile."""
+    """Refreshes: one token used, a new pair added, and concurrent revocations."""
 
     async def test_a_renewal_spends_its_token_and_adds_new_ones(self, store: TokenStore, clock: FakeClock) -> None:
         """C1."""
@@ -284,7 +284,7 @@ class RenewingContract:
     async def test_older_access_tokens_end_when_a_renewal_changes_the_user(
         self, store: TokenStore, clock: FakeClock
     ) -> None:
-        """T3: a group that was taken away is gone with the renewal, also from caches that know the older token."""
+        """T3: a removed group is gone with the refresh, even from caches that contain the older token."""
         session = await renewable_session(store, clock)
         before = await head(store)
         without = of_user(session, "ann", "dev")
@@ -305,12 +305,12 @@ class RenewingContract:
         assert await store.find(digest_of("r1")) is not None
 
 
-# The conformance suite for stores that keep the records of sign-ins under way.
+# Records of sign-ins in progress.
 
 
 @pytest.mark.asyncio
 class RecordStoreContract:
-    """What logins under way remember. Inherit from it, and give the fixture `store`."""
+    """Records of sign-ins in progress. Inherit from this class and provide the fixture `store`."""
 
     most_records: ClassVar[int] = MOST_RECORDS
     """How many the store keeps; fewer where the store under test has a smaller limit."""
@@ -339,7 +339,7 @@ class RecordStoreContract:
         assert sorted(records, key=bool) == [None] * 19 + [b"x"]
 
     async def test_a_record_is_gone_the_moment_it_expires(self, store: RecordStore, clock: FakeClock) -> None:
-        """L1: also before any sweep."""
+        """L1: even before any sweep."""
         for name in ("a", "b"):
             await store.put_record(digest_of(name), b"x", in_minutes(clock, 10))
         clock.advance(minutes=10, seconds=-0.000001)
@@ -370,11 +370,11 @@ class RecordStoreContract:
 
     async def test_what_is_too_large_is_refused(self, store: RecordStore, clock: FakeClock) -> None:
         assert await store.put_record(digest_of("a"), b"x" * LARGEST_RECORD, in_minutes(clock, 10))
-        with pytest.raises(ValueError):  # noqa: PT011  # the words are the store's own
+        with pytest.raises(ValueError):  # noqa: PT011  # the message is the store's own
             await store.put_record(digest_of("b"), b"x" * (LARGEST_RECORD + 1), in_minutes(clock, 10))
 
     async def test_the_oldest_make_room_and_there_are_never_more(self, store: RecordStore, clock: FakeClock) -> None:
-        """L1: ten thousand logins that nobody finishes stay bounded, and the next one begins all the same."""
+        """L1: ten thousand unfinished logins stay bounded, and the next one can still begin."""
         until = in_minutes(clock, 10)
         await store.put_record(digest_of("first"), b"x", until)
         await store.put_record(digest_of("second"), b"x", until)
@@ -396,19 +396,19 @@ class RecordStoreContract:
 
 
 class SharedRecordStoreContract(RecordStoreContract):
-    """For stores that several processes share; give the fixture `other` too."""
+    """For stores that several processes share. Also requires the fixture `other`."""
 
     async def test_what_one_puts_the_other_takes_and_only_one_of_them(
         self, store: RecordStore, other: RecordStore, clock: FakeClock
     ) -> None:
-        """L1: any worker can finish a login, and one of them does."""
+        """L1: any worker can finish a login, and exactly one does."""
         await store.put_record(digest_of("a"), b"x", in_minutes(clock, 10))
         assert await other.find_record(digest_of("a")) == b"x"
         records = await asyncio.gather(*(each.take_record(digest_of("a")) for each in [store, other] * 5))
         assert sorted(records, key=bool) == [None] * 9 + [b"x"]
 
 
-# The suite for token stores that list their sessions page by page. A part of `ostiary_gateway.testing.token_store`.
+# Listing of sessions page by page.
 
 SEED = 20240
 
@@ -438,7 +438,7 @@ class SessionPagesContract:
             listed += [each.session.id for each in page]
             round_number += 1
             await _add_some(store, clock, chance, 3, prefix=f"new{round_number}-")
-            # The one at the end of the page is gone when the next one is asked for.
+            # The session at the end of the page is gone when the next page is requested.
             ended = page[-1].session.id
             await store.revoke(Revocation(RevocationKind.SESSION, ended))
             page = await _page(store, after=page[-1].place, limit=5)
@@ -494,7 +494,7 @@ async def _all_pages(store: TokenStore, limit: int, **search: object) -> list[st
 async def _add_some(
     store: TokenStore, clock: FakeClock, chance: random.Random, number: int, prefix: str = "s"
 ) -> list[str]:
-    """Sessions of two users and two kinds, some of them of the same moment; returns their ids."""
+    """Add sessions of two users and two kinds, some created at the same moment. Return their ids."""
     ids = [f"{prefix}{each}" for each in range(number)]
     chance.shuffle(ids)
     for session_id in ids:

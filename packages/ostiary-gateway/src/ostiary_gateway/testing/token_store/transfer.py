@@ -1,7 +1,7 @@
-"""Token stores whose contents can be moved: `ostiary_gateway.interfaces.store_capabilities`, as tests.
+"""Conformance suites for token stores with portable contents, and with origins of sessions.
 
-`check_move` is for tests that move between two different stores; `fill` makes contents in which everything occurs that
-a store can hold.
+`check_move` is for tests that move between two different stores; `fill` creates contents with everything that a store
+can hold. See `ostiary_gateway.interfaces.store_capabilities`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from ostiary_gateway.testing.token_store.samples import (
     renewable_session,
 )
 
-# In this order by code point; alphabets have others.
+# In order of code points, which differs from alphabetical order.
 IDS = ("-a", "0", "B", "Z", "_", "a", "b", "~", "\u00e9", "\u4e00", "\U0001d518")
 
 
 async def export_all(store: PortableStore, *, limit: int = 1000) -> list[StoredSession]:
-    """Every session, read in pages of *limit*, its tokens by digest."""
+    """Return every session, read in pages of *limit*, with its tokens sorted by digest."""
     sessions: list[StoredSession] = []
     while page := await store.export_sessions(sessions[-1].session.id if sessions else "", limit):
         assert len(page) <= limit
@@ -60,7 +60,7 @@ async def move(source: PortableStore, target: PortableStore, *, limit: int = 3) 
 
 
 async def fill(store: TokenStore, clock: FakeClock) -> None:
-    """Sessions of all sorts and tokens of every kind; some revoked, spent, forgotten or undone; a clock set back."""
+    """Add sessions and tokens of every kind, some revoked, used, pruned or lifted, and set the clock back."""
     await _begin(store, clock, "forgotten", of_user(make_session(clock), "gone"))
     await _begin(store, clock, "long", _odd_session(clock))
     await store.revoke(Revocation(RevocationKind.USER, "gone", by="long ago"))
@@ -84,7 +84,7 @@ async def fill(store: TokenStore, clock: FakeClock) -> None:
     await store.heartbeat()
     await store.revoke(Revocation(RevocationKind.SESSION, "unknown", owner="somebody \u00e9"))
     clock.advance(1)
-    # A fraction of a second is kept, too.
+    # Fractions of a second must be stored too.
     clock.advance(0.123457)
     if ability(store, OriginStore) is not None:
         await store.revoke(Revocation(RevocationKind.ORIGIN, digest_of("an ended sign-in").hex(), owner="somebody"))
@@ -117,11 +117,11 @@ def _by_digest(tokens: tuple[TokenRecord, ...]) -> tuple[TokenRecord, ...]:
 
 
 async def check_move(source: MovableStore, target: MovableStore) -> None:
-    """That *target* holds what *source* holds, as far as anybody can ask either."""
+    """Check that *target* has the contents of *source*, as far as they are accessible."""
     assert await target.export_log() == await source.export_log()
     sessions = await export_all(source)
     assert await export_all(target) == sessions
-    # Comparing sessions does not compare these.
+    # Comparing sessions does not compare these fields.
     assert await _not_compared(target) == await _not_compared(source)
     assert sessions, "nothing was moved"
     assert _by_id_and_time(await target.sessions()) == _by_id_and_time(await source.sessions())
@@ -134,7 +134,7 @@ async def check_move(source: MovableStore, target: MovableStore) -> None:
 
 
 def _by_id_and_time(sessions: list[Session]) -> tuple[dict[str, Session], list[datetime]]:
-    """The newest first; those that began at the same moment in any order."""
+    """Return the sessions in a form that compares the order by time, newest first, but not among equal times."""
     return {session.id: session for session in sessions}, [session.created_at for session in sessions]
 
 
@@ -145,9 +145,9 @@ async def _not_compared(store: PortableStore) -> dict[str, tuple[int | None, dat
 
 @pytest.mark.asyncio
 class PortableStoreContract:
-    """Inherit from it, and give the fixtures `store`, `clock`, and `empty`: another store of this kind, by itself."""
+    """Inherit from this class and provide the fixtures `store`, `clock`, and `empty`: a separate store of this kind."""
 
-    # --- everything arrives ---
+    # --- completeness ---
 
     async def test_everything_is_moved_in_pages_of_any_size(
         self, store: MovableStore, empty: MovableStore, clock: FakeClock
@@ -190,7 +190,7 @@ class PortableStoreContract:
         assert [each.session for each in await empty.export_sessions("", 5000)] == sessions
         assert len((await empty.export_sessions("1198", 5000))[0].tokens) == 3
 
-    # --- again ---
+    # --- repetition ---
 
     async def test_moving_twice_is_harmless(self, store: MovableStore, empty: MovableStore, clock: FakeClock) -> None:
         await fill(store, clock)
@@ -225,7 +225,7 @@ class PortableStoreContract:
         await empty.sweep()
         assert await empty.count() == 0
 
-    # --- what was withdrawn stays withdrawn ---
+    # --- revocations ---
 
     async def test_what_was_refused_stays_refused(
         self, store: MovableStore, empty: MovableStore, clock: FakeClock
@@ -281,7 +281,7 @@ class PortableStoreContract:
     async def test_a_log_that_is_further_is_not_replaced(
         self, store: MovableStore, empty: MovableStore, clock: FakeClock
     ) -> None:
-        """It is in use, and what follows it would be set back."""
+        """The target is in use, and its followers would be set back."""
         await store.revoke(Revocation(RevocationKind.USER, "ann"))
         for name in ("bob", "eve"):
             await empty.revoke(Revocation(RevocationKind.USER, name))
@@ -313,9 +313,8 @@ class PortableStoreContract:
                 await work
 
 
-# What `OriginStore` promises: sessions are found and ended by the sign-in that they came from.
-#
-# Inherit from it beside the suite of token stores. It needs the fixtures `store` and `clock`.
+# Sessions are found and ended by the sign-in that they came from (`OriginStore`). Inherit in addition to the suite of
+# token stores. Requires the fixtures `store` and `clock`.
 
 SIGN_IN, PERSON, OTHER = (digest_of(name).hex() for name in ("a sign-in", "a person", "another sign-in"))
 
@@ -384,7 +383,7 @@ class OriginStoreContract:
         await store.revoke(Revocation(RevocationKind.ORIGIN, SIGN_IN))
         with pytest.raises(LoginRefused):
             await store.add(replace(_from(clock, "s1", SIGN_IN, PERSON), sequence=began), [])
-        # Another sign-in of the same person is none of its business, and neither is a later one.
+        # Another sign-in of the same user is unaffected, and so is a later one.
         await _add(store, replace(_from(clock, "s2", OTHER, PERSON), sequence=began))
         await _add(store, replace(_from(clock, "s3", SIGN_IN, PERSON), sequence=await head(store)))
 

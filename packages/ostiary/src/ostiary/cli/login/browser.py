@@ -1,12 +1,12 @@
-"""Sign in with the browser of this machine, which brings the proof back to a port of this machine.
+"""Sign in with the browser of this machine, which returns the code to a port on loopback.
 
-    this command -> browser: gateway/auth/cli?challenge&port&state -> person signs in
+    this command -> browser: gateway/auth/cli?challenge&port&state -> user signs in
                  <- 127.0.0.1:port/callback?code&state <- gateway
-    code + verifier -> gateway -> session, or the session that there is has proved more (`step_up`)
-    browser -> gateway/auth/cli/ended, which says how it ended; or a page of ours, where the gateway cannot
+    code + verifier -> gateway -> session, or a step-up of the current session (`step_up`)
+    browser -> gateway/auth/cli/ended, which shows the outcome; or a built-in page if the gateway cannot
 
-Called by `ways`. Only this process knows the verifier, so a code is of no use to anybody else on this machine; and a
-return with another state was not begun here.
+Only this process knows the verifier, so the code is useless to other processes on this machine. A callback with another
+state did not start here.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ from ostiary.core.text import printable
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret
 
-# The page on loopback that ends a browser sign-in when the gateway cannot show one.
-#
-# It looks like the gateway's own pages, without the operator's branding, which only the gateway knows.
+# The page on loopback that ends a browser sign-in when the gateway cannot show one. It resembles the gateway's pages,
+# but without the operator's branding, which only the gateway knows.
 
 
 class EndedPage(Enum):
@@ -49,7 +48,7 @@ class EndedPage(Enum):
         return {EndedPage.SIGNED_IN: 200, EndedPage.UNKNOWN: 404}.get(self, 400)
 
 
-# By language and page: the heading and the text, which is HTML.
+# By language and page: the heading, and the text as HTML.
 _TEXTS = {
     "en": {
         EndedPage.SIGNED_IN: (
@@ -154,7 +153,7 @@ _REFUSED = ("access_denied", "login-refused")
 
 @dataclass(frozen=True, slots=True)
 class Purpose:
-    """What the browser is opened for, in words for the terminal, and the page of ours that says that it failed."""
+    """Why the browser is opened: texts for the terminal, and the built-in page for a failure."""
 
     what: str
     refused: str
@@ -175,7 +174,7 @@ def sign_in(
     seconds: float,
     show: Callable[[str], object] | None,
 ) -> SignInGrant:
-    """*show* opens an address in a browser; None if the person is to do that."""
+    """Sign in. *show* opens a URL in a browser; None if the user is to do that."""
     return _visit(
         gateway,
         person,
@@ -197,7 +196,7 @@ def step_up(
     seconds: float,
     show: Callable[[str], object] | None,
 ) -> None:
-    """The same for a session that there is already, and that must prove more."""
+    """Like `sign_in`, but step up an existing session."""
     _visit(
         gateway,
         person,
@@ -223,7 +222,7 @@ def _visit(
     show: Callable[[str], object] | None,
     ticket: str = "",
 ) -> T:
-    """What *redeem* gives for the code with which the browser comes back."""
+    """Open the browser and return the result of *redeem* for the code that it brings back."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
     returning = Return(lambda code: redeem(code, Secret(verifier)), gateway.server, purpose)
@@ -240,7 +239,7 @@ def _visit(
             person.tell(f"open this URL in a browser on this machine:\n  {address}")
         else:
             person.tell(f"your browser opens {purpose.what}; if it does not, open:\n  {address}")
-            # Some wait until they are closed, and we must be there for the return before that.
+            # Some browser commands block until the browser is closed, but the callback arrives before that.
             threading.Thread(target=show, args=(address,), daemon=True).start()
         return returning.wait(seconds)
     finally:
@@ -253,7 +252,7 @@ class _RedeemedCode(Generic[T]):
 
 
 class Return(Generic[T]):
-    """Listens on a free port of 127.0.0.1 until the browser comes back, once. It goes on to a page of *server*."""
+    """Listens on a free port of 127.0.0.1 for one callback of the browser, then redirects it to a page of *server*."""
 
     def __init__(self, redeem: Callable[[str], T], server: str, purpose: Purpose = SIGN_IN) -> None:
         self._purpose = purpose
@@ -283,11 +282,11 @@ class Return(Generic[T]):
         self._thread.join()
 
     def handle_return(self, query: dict[str, list[str]]) -> EndedPage | str | None:
-        """What to show to a browser that came with *query*, or where to send it; None if it was not sent from here.
+        """Return the page or the redirect for a callback with *query*. None if it did not start here.
 
-        A second one, or one with a wrong state, changes nothing.
+        A second callback, or one with a wrong state, changes nothing.
         """
-        # As bytes: what comes in need not be ASCII.
+        # Compare as bytes: the input may not be ASCII.
         if not hmac.compare_digest(_only(query, "state").encode(), self.state.encode()):
             return None
         # An older gateway has no page for the end.
@@ -301,7 +300,7 @@ class Return(Generic[T]):
                 self._outcome = error
                 code = _only(query, "error")
                 if not has_page or not code:
-                    # The gateway may be what failed, unless it has just said no itself.
+                    # The gateway itself may have failed, unless it has just denied the sign-in.
                     return self._purpose.page
                 failure = _only(query, "failure")
                 return f"{self._ended}?{urlencode({'error': code, **({'failure': failure} if failure else {})})}"
@@ -311,7 +310,7 @@ class Return(Generic[T]):
         code = _only(query, "code")
         if not code:
             error, request_id = _only(query, "error"), printable(_only(query, "request_id"))
-            # An older gateway says no more than the code.
+            # An older gateway sends only the code.
             cause = _only(query, "error_description") or _REFUSALS.get(error, error)
             raise LoginRefused(
                 self._purpose.refused if error in _REFUSED else self._purpose.failed,
@@ -322,7 +321,7 @@ class Return(Generic[T]):
         return self._redeem(code)
 
     def note_page_shown(self) -> None:
-        """The browser has its page: now the listener may go."""
+        """Called when the browser has its page: the listener may stop now."""
         if self._outcome is not None:
             self._over.set()
 
@@ -339,7 +338,8 @@ def _handler(returning: Return[T]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
-            # Another name that leads here is a page of somebody else which wants to look at our answer.
+            # DNS rebinding: a foreign host name that resolves to 127.0.0.1 may belong to a page that wants to read the
+            # response.
             ours = self.headers.get_all("Host") == [f"127.0.0.1:{returning.port}"]
             answer = returning.handle_return(parse_qs(parts.query)) if ours and parts.path == "/callback" else None
             try:
@@ -348,7 +348,7 @@ def _handler(returning: Return[T]) -> type[BaseHTTPRequestHandler]:
                 else:
                     self._show(answer or EndedPage.UNKNOWN)
             except OSError:
-                # It went away before it saw the page; we know what we need.
+                # The browser disconnected before it saw the page. The callback has already been handled.
                 self.close_connection = True
             finally:
                 if answer is not None:
@@ -374,6 +374,6 @@ def _handler(returning: Return[T]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the address holds a code, and stderr may be a screen that somebody draws on."""
+            """Log nothing: the URL contains a code, and stderr may be used by a full-screen application."""
 
     return Handler

@@ -1,7 +1,4 @@
-"""The gateway's ``/auth``, as a command line uses it. Knows its endpoints and its errors, keeps nothing.
-
-Called by `ways`, `turn` and the commands; `gateway_http` asks.
-"""
+"""Client for the ``/auth`` endpoints of a gateway, and their errors. Stateless."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ LONGEST_PAUSE = 2.0
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT = "urn:ietf:params:oauth:token-type:jwt"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105  # no password
-# Clocks may differ by so much before it is worth telling kubectl another time than the gateway says.
+# Clock differences up to this are ignored; larger ones are corrected in the expiry passed to kubectl.
 SKEW = timedelta(seconds=5)
 
 
@@ -40,7 +37,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A sign-in that is finished in a browser elsewhere."""
+    """A device authorization: a sign-in that is completed in a browser elsewhere."""
 
     code: Secret
     user_code: str
@@ -52,10 +49,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ExchangedToken:
-    """What the gateway gave for another token: an access token alone, which nothing renews.
+    """The result of a token exchange: an access token without a refresh token.
 
-    `scope` is what it may be used for, if that is less than its owner may. `expires_at` is by the clock of this
-    machine.
+    `scope` is set for a scoped token. `expires_at` is by the clock of this machine.
     """
 
     token: Secret
@@ -66,7 +62,7 @@ class ExchangedToken:
 
 @dataclass(frozen=True, slots=True)
 class StepUpTicket:
-    """What a session must prove by `rule`. `request` waits for it; empty if nothing does."""
+    """A step-up that `rule` requires of a session. `request` is the waiting request, or empty."""
 
     ticket: Secret
     rule: str
@@ -75,7 +71,7 @@ class StepUpTicket:
 
 
 class RenewedElsewhere(Exception):
-    """Look for what it brought in *seconds*, or ask again then."""
+    """Another process has just refreshed the session. Look for its result in *seconds*, or retry then."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -83,7 +79,7 @@ class RenewedElsewhere(Exception):
 
 
 class GatewayClient:
-    """Talks to one gateway. *authorities_pem* None means the system's own authorities."""
+    """A client for one gateway. With *authorities_pem* None, the system's authorities apply."""
 
     def __init__(
         self,
@@ -96,11 +92,11 @@ class GatewayClient:
         self._http = GatewayHttp(server, authorities_pem=authorities_pem, seconds=seconds)
         self.server = self._http.server
         self.authorities_pem = authorities_pem
-        # What the gateway showed with its last answer; None before that, and without TLS.
+        # The gateway's certificate in the last response. None before that, and without TLS.
         self.certificate: bytes | None = None
         self._clock = clock
 
-    # --- signing in ---
+    # --- sign-in ---
 
     def methods(self) -> list[Method]:
         reply = self._ask("GET", "/auth/methods")
@@ -114,7 +110,7 @@ class GatewayClient:
     def sign_in_directly(
         self, provider: str, *, username: str = "", password: Secret | None = None
     ) -> SignInGrant | None:
-        """By what the request itself proves; None if the gateway wants other proof than it was given."""
+        """Sign in with the credentials of the request itself. None if the gateway requires other credentials."""
         headers = {}
         if password is not None:
             pair = f"{username}:{password.reveal()}".encode()
@@ -126,7 +122,7 @@ class GatewayClient:
         return self._grant(reply)
 
     def sign_in_by_ticket(self, provider: str, authorization: str) -> tuple[SignInGrant, str]:
-        """By a Kerberos ticket; also what the gateway proves itself with in turn."""
+        """Sign in with a Kerberos ticket. Also returns the header with which the gateway authenticates itself."""
         reply = self._ask("GET", f"/auth/{quote(provider, safe='')}", headers={"Authorization": authorization})
         self._expect(reply, "the gateway refused the sign-in")
         return self._grant(reply), reply.www_authenticate
@@ -134,7 +130,10 @@ class GatewayClient:
     def browser_address(
         self, *, challenge: str, port: int, state: str, client: str, provider: str | None, step_up: str = ""
     ) -> str:
-        """Where the browser begins; it returns to this port of this machine. *step_up* is the ticket of a step-up."""
+        """Return the URL to open in the browser, which returns to *port* on loopback.
+
+        *step_up* is the ticket of a step-up.
+        """
         query = {"challenge": challenge, "port": str(port), "state": state, "client": client}
         if provider is not None:
             query["provider"] = provider
@@ -143,7 +142,7 @@ class GatewayClient:
         return f"{self.server}/auth/cli?{urlencode(query)}"
 
     def redeem(self, code: str, verifier: Secret) -> SignInGrant:
-        """What the browser brought back, for a session."""
+        """Redeem the code from the browser for a session."""
         reply = self._ask("POST", "/auth/cli/token", {"code": code, "verifier": verifier.reveal()})
         self._expect(reply, "the gateway did not finish the sign-in")
         return self._grant(reply)
@@ -163,12 +162,12 @@ class GatewayClient:
         )
 
     def poll_device(self, device: Device) -> SignInGrant | str:
-        """A session, or what keeps it from being there yet: ``authorization_pending`` or ``slow_down``."""
+        """Return the session, or the reason why it is pending: ``authorization_pending`` or ``slow_down``."""
         reply = self._poll_device(device)
         return reply if isinstance(reply, str) else self._grant(reply)
 
     def poll_device_step_up(self, device: Device) -> str:
-        """The same for a step-up: empty when it is done."""
+        """Like `poll_device`, for a step-up. Returns an empty string when it is done."""
         reply = self._poll_device(device)
         if isinstance(reply, str):
             return reply
@@ -188,9 +187,9 @@ class GatewayClient:
     # --- step-ups ---
 
     def step_up_needed(self, token: Secret, *, rule: str = "", wait: int = 0) -> StepUpTicket | None:
-        """What the session must prove: for *rule*, or for a request that waits; None if nothing.
+        """Return the step-up required by *rule*, or by a waiting request. None if there is none.
 
-        The gateway may take *wait* seconds for its answer.
+        The gateway may delay its response by up to *wait* seconds.
         """
         form = {"rule": rule} if rule else {"wait": str(wait)}
         reply = self._ask("POST", "/auth/step-up", form, headers=_bearer(token))
@@ -198,12 +197,12 @@ class GatewayClient:
         if reply.fields.get("needed") is not True:
             return None
         fields = reply.fields
-        # Nothing waits for one that was asked for beforehand.
+        # Empty for a step-up requested in advance: no request waits for it.
         waiting = str(fields.get("request") or "")
         return StepUpTicket(Secret(_text(fields, "ticket")), _text(fields, "rule"), _text(fields, "requires"), waiting)
 
     def refuse_step_up(self, token: Secret, ticket: StepUpTicket) -> None:
-        """Nobody will prove it: what waits need not wait any longer."""
+        """Cancel the step-up, so that the waiting request fails now."""
         form = {"ticket": ticket.ticket.reveal(), "refused": "true"}
         self._expect(self._ask("POST", "/auth/step-up", form, headers=_bearer(token)), "the gateway was not told")
 
@@ -217,7 +216,7 @@ class GatewayClient:
             raise self._http.not_understood()
 
     def exchange(self, subject: Secret, *, scope: str = "") -> ExchangedToken:
-        """A token for the one that a platform gave to a job or pod (RFC 8693)."""
+        """Exchange a token of the platform of a job or pod for a token of the gateway (RFC 8693)."""
         form = {"grant_type": GRANT_TYPE, "subject_token": subject.reveal(), "subject_token_type": JWT}
         reply = self._ask("POST", "/auth/token", form | ({"scope": scope} if scope else {}))
         hint = _EXCHANGE_HINTS.get(reply.fields.get("error"), _EXCHANGE_HINT)
@@ -226,7 +225,7 @@ class GatewayClient:
         return self._check_limited(exchanged) if scope else exchanged
 
     def narrow(self, token: Secret, *, scope: str, actor: str, lifetime: timedelta) -> ExchangedToken:
-        """A token for *scope* only, made with *token*; raises `ScopeError` if that has less than is asked for."""
+        """Exchange *token* for one limited to *scope*. Raises `ScopeError` if *scope* exceeds that of *token*."""
         form = {
             "grant_type": GRANT_TYPE,
             "subject_token": token.reveal(),
@@ -243,7 +242,7 @@ class GatewayClient:
         return self._check_limited(self._read_exchanged_token(reply))
 
     def exchange_for_jwt(self, token: Secret, audience: str) -> ExchangedToken:
-        """A JWT for a cluster that trusts the gateway's JWTs, for a token of the gateway (RFC 8693)."""
+        """Exchange a token of the gateway for a JWT for a cluster that trusts the gateway's JWTs (RFC 8693)."""
         form = {"grant_type": GRANT_TYPE, "subject_token": token.reveal(), "subject_token_type": ACCESS_TOKEN}
         reply = self._ask("POST", "/auth/token", {**form, "requested_token_type": JWT, "audience": audience})
         self._expect(
@@ -257,11 +256,11 @@ class GatewayClient:
     def service_account_token(
         self, token: Secret, account: AccountName, *, seconds: int | None = None, scope: str = ""
     ) -> ExchangedToken:
-        """A token of a service account of the gateway. The owner of *token* must be allowed to create it."""
+        """Create a token of a service account of the gateway. The owner of *token* must be allowed to."""
         spec = {"expirationSeconds": seconds, "scope": scope or None}
         body = json.dumps({"spec": {key: value for key, value in spec.items() if value is not None}}).encode()
         path = f"/apis/ostiary.dev/v1/namespaces/{account.namespace}/serviceaccounts/{account.name}/token"
-        # Read before the request: the token may expire a little earlier here than at the gateway, never later.
+        # Read before the request: the token may expire slightly earlier here than at the gateway, but never later.
         requested_at = self._clock.now()
         reply = self._http.ask("POST", path, body, headers=_bearer(token) | {"Content-Type": "application/json"})
         if "kind" not in reply.fields:
@@ -272,7 +271,7 @@ class GatewayClient:
         issued = _text(status, "token")
         try:
             created = datetime.fromisoformat(_text(metadata, "creationTimestamp"))
-            # Both by the gateway's clock, which may differ from ours.
+            # Both times are by the gateway's clock, which may differ from ours.
             lifetime = datetime.fromisoformat(_text(status, "expirationTimestamp")) - created
         except (TypeError, ValueError):
             raise self._http.not_understood() from None
@@ -291,7 +290,7 @@ class GatewayClient:
         return LoginRefused(summary, cause=cause, where=self.server, hint=hint, code="gateway-refused")
 
     def _check_limited(self, exchanged: ExchangedToken) -> ExchangedToken:
-        """A gateway that does not know scopes gives a whole token, and whoever asked would take it for less."""
+        """Raise if the token is not scoped: a gateway without support for scopes issues an unrestricted token."""
         if not exchanged.scope:
             raise self._http.not_understood("it did not limit the token to a scope")
         return exchanged
@@ -303,15 +302,15 @@ class GatewayClient:
         if not fits_token_header(token) or str(reply.fields.get("token_type", "")).lower() != "bearer":
             raise self._http.not_understood("it gave something that is not a bearer token")
         scope, user = (str(reply.fields.get(key, "")) for key in ("scope", "user"))
-        # By the clock of this machine: what counts is how long it lives.
+        # By the clock of this machine: only the lifetime matters.
         return ExchangedToken(Secret(token), self._clock.now() + timedelta(seconds=seconds), scope, user)
 
-    # --- what happens to a session later ---
+    # --- session ---
 
     def renew(self, renewal: Secret) -> SignInGrant | None:
-        """A new pair of tokens; None if the session has ended, so that only another sign-in helps.
+        """Refresh the session. None if it has ended, so that a new sign-in is required.
 
-        Raises `RenewedElsewhere` if somebody has used *renewal* a moment ago.
+        Raises `RenewedElsewhere` if *renewal* was used a moment ago.
         """
         reply = self._ask("POST", "/auth/renew", {"renewal_token": renewal.reveal()})
         if reply.status == 409:
@@ -329,7 +328,7 @@ class GatewayClient:
         return self._ask_as(token, "/auth/whoami", "the gateway did not return your user name").fields
 
     def clusters(self, token: Secret) -> tuple[list[OfferedCluster], bool]:
-        """The clusters that the token's owner can use; and whether about some nobody could be asked."""
+        """Return the clusters that the token's owner can use, and whether any could not be checked."""
         reply = self._ask_as(token, "/auth/upstreams", "the gateway did not return your clusters")
         listed = reply.fields.get("upstreams")
         if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
@@ -349,7 +348,7 @@ class GatewayClient:
         self._expect(reply, summary)
         return reply
 
-    # --- one request ---
+    # --- requests ---
 
     def _ask(
         self,
@@ -367,7 +366,7 @@ class GatewayClient:
     def _expect(
         self, reply: Reply, summary: str, *, hint: str | None = None, words: Mapping[str, str] | None = None
     ) -> None:
-        """Raise what the gateway said, unless it said yes."""
+        """Raise the gateway's error unless the request succeeded."""
         if reply.status in (200, 204):
             return
         message = next(filter(None, map(reply.fields.get, ("message", "error_description", "error"))), None)
@@ -388,7 +387,7 @@ class GatewayClient:
     def _grant(self, reply: Reply) -> SignInGrant:
         fields = reply.fields
         try:
-            # What counts is how long it lives: kubectl and we judge by the clock of this machine.
+            # Only the lifetime matters: kubectl and ostiary check expiry by the clock of this machine.
             ahead = self._ahead(reply.time)
             grant = SignInGrant(
                 token=Secret(_text(fields, "token")),
@@ -415,7 +414,7 @@ class GatewayClient:
         return grant
 
     def _ahead(self, theirs: datetime | None) -> timedelta:
-        """How far our clock is ahead of theirs."""
+        """Return how far our clock is ahead of the gateway's."""
         ahead = timedelta(0) if theirs is None else self._clock.now() - theirs
         return ahead if abs(ahead) > SKEW else timedelta(0)
 

@@ -1,7 +1,7 @@
-"""``ostiary get-token`` without a usable cached credential: refresh it, sign in, or say why neither is possible.
+"""``ostiary get-token`` without a usable cached credential: refresh it, sign in, or report why neither is possible.
 
-Called by the dispatcher after `ostiary.cli.cached_token` found nothing to print. Stdout is for the credential alone;
-messages for a person go to stderr, and only if that is a terminal.
+`ostiary.cli.cached_token` handles the cached case first. Only the credential is written to stdout; messages for the
+user go to stderr, and only if that is a terminal.
 """
 
 from __future__ import annotations
@@ -46,16 +46,14 @@ from ostiary.wire.client_authentication import (
 )
 from ostiary.wire.kubeconfig import GATEWAY
 
-# A JWT for a cluster that trusts the gateway's JWTs itself: exchanged for the gateway's token, and kept until it ends.
+# ``--jwt-for``: a JWT for a cluster that trusts the gateway's JWTs, exchanged for the gateway's token and cached.
 #
-#     <name>+<audience>.jwt      the credential, as `get_token` prints it
-#     <name>+<audience>.asked    which programs it was given to
-#
-# Called by get-token with ``--jwt-for``. `cached_token` finds the same file when kubectl asks again.
+#     <name>+<audience>.jwt      the credential, in the format of get-token
+#     <name>+<audience>.asked    the processes that received it
 
 
 class JwtCredential:
-    """The JWT of one account for one audience. With names that are too long for a file nothing is kept."""
+    """The cached JWT of one account for one audience. Nothing is cached if the names are too long for a file name."""
 
     def __init__(self, account: GatewayAccount, audience: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._audience = audience
@@ -69,16 +67,16 @@ class JwtCredential:
         return None if self._path is None else f"{self._path}.asked"
 
     def ready(self) -> ExecAnswer | None:
-        """The JWT that was kept, if it is good for a while."""
+        """Return the cached JWT if it is still valid."""
         data = None if self._path is None else files.read(f"{self._path}.jwt")
         answer = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
         return None if answer is None else decode_answer(answer, api_version=V1)
 
     def obtain(self, gateway: GatewayClient, token: Secret) -> ExecAnswer:
-        """A new one, for the gateway's *token*."""
+        """Exchange the gateway's *token* for a new one."""
         granted = gateway.exchange_for_jwt(token, self._audience)
         answer = ExecAnswer(granted.token, None, None, granted.expires_at)
-        # Without a home, or on a read-only disk, the credential is good all the same.
+        # Without a writable home the credential is still usable.
         with suppress(OstiaryError):
             self._keep(answer, granted)
         return answer
@@ -193,11 +191,11 @@ def _mode(text: str) -> int:
     return mode
 
 
-_mode.__name__ = "mode such as 0640"  # What argparse calls it in an error.
+_mode.__name__ = "mode such as 0640"  # The name that argparse uses in errors.
 
 
 def main(argv: list[str]) -> int:
-    """As `run_command`, but argparse must not print its help where a client expects a credential."""
+    """Like `run_command`, but argparse must not print its help where a client expects a credential."""
     parser = Parser(prog=f"{program()} get-token")
     configure(parser)
     try:
@@ -214,7 +212,7 @@ def main(argv: list[str]) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output_dir is not None or arguments.probe:
-        # Imported here: kubectl does not wait for what only these options need.
+        # Lazy import: kubectl must not wait for what only these options need.
         from ostiary.cli.login import watch
 
         return watch.run(arguments)
@@ -256,7 +254,7 @@ def _credential(turn: Turn) -> ExecAnswer:
 
 
 def _jwt(turn: Turn, audience: str) -> ExecAnswer:
-    """A cluster that rejected a JWT has not told us why: then there is a new one, if the session is still alive."""
+    """Return a JWT. After a possible rejection by the cluster, get a new one if the session is still valid."""
     if not audience:
         raise UsageError("--jwt-for is empty")
     cached = JwtCredential(turn.account, audience)
@@ -284,7 +282,7 @@ def _run_as_workload(arguments: argparse.Namespace, choice: PlatformChoice, info
     if arguments.verbose:
         print_note(describe(granted))
     if arguments.jwt_for is not None:
-        # Not kept: the file of another job's JWT would be for everybody on this machine.
+        # Not cached: the file would be readable by other jobs on this machine.
         assert answer.token is not None
         jwt = GatewayClient(choice.server, authorities_pem=authorities_pem).exchange_for_jwt(
             answer.token, arguments.jwt_for
@@ -298,12 +296,12 @@ def _info() -> ExecCredentialSpec:
     text = os.environ.get(INFO_VARIABLE)
     if text:
         return decode_info(text)
-    # By hand, or by one of the clients that tell their plugins nothing.
+    # Run by hand, or by a client that passes no information to plugins.
     return ExecCredentialSpec(V1, interactive=sys.stdin is not None and sys.stdin.isatty())
 
 
 def _authorities_told(info: ExecCredentialSpec, account: GatewayAccount) -> str | None:
-    """The kubeconfig's authority, if its cluster is this gateway: then it vouches for ``/auth`` as well."""
+    """Return the kubeconfig's authority if its cluster is behind this gateway: it then applies to ``/auth`` as well."""
     cluster = info.cluster
     if cluster is None or not cluster.certificate_authority_data:
         return None
@@ -313,7 +311,10 @@ def _authorities_told(info: ExecCredentialSpec, account: GatewayAccount) -> str 
 
 
 def _is_said_to_be_behind(cluster: ClusterInfo, account: GatewayAccount) -> bool:
-    """A cluster at a host of its own: the kubeconfig, which names the command as well, says whose authority it is."""
+    """Whether the kubeconfig declares that a cluster at another host is behind this gateway.
+
+    It also names the command.
+    """
     config = cluster.config
     server = config.get(GATEWAY) if isinstance(config, dict) else None
     return isinstance(server, str) and is_behind(server, account)

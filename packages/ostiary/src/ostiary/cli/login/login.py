@@ -1,4 +1,4 @@
-"""``ostiary login``: sign in at a gateway, so that kubectl and every other client are."""
+"""``ostiary login``: sign in at a gateway, for kubectl and every other client."""
 
 from __future__ import annotations
 

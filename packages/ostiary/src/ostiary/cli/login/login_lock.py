@@ -1,12 +1,11 @@
-"""One renewal and one sign-in, for any number of processes that want a credential at the same moment.
+"""One refresh and one sign-in at a time, for concurrent processes of the same user.
 
-    ready? -> take it
-      no   -> wait for the lock -> ready by now? take it -> failed meanwhile? fail too
-                                -> renew -> sign in, if a person may be asked and did not just ignore us -> keep it
+    cached? -> use it
+      no    -> wait for the lock -> cached now? use it -> failed in the meantime? fail too
+                                 -> refresh -> sign in, if a user may be prompted and did not just ignore it -> save
 
-Called by get-token, login, whoami, and the commands that ask a gateway as whoever signed in there. Twenty kubectls
-that start in the morning open one tab; when nobody comes, the tools that ask every few seconds are told so, and open no
-further ones.
+Twenty concurrent kubectl processes open one browser tab. If the user does not respond, clients that retry every few
+seconds get that error instead of further tabs.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from ostiary.model import Secret
 from ostiary.wire.client_authentication import ExecAnswer
 
 LEFT_ALONE = timedelta(minutes=5)
-# For those who cannot be asked: most programs give up on a plugin after a minute.
+# For callers without a user: most clients give up on a plugin after a minute.
 WAIT_SECONDS = 50.0
-# A second or so lies between two of them, and the gateway bears with a renewal token that was used before for ten.
+# Attempts are about a second apart, and the gateway tolerates reuse of a refresh token for ten seconds.
 RENEWALS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """How one process wants its credential. Without a *person* nobody is asked."""
+    """How one process obtains its credential. Without *person*, the user is not prompted."""
 
     account: GatewayAccount
     wishes: Wishes = field(default_factory=Wishes)
@@ -54,10 +53,10 @@ class Turn:
     clock: Clock = SYSTEM_CLOCK
 
     def credential(self, *, doubted: bool = False, lasting: timedelta | None = None) -> ExecAnswer:
-        """One that is good for a while. Raises an `OstiaryError` that says why there is none.
+        """Return a credential that is valid for a while. Raises an `OstiaryError` with the reason if there is none.
 
-        With *doubted* the gateway is asked whether it still knows the one that lies ready. With *lasting*, one that
-        is not good for so long any more is renewed first; no token is good for longer than a new one.
+        With *doubted*, query the gateway whether the cached one is still valid. With *lasting*, refresh a token with a
+        shorter remaining lifetime; no token lives longer than a new one.
         """
         sessions = Sessions(self.account, clock=self.clock)
         start = self.clock.now()
@@ -70,7 +69,7 @@ class Turn:
             return cached
         replacement = self._obtain(sessions, start, rejected=cached)
         if self.person is not None:
-            # kubectl has the refusal in its hands already, and will print it.
+            # kubectl already has the 401 and will print it.
             self.person.tell("you are signed in again; run commands that failed in the meantime again")
         return replacement
 
@@ -84,11 +83,11 @@ class Turn:
             return self._renew(sessions) or self._sign_in_unless_refused(sessions, began)
 
     def gateway(self) -> GatewayClient:
-        """The gateway, trusted as the session that is kept was trusted."""
+        """Return a client for the gateway, with the authorities of the saved session."""
         return self._gateway(self._authorities(_session_before(Sessions(self.account, clock=self.clock))))
 
     def sign_in(self) -> ExecAnswer:
-        """A new session, whatever there is: this is what the person asked for."""
+        """Start a new session, even if there is one: the user requested it."""
         assert self.person is not None
         sessions = Sessions(self.account, clock=self.clock)
         with self._hold_lock() as ours:
@@ -98,12 +97,12 @@ class Turn:
 
     @contextmanager
     def _hold_lock(self) -> Iterator[bool]:
-        # Whoever holds it may be waiting for the person as long as we would.
+        # The process that holds it may wait for the user as long as this one would.
         seconds = self.wishes.seconds if self.person is not None else min(self.wishes.seconds, WAIT_SECONDS)
         with files.hold_lock(self.account.path("lock"), seconds) as ours:
             yield ours
 
-    # --- without a person ---
+    # --- without a user ---
 
     def _is_rejected(self, sessions: Sessions, answer: ExecAnswer) -> bool:
         assert answer.token is not None
@@ -113,7 +112,7 @@ class Turn:
         except CredentialError:
             return True
         except OstiaryError:
-            # Nobody can say; what lies ready is the best there is.
+            # The gateway is unreachable, so use the cached credential.
             return False
         return False
 
@@ -134,8 +133,9 @@ class Turn:
                 if renewed is None:
                     break
             except RenewedElsewhere as elsewhere:
-                # By a machine with the same home, where our lock does not hold, and then its answer will lie here; or
-                # by a run of ours that never got the answer, which the gateway may give once more.
+                # Either another machine with the same home has refreshed it, where our lock does not apply, and its
+                # result will be in our file. Or an earlier run of ours never received the response, which the gateway
+                # may repeat.
                 time.sleep(elsewhere.seconds)
                 renewed = sessions.ready()
             if renewed is not None and renewed != before:
@@ -146,12 +146,12 @@ class Turn:
     def _renew_with(self, session: SavedSession, sessions: Sessions) -> ExecAnswer | None:
         authorities_pem = self._authorities(session)
         gateway = self._gateway(authorities_pem)
-        # Between the gateway's answer and our file a renewal token exists nowhere else: Ctrl-C waits for that.
+        # Between the gateway's response and our file, the new refresh token exists nowhere else: delay Ctrl-C.
         with block_signals():
             grant = gateway.renew(session.renewal)
             return None if grant is None else sessions.save(grant, store=session.store, authorities_pem=authorities_pem)
 
-    # --- with a person ---
+    # --- with a user ---
 
     def _sign_in_unless_refused(self, sessions: Sessions, began: datetime) -> ExecAnswer:
         failure = sessions.failure()
@@ -164,7 +164,7 @@ class Turn:
 
     def _ask_person(self, sessions: Sessions) -> ExecAnswer:
         assert self.person is not None
-        # Imported here: a renewal needs neither browser nor terminal, and somebody waits for it.
+        # Lazy import: a refresh needs neither browser nor terminal, and the user waits for it.
         from ostiary.cli.login.login_methods import sign_in
 
         person = self.person
@@ -173,7 +173,7 @@ class Turn:
         return answer
 
     def _sign_in_unattended(self, sessions: Sessions) -> ExecAnswer | None:
-        """By what the person has on this machine anyway; None if they would have to be asked."""
+        """Sign in with what is available on this machine. None if the user would have to be prompted."""
         from ostiary.cli.login.login_methods import sign_in_unattended
 
         return self._begin_session(sessions, lambda gateway: sign_in_unattended(gateway, self.wishes))
@@ -192,7 +192,7 @@ class Turn:
             self._note(sessions, error.summary, error.cause, error.code, self._rest(error))
             raise
         except KeyboardInterrupt:
-            # The others that wait for this one are not to open one tab each.
+            # Record it, so that the waiting processes do not open one tab each.
             self._note(sessions, "sign-in timed out", "interrupted", "sign-in-unanswered", timedelta(0))
             raise
         if grant is None:
@@ -200,7 +200,7 @@ class Turn:
         try:
             return sessions.save(grant, store=store, authorities_pem=authorities_pem)
         except ConfigurationError:
-            # A session that nobody can use, or sign out of, must not live on at the gateway.
+            # End the session at the gateway, because it can neither be used nor ended from here.
             with suppress(OstiaryError):
                 gateway.logout(grant.renewal, everywhere=False)
             raise
@@ -212,7 +212,7 @@ class Turn:
         now = self.clock.now()
         sessions.fail(FailedSignIn(now, now + rest, summary, cause, code))
 
-    # --- what is told ---
+    # --- errors ---
 
     def _failed_before(self, failure: FailedSignIn) -> CredentialError:
         at = failure.at.astimezone().strftime("%H:%M:%S")
@@ -236,7 +236,7 @@ class Turn:
 def session_token(
     account: GatewayAccount, authorities_pem: str | None, *, lasting: timedelta | None = None
 ) -> tuple[Secret, str | None]:
-    """The token of the session that `ostiary login` keeps, and whom its gateway is trusted by. Nobody is asked."""
+    """Return the token of the `ostiary login` session and its gateway's authorities. Never prompts."""
     answer = Turn(account, authorities_pem=authorities_pem).credential(lasting=lasting)
     assert answer.token is not None
     session = _session_before(Sessions(account))
@@ -252,5 +252,5 @@ def _session_before(sessions: Sessions) -> SavedSession | None:
     try:
         return sessions.session()
     except ConfigurationError:
-        # Its file cannot be trusted, or the keyring is gone; signing in is what mends that.
+        # Its file is not private, or the keyring is gone: signing in again fixes that.
         return None

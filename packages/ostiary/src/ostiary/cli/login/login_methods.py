@@ -1,6 +1,6 @@
-"""The ways to sign in, and which one is taken: Kerberos ticket, browser, device code, password, or what comes anyway.
+"""The sign-in methods and their selection: Kerberos ticket, browser, device code, password, or ambient credentials.
 
-Called by `turn`, which sees to it that only one process of a person is here at a time.
+`login_lock` ensures that only one process of a user signs in at a time.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ from ostiary.model import Secret
 if TYPE_CHECKING:
     from gssapi import OID, Credentials
 
-# Signs in with the Kerberos ticket that the person has already: no browser, no prompt.
-#
-# Called by `ways`, for a gateway that has an identity provider of the kind ``negotiate``. Needs the extra ``kerberos``.
-# The ticket goes to the gateway itself, over TLS, bound to its certificate; no rights are delegated to the gateway, and
-# it must prove in turn that it has the service's key.
+# Kerberos: for a gateway with an identity provider of the kind ``negotiate``. Requires the extra ``kerberos``. The
+# ticket is sent to the gateway over TLS, bound to its certificate. No rights are delegated to the gateway, and it must
+# authenticate with the service's key (mutual authentication).
 
 KIND = "negotiate"
 _SPNEGO, _KRB5 = "1.3.6.1.5.5.2", "1.2.840.113554.1.2.2"
@@ -44,12 +42,12 @@ _SCHEME = "Negotiate "
 
 
 def has_library() -> bool:
-    """Whether tickets can be used here at all. The library is not loaded."""
+    """Whether Kerberos is supported here. Does not import the library."""
     return find_spec("gssapi") is not None
 
 
 def has_ticket() -> bool:
-    """Whether the person has a ticket that has not expired, or a keytab to get one with. No KDC is asked."""
+    """Whether the user has a valid ticket, or a keytab to get one. Does not contact a KDC."""
     if not has_library():
         return False
     from gssapi.raw.misc import GSSError
@@ -62,7 +60,7 @@ def has_ticket() -> bool:
 
 
 def by_ticket(gateway: GatewayClient, provider: str) -> SignInGrant:
-    """Raises `CredentialError` if there is no ticket, or it is not accepted."""
+    """Sign in with a ticket. Raises `CredentialError` if there is no ticket, or if it is rejected."""
     if not has_ticket():
         raise _no_ticket("there is no Kerberos ticket, or it has expired")
     proof = TicketProof(gateway)
@@ -71,7 +69,7 @@ def by_ticket(gateway: GatewayClient, provider: str) -> SignInGrant:
     except LoginRefused as refusal:
         raise _no_ticket(refusal.cause or refusal.summary) from None
     if not proof.accepts(answer):
-        # A session that nobody uses must not live on at the gateway.
+        # End the session at the gateway, because it will not be used.
         with suppress(OstiaryError):
             gateway.logout(grant.renewal, everywhere=False)
         raise _no_ticket("the gateway did not prove that it has the key of its service principal")
@@ -79,7 +77,7 @@ def by_ticket(gateway: GatewayClient, provider: str) -> SignInGrant:
 
 
 class TicketProof:
-    """One proof for one request, and the check of what the gateway answers to it."""
+    """The ticket for one request, and the check of the gateway's response."""
 
     def __init__(self, gateway: GatewayClient) -> None:
         import gssapi
@@ -92,14 +90,14 @@ class TicketProof:
             name=gssapi.Name(f"HTTP@{host}", gssapi.NameType.hostbased_service),
             creds=_own_credential(),
             mech=_oid(_SPNEGO),
-            # Nothing else: above all, no delegation.
+            # No other flags, in particular no delegation.
             flags=int(RequirementFlag.mutual_authentication),
             usage="initiate",
             channel_bindings=None if binding is None else ChannelBindings(application_data=binding),
         )
 
     def header(self) -> str:
-        """Raises `CredentialError` if the KDC gives no ticket for the gateway."""
+        """Return the Authorization header. Raises `CredentialError` if the KDC issues no ticket for the gateway."""
         from gssapi.raw.misc import GSSError
 
         try:
@@ -117,7 +115,7 @@ class TicketProof:
             return False
         try:
             self._context.step(b64decode(www_authenticate[len(_SCHEME) :], validate=True))
-            # Where the step failed, this raises what it failed with.
+            # Raises if the step failed.
             return bool(self._context.complete)
         except (GSSError, binascii.Error, ValueError):
             return False
@@ -152,7 +150,7 @@ LONGEST_CLIENT = 100
 
 
 def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wishes: Wishes) -> SignInGrant:
-    """Sign in, however the gateway and this machine allow it."""
+    """Sign in with a method that the gateway and this machine support."""
     if wishes.device:
         return by_device(gateway, person, wishes.seconds)
     methods = gateway.methods()
@@ -160,7 +158,7 @@ def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wis
     if (grant := _by_ticket(gateway, methods, method)) is not None:
         return grant
     if method is not None and method.kind == "ambient":
-        # The request itself may be proof: its address, its certificate, a proxy that knows the person.
+        # The request itself may authenticate the user: by address, client certificate, or an authenticating proxy.
         grant = gateway.sign_in_directly(method.name)
         if grant is not None:
             return grant
@@ -179,7 +177,7 @@ def sign_in(gateway: GatewayClient, account: GatewayAccount, person: Person, wis
 
 
 def sign_in_unattended(gateway: GatewayClient, wishes: Wishes) -> SignInGrant | None:
-    """Sign in without a person, by what they have on this machine: a Kerberos ticket. None if that is no way here."""
+    """Sign in with a Kerberos ticket, without prompting the user. None if that is not possible."""
     if wishes.device or not has_ticket():
         return None
     methods = gateway.methods()
@@ -187,9 +185,9 @@ def sign_in_unattended(gateway: GatewayClient, wishes: Wishes) -> SignInGrant | 
 
 
 def _by_ticket(gateway: GatewayClient, methods: Sequence[Method], method: Method | None) -> SignInGrant | None:
-    """With the provider that was chosen; or with any, if the person has a ticket and did not choose.
+    """Sign in with a ticket at the selected provider, or at any that accepts tickets if none was selected.
 
-    None if there is no such provider, or tickets cannot be used here; then a browser may still have one.
+    None if there is no such provider or no Kerberos support; a browser may still have a ticket.
     """
     if not has_library() or not gateway.server.startswith("https://"):
         return None
@@ -200,7 +198,7 @@ def _by_ticket(gateway: GatewayClient, methods: Sequence[Method], method: Method
 
 
 def has_browser(environ: Mapping[str, str], platform_name: str = sys.platform) -> bool:
-    """Whether a browser that is opened here is seen by the person."""
+    """Whether the user can see a browser that is opened here."""
     if environ.get("BROWSER"):
         return True
     if environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"):
@@ -209,12 +207,12 @@ def has_browser(environ: Mapping[str, str], platform_name: str = sys.platform) -
 
 
 def client_name() -> str:
-    """By this the person recognises the session, on the page that asks for consent and in the list of sessions."""
+    """Return the name of this client, shown to the user on the consent page and in the list of sessions."""
     return f"ostiary on {platform.node() or 'a computer'}"[:LONGEST_CLIENT]
 
 
 def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
-    """The one to use; None if the person is to choose in the browser."""
+    """Return the provider to use. None if the user selects one in the browser."""
     if asked is None:
         return methods[0] if len(methods) == 1 else None
     for method in methods:
@@ -233,14 +231,14 @@ def _method(methods: Sequence[Method], asked: str | None) -> Method | None:
 
 
 def by_password(gateway: GatewayClient, person: Person, provider: str, username: str) -> SignInGrant:
-    """*username* is offered; after a mistake the one that was typed is."""
+    """Sign in with a password. *username* is the default; after an error, the name that was typed."""
     for attempt in range(1, ATTEMPTS + 1):
         username = person.ask(f"username at {gateway.server}", username)
         password = person.ask_secret("password")
         try:
             grant = gateway.sign_in_directly(provider, username=username, password=password)
         except LoginRefused as refusal:
-            # A second try is for typing mistakes, and not where the answer is to wait.
+            # Retry only typing errors, not if the response says to wait.
             if attempt == ATTEMPTS or refusal.hint:
                 raise
             person.tell(refusal.cause or refusal.summary)
@@ -263,7 +261,7 @@ def _usual_name(account: GatewayAccount) -> str:
 
 
 def step_up(gateway: GatewayClient, person: Person, wishes: Wishes, ticket: Secret) -> None:
-    """Let the person prove what *ticket* is for, however this machine allows it."""
+    """Complete the step-up of *ticket* with a method that this machine supports."""
     if wishes.device or (not wishes.no_browser and not has_browser(os.environ)):
         device = gateway.begin_device(client_name(), step_up=ticket.reveal())
         _wait_for_device(device, person, wishes.seconds, lambda: gateway.poll_device_step_up(device) or None)
@@ -276,13 +274,13 @@ def step_up(gateway: GatewayClient, person: Person, wishes: Wishes, ticket: Secr
 
 
 def by_device(gateway: GatewayClient, person: Person, seconds: float) -> SignInGrant:
-    """The person signs in with any browser, on any machine, and enters a short code there."""
+    """Sign in with a short code that the user enters in any browser, on any machine."""
     device = gateway.begin_device(client_name())
     return _wait_for_device(device, person, seconds, lambda: gateway.poll_device(device))
 
 
 def _wait_for_device(device: Device, person: Person, seconds: float, poll: Callable[[], T | str]) -> T:
-    """What *poll* gives in the end; until then it says what to wait for."""
+    """Poll until the result is not a string, and return it. A string is the reason to wait."""
     person.tell(
         f"open {device.address} in any browser and enter the code\n\n    {device.user_code}\n\n"
         f"or open {device.complete_address}"

@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     sessions = Sessions(account)
     authorities_pem = authorities(arguments.ca)
     session, problem = _session(sessions)
-    # First here: whoever leaves a shared machine must not leave a token, even if the gateway is not there.
+    # Delete local files first: a user who leaves a shared machine must not leave a token, even if the gateway is
+    # unreachable.
     sessions.forget()
     if problem is not None:
         raise problem

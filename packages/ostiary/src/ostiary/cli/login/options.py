@@ -1,6 +1,6 @@
-"""Which gateway and which account a command is about: by option, environment, kubeconfig, or the only one there is.
+"""Options that select the gateway, the account, the authorities and the sign-in method.
 
-And whom that gateway is trusted by, where an option or the kubeconfig says so.
+The gateway and the account come from an option, the environment, the kubeconfig, or the only saved session.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def wishes(arguments: argparse.Namespace) -> Wishes:
 
 
 def chosen_account(arguments: argparse.Namespace) -> GatewayAccount:
-    """The account that is meant. Raises `UsageError` where that is a guess."""
+    """Return the selected account. Raises `UsageError` if it is ambiguous."""
     if arguments.account == "":
         raise UsageError("--account is empty")
     server = arguments.server or os.environ.get(SERVER_VARIABLE)
@@ -78,7 +78,7 @@ def _only_known() -> GatewayAccount:
     if len(accounts) == 1:
         return accounts[0]
     if len({account.server for account in accounts}) == 1:
-        # Several accounts of one gateway: the one without a name.
+        # Several accounts of one gateway: select the default account.
         return GatewayAccount(accounts[0].server)
     cause = "you use several: " + ", ".join(sorted({account.server for account in accounts})) if accounts else None
     raise UsageError(
@@ -88,7 +88,7 @@ def _only_known() -> GatewayAccount:
 
 
 def _of_kubeconfig() -> GatewayAccount | None:
-    """The gateway of the current context, if its user runs ``get-token``."""
+    """Return the gateway of the current context, if its user runs ``get-token``."""
     config = _kubeconfig()
     context = None if config is None else config.contexts.get(config.current_context)
     user = None if config is None or context is None else config.users.get(context.user)
@@ -103,9 +103,9 @@ def _of_kubeconfig() -> GatewayAccount | None:
 def _kubeconfig() -> Kubeconfig | None:
     listed = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
     if listed and not any(map(os.path.exists, listed)):
-        # `load` would warn of that. Whoever signs in need not have one yet.
+        # `load` would warn. A user who signs in does not need a kubeconfig yet.
         return None
-    # Imported here: with --server and --ca nobody needs it.
+    # Lazy import: not needed with --server and --ca.
     from ostiary.kubeconfig import load
 
     try:
@@ -114,18 +114,18 @@ def _kubeconfig() -> Kubeconfig | None:
         return None
 
 
-# --- whom the gateway's certificate is trusted by ---
+# --- authorities of the gateway's certificate ---
 
 
 def chosen_authorities(arguments: argparse.Namespace, account: GatewayAccount) -> str | None:
-    """Those of ``--ca``, or of the kubeconfig; None if neither says any."""
+    """Return the authorities of ``--ca``, or of the kubeconfig, or None."""
     return authorities(arguments.ca) or kubeconfig_authorities(account)
 
 
 def kubeconfig_authorities(account: GatewayAccount) -> str | None:
-    """Those of the cluster that is behind this gateway, so that what kubectl trusts is trusted here.
+    """Return the authorities of the cluster behind this gateway, so that we trust what kubectl trusts.
 
-    The current context's cluster is looked at first. Raises `ConfigurationError` if they cannot be used.
+    The current context's cluster takes precedence. Raises `ConfigurationError` if they cannot be used.
     """
     config = _kubeconfig()
     if config is None:
@@ -140,14 +140,14 @@ def kubeconfig_authorities(account: GatewayAccount) -> str | None:
 
 
 def _cluster_authorities(cluster: Cluster) -> str | None:
-    # As kubectl does: the data first.
+    # Like kubectl: the data takes precedence.
     if cluster.certificate_authority_data:
         return checked_authorities(cluster.certificate_authority_data, where=cluster.place)
     return authorities(cluster.certificate_authority or None)
 
 
 def is_behind(server: str, account: GatewayAccount) -> bool:
-    """Whether *server* of a kubeconfig is this gateway: then its authority vouches for ``/auth`` as well."""
+    """Whether *server* of a kubeconfig is this gateway: then its authority applies to ``/auth`` as well."""
     try:
         address = checked_address(server)
     except UsageError:

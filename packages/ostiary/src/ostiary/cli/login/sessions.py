@@ -1,8 +1,8 @@
-"""Files that are ours alone, and a lock that one process holds at a time.
+"""Saved sessions and cached credentials of a user, in private files with a lock.
 
-Called by `sessions` and `turn`. The folder may be in a home that others can reach, on a machine that many share: what
-is read must be a plain file of ours that nobody else may read, and what is written is private from its first byte and
-appears whole. How a system protects files is told by `ostiary.core.platform.private_files`.
+The folder may be in a home that others can reach, on a shared machine. Only regular files of this user that no other
+user may read are read. Files are private from the first byte and replaced atomically.
+`ostiary.core.platform.private_files` implements that per system.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _VARIABLE = "LOCALAPPDATA" if os.name == "nt" else "XDG_STATE_HOME"
 
 
 def sessions_folder() -> str:
-    """Where this account of this machine keeps its credentials."""
-    # Not what the interpreter was started with, which a program that changes its environment does not change.
+    """Return the folder where this OS user's credentials are stored."""
+    # Use the current environment: `state_folder` defaults to that of the interpreter's start.
     environ = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
     home = os.path.expanduser("~")
     fallback = {b"HOME": home, b"LOCALAPPDATA": os.path.join(home, "AppData", "Local")}
@@ -56,13 +56,13 @@ def sessions_folder() -> str:
 
 
 def read(path: str) -> bytes | None:
-    """The content; None if there is no such file. Raises `ConfigurationError` if it is not ours alone."""
+    """Return the content, or None if there is no such file. Raises `ConfigurationError` if the file is not private."""
     try:
         descriptor = private_files().open(path)
     except FileNotFoundError:
         return None
     except OSError as error:
-        # A link: whoever may put one here chooses what we read.
+        # A symbolic link: its creator would choose what we read.
         raise _unsafe(path, error.strerror or "it cannot be opened") from None
     with os.fdopen(descriptor, "rb") as file:
         if not private_files().is_private(descriptor, path):
@@ -71,7 +71,7 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, content: bytes) -> None:
-    """Put *content* there, whole or not at all, for us alone."""
+    """Write *content* atomically to a private file."""
     with _reporting(path):
         _ensure_folder(os.path.dirname(path))
         new = f"{path}.{secrets.token_hex(8)}"
@@ -79,7 +79,7 @@ def write(path: str, content: bytes) -> None:
             with os.fdopen(private_files().create(new), "wb") as file:
                 file.write(content)
                 file.flush()
-                # A renewal token is good once: the one before must not come back after a crash of the machine.
+                # A refresh token is single-use: after a crash, the previous one must not reappear.
                 os.fsync(file.fileno())
             private_files().replace(new, path)
         except BaseException:
@@ -94,9 +94,9 @@ def remove(path: str) -> None:
 
 @contextmanager
 def hold_lock(path: str, seconds: float) -> Iterator[bool]:
-    """Hold the lock at *path*; False if another process held it for all of *seconds*.
+    """Hold the lock at *path*. Yields False if another process held it for all of *seconds*.
 
-    The system lets go of it when its holder ends, however that ends, so there is nothing to clean up.
+    The operating system releases the lock when the process ends, so no cleanup is needed.
     """
     with _reporting(path):
         _ensure_folder(os.path.dirname(path))
@@ -147,15 +147,15 @@ def _unsafe(path: str, cause: str) -> ConfigurationError:
     )
 
 
-# What is kept of a sign-in between two runs: a session that can be renewed, and a credential that lies ready.
+# What is stored between two runs: a session that can be refreshed, and a cached credential.
 #
-#     <name>.token      the access token, for minutes, as `get_token` prints it
-#     <name>.session    who, until when, and the renewal token, unless that is in the keyring
-#     <name>.asked      which programs it was given to, since one that asks again may have been refused with it
-#     <name>.failed     when the last attempt failed, and why: nobody is asked again at once
-#     <name>.lock       held by the one process that renews or signs in
+#     <name>.token      the access token, for minutes, in the format of get-token
+#     <name>.session    user, expiry, and the refresh token unless that is in the keyring
+#     <name>.asked      the processes that received it: one that requests it again may have got a 401 with it
+#     <name>.failed     time and reason of the last failure, so that the user is not prompted again immediately
+#     <name>.lock       held by the process that refreshes or signs in
 #
-# Called by `turn` and by the commands. Times are those of this machine's clock, also where the gateway's differs.
+# Times are by the clock of this machine, even if the gateway's differs.
 
 FILE, KEYRING = "file", "keyring"
 KEYRING_SERVICE = "ostiary"
@@ -165,13 +165,13 @@ _FORMAT = 1
 
 
 def renewal_margin(lifetime: timedelta) -> timedelta:
-    """How long before its end a token is renewed."""
+    """Return how long before its expiry a token is refreshed."""
     return min(MARGIN, lifetime / 5)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAccount:
-    """One account of a person at one gateway. `server` is its address without a slash at the end."""
+    """One account of a user at one gateway. `server` is its URL without a trailing slash."""
 
     server: str
     name: str = DEFAULT_ACCOUNT
@@ -185,7 +185,7 @@ class GatewayAccount:
 
 @dataclass(frozen=True, slots=True)
 class SignInGrant:
-    """What the gateway gave at a sign-in or a renewal."""
+    """The gateway's response to a sign-in or a refresh."""
 
     token: Secret
     expires_at: datetime
@@ -200,7 +200,7 @@ class SignInGrant:
 
 @dataclass(frozen=True, slots=True)
 class SavedSession:
-    """What must be known to renew: `authorities_pem` is whom the gateway's certificate was trusted by."""
+    """What a refresh needs. `authorities_pem` are the authorities that the gateway's certificate was trusted by."""
 
     renewal: Secret
     expires_at: datetime
@@ -211,7 +211,7 @@ class SavedSession:
 
 @dataclass(frozen=True, slots=True)
 class FailedSignIn:
-    """The last attempt to sign in, which led to nothing. Nobody is asked again before `until`."""
+    """The last failed sign-in. The user is not prompted again before `until`."""
 
     at: datetime
     until: datetime
@@ -227,22 +227,22 @@ class Sessions:
         self.account = account
         self._clock = clock
 
-    # --- the credential that lies ready ---
+    # --- cached credential ---
 
     def ready(self) -> ExecAnswer | None:
-        """The credential, if it is good for a while. Raises `ConfigurationError` if its file cannot be trusted."""
+        """Return the credential if it is still valid. Raises `ConfigurationError` if its file is not private."""
         data = read(self.account.path("token"))
         answer = None if data is None else usable_answer(data, b"v1", self._clock.now().timestamp())
         return None if answer is None else decode_answer(answer, api_version=V1)
 
     def has_step_up(self) -> bool:
-        """Whether the gateway has step-up rules, as of the last renewal."""
+        """Whether the gateway has step-up rules, as of the last refresh."""
         data = read(self.account.path("token"))
         return data is not None and tells_of_step_up(data)
 
     def save(self, grant: SignInGrant, *, store: str, authorities_pem: str | None) -> ExecAnswer:
-        """Keep all of *grant*; gives what to answer with."""
-        # The session first: its renewal token is good once, and an access token can always be had again.
+        """Save *grant*, and return the credential to print."""
+        # Save the session first: its refresh token is single-use, while another access token can always be obtained.
         self._save_session(grant, store, authorities_pem)
         answer = ExecAnswer(grant.token, None, None, grant.expires_at)
         now = self._clock.now()
@@ -255,15 +255,15 @@ class Sessions:
             step_up=grant.step_up,
         )
         write(self.account.path("token"), content)
-        # Nobody was given the new one yet, and nobody failed to get it.
+        # The new credential has not been given to any process yet, and the last attempt did not fail.
         for kind in ("asked", "failed"):
             remove(self.account.path(kind))
         return answer
 
-    # --- the session ---
+    # --- session ---
 
     def session(self) -> SavedSession | None:
-        """What can be renewed; None if there is nothing, or nothing whole, or it has expired."""
+        """Return the session to refresh. None if there is none, it is incomplete, or it has expired."""
         fields = _object(read(self.account.path("session")))
         if fields is None or fields.get("format") != _FORMAT:
             return None
@@ -305,7 +305,7 @@ class Sessions:
         return f"{self.account.server} {self.account.name}"
 
     def forget(self) -> None:
-        """Remove everything but the lock, which somebody may hold."""
+        """Remove everything except the lock, which another process may hold."""
         fields = _object(_read_or_none(self.account.path("session"))) or {}
         for kind in ("token", "session", "asked", "failed"):
             remove(self.account.path(kind))
@@ -314,7 +314,7 @@ class Sessions:
             _ask_keyring("delete_password", self._keyring_name)
 
     def _forget_jwts(self) -> None:
-        """Those for clusters that trust the gateway's JWTs: they ended with the session."""
+        """Remove the JWTs for clusters that trust the gateway's JWTs: they ended with the session."""
         folder, own = sessions_folder(), f"{file_name(self.account.server, self.account.name)}+"
         with suppress(OSError):
             for name in os.listdir(folder):
@@ -350,7 +350,7 @@ class Sessions:
 
 
 def known_accounts() -> list[GatewayAccount]:
-    """All that have a session, expired ones too."""
+    """Return all accounts with a session, including expired ones."""
     try:
         names = sorted(name for name in os.listdir(sessions_folder()) if name.endswith(".session"))
     except OSError:
@@ -365,9 +365,9 @@ def known_accounts() -> list[GatewayAccount]:
 
 
 def check_store(store: str) -> None:
-    """Say now, and not after the person has signed in, that the keyring is unavailable, or none that keeps anything.
+    """Raise before the sign-in, not after it, if the keyring is unavailable or does not store anything.
 
-    The library may be there without a keyring behind it, or with one that is locked: only trying tells.
+    The library may be installed without a usable backend, or with a locked one: only trying it out shows that.
     """
     if store != KEYRING:
         return
@@ -402,7 +402,7 @@ def _ask_keyring(method: str, *arguments: str) -> object:
     except ConfigurationError:
         raise
     except Exception as error:
-        # Each backend has exceptions of its own. Their text is not quoted: it may repeat what it was given.
+        # Each backend raises its own exceptions. Their text is not quoted, because it may contain the value.
         raise ConfigurationError(
             "the keyring cannot be used",
             cause=f"{type(error).__module__}.{type(error).__qualname__}",

@@ -1,11 +1,11 @@
-"""Step-ups on the person's machine: a request waits at the gateway, and its sender must prove more before it goes on.
+"""Step-ups on the user's machine: a request waits at the gateway until its user completes a step-up.
 
-    accompany       beside kubectl, while it runs: asks the gateway, again and again, whether a request waits
-    after_refusal   in the credential plugin that kubectl runs after a 401: the next command will work
-    prove_rule      ``ostiary login --step-up``: before anything waits
+    accompany       a background process beside kubectl: polls the gateway for waiting requests
+    after_refusal   in the exec plugin that kubectl runs after a 401: the next command will work
+    prove_rule      ``ostiary login --step-up``: in advance
 
-Called by `ostiary.cli.companion`, `get_token` and `login`. One process of a person asks them at a time; the
-others look again when it is done, and find that nothing is left to prove. The session keeps its tokens.
+One process of a user prompts at a time; the others check again when it is done, and find nothing left. The session
+keeps its tokens.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ostiary.cli.login.terminal import AtTerminal, Person, Wishes
 from ostiary.errors import CredentialError, OstiaryError
 from ostiary.model import Secret
 
-# How long the gateway may take to say that a request waits, and how long it is given for that.
+# How long the gateway may delay its response, and the timeout for that response.
 WAIT_SECONDS = 15
 ANSWER_SECONDS = 45.0
-# A program that runs for longer gets the usual 401, and the next run of the plugin begins another companion.
+# A client that runs for longer gets the usual 401, and the next run of the plugin starts another companion.
 LONGEST = 12 * 3600.0
 ANY_RULE = "*"
 
 
 def main() -> None:
-    """What `ostiary.cli.companion` runs: server, account and the process that it is for are its arguments."""
+    """Entry point of the process that `ostiary.cli.companion` starts. Arguments: server, account, client process id."""
     server, account, program = sys.argv[1:]
     accompany(server, account, int(program))
 
 
 def accompany(server: str, account: str, program: int) -> None:
-    """Ask the person whenever a request of their session waits, until *program* ends. Never raises."""
+    """Prompt the user whenever a request of their session waits, until *program* ends. Never raises."""
     threading.Thread(target=_end_with, args=(program,), daemon=True).start()
     with suppress(OstiaryError, KeyboardInterrupt):
-        # The gateway is away, or knows nothing of step-ups. Whatever is wrong, kubectl is told by its own request.
+        # The gateway is unreachable or does not support step-ups. kubectl's own request reports any error.
         _accompany(Turn(GatewayAccount(server.rstrip("/"), account)), AtTerminal(quiet=True), Wishes())
 
 
@@ -78,9 +78,9 @@ def _gateway(turn: Turn) -> GatewayClient:
 def _ask_in_turn(
     gateway: GatewayClient, account: GatewayAccount, person: Person, wishes: Wishes, token: Secret
 ) -> bool:
-    """Let the person prove what waits, unless another process does so already; False if they did not."""
+    """Prompt the user for the step-up, unless another process already does. False if it was not completed."""
     with files.hold_lock(account.path("step-up-lock"), wishes.seconds) as ours:
-        # What waited may have been proved while we waited for the lock.
+        # It may have been completed while this process waited for the lock.
         ticket = gateway.step_up_needed(token) if ours else None
         if ticket is None:
             return True
@@ -95,7 +95,7 @@ def _ask_in_turn(
 
 
 def _prove(gateway: GatewayClient, person: Person, wishes: Wishes, token: Secret, ticket: StepUpTicket) -> None:
-    # Imported here: nearly always nothing waits, and then nobody needs a browser.
+    # Lazy import: usually no request waits, and no browser is needed.
     from ostiary.cli.login.login_methods import step_up
 
     what = f'"{ticket.request}"' if ticket.request else f"the rule {ticket.rule}"
@@ -109,7 +109,7 @@ def _prove(gateway: GatewayClient, person: Person, wishes: Wishes, token: Secret
 
 
 def after_refusal(turn: Turn) -> None:
-    """The server has rejected a request with a credential that is good: perhaps its sender must prove more."""
+    """Handle a 401 for a credential that is valid: perhaps a step-up is required."""
     token = _ready_token(turn.account)
     if token is None or not Sessions(turn.account).has_step_up():
         return
@@ -117,7 +117,7 @@ def after_refusal(turn: Turn) -> None:
     try:
         ticket = gateway.step_up_needed(token)
     except OstiaryError:
-        # What lies ready is the best there is.
+        # The gateway is unreachable, so use the cached credential.
         return
     if ticket is None:
         return
@@ -126,12 +126,12 @@ def after_refusal(turn: Turn) -> None:
         cause = f"the rule {ticket.rule} requires {ticket.requires}, and this client does not allow anybody to be asked"
         raise CredentialError("step-up required", cause=cause, where=gateway.server, hint=hint, code="step-up-needed")
     if _ask_in_turn(gateway, turn.account, turn.person, turn.wishes, token):
-        # kubectl has the refusal in its hands already, and will print it.
+        # kubectl already has the 401 and will print it.
         turn.person.tell("confirmed; run the command that failed again")
 
 
 def prove_rule(turn: Turn, rule: str) -> StepUpTicket | None:
-    """Prove what *rule* requires, or the first rule that is not met; None if there is nothing to prove."""
+    """Complete the step-up of *rule*, or of the first unmet rule. None if there is nothing to do."""
     assert turn.person is not None
     token = turn.credential().token
     assert token is not None

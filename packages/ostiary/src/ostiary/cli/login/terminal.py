@@ -1,6 +1,6 @@
-"""The person who signs in: how they wish to, and how they are told and asked things at the terminal.
+"""The user who signs in: their options, and prompts on the terminal.
 
-Used by `turn`, `ways` and the commands. Nothing is written to stdout, which a client may read.
+Nothing is written to stdout, which a client may parse.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ostiary.cli.output import print_note
 from ostiary.core.text import printable
 from ostiary.model import Secret
 
-# The terminal that a person sits at, whatever stdin and stdout are. Called by `cli.signin.person.terminal`.
+# The controlling terminal, regardless of stdin and stdout.
 
 
 @dataclass(frozen=True, slots=True)
 class TerminalDevice:
-    """The names under which the terminal is opened, to read and to write."""
+    """The paths under which the terminal is opened for reading and writing."""
 
     reads: str
     writes: str
@@ -44,7 +44,7 @@ WINDOWS = TerminalDevice("CONIN$", "CONOUT$")
 
 
 def terminal() -> TerminalDevice:
-    """That of this machine."""
+    """Return the terminal of this machine."""
     return WINDOWS if os.name == "nt" else POSIX
 
 
@@ -53,7 +53,7 @@ SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the person asked for. `username` is offered when a password is asked for."""
+    """The user's options for a sign-in. `username` is the default for a password prompt."""
 
     provider: str | None = None
     device: bool = False
@@ -63,7 +63,7 @@ class Wishes:
 
 
 class Person(Protocol):
-    """`present` says whether anything can be asked."""
+    """The user. `present` says whether prompts are possible."""
 
     present: bool
 
@@ -75,7 +75,7 @@ class Person(Protocol):
 
 
 class AtTerminal:
-    """*quiet* tells nothing where stderr is no terminal: a log is not a person."""
+    """Messages and prompts on the terminal. *quiet* suppresses messages if stderr is not a terminal, but a log."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

@@ -1,4 +1,4 @@
-"""``ostiary get-token --output-dir``: write a token to files that Kubernetes clients read; ``--watch`` keeps it fresh.
+"""``ostiary get-token --output-dir``: write a token to files for Kubernetes clients; ``--watch`` keeps them fresh.
 
 Imported only with these options: a plain get-token runs before every kubectl command and must start quickly.
 """
@@ -36,7 +36,7 @@ from ostiary.core.text import fits_token_header
 from ostiary.errors import ConfigurationError, LoginRefused, OstiaryError
 from ostiary.model import Secret
 
-# The part of the lifetime after which the token is refreshed: early enough for clients that read the file once a
+# The fraction of the lifetime after which the token is refreshed: early enough for clients that read the file once a
 # minute, and random, so that a thousand pods do not send their requests in the same second.
 EARLIEST, LATEST = 0.55, 0.7
 FIRST_RETRY, LONGEST_RETRY = timedelta(seconds=1), timedelta(minutes=1)
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _probe(path: str | None) -> int:
-    """Whether the token is valid, for a probe of Kubernetes: the image has no shell to read the file with."""
+    """Whether the token is valid, for a Kubernetes probe: the image has no shell to read the file with."""
     if path is None:
         raise UsageError("--probe needs --ready-file", hint="name the file that get-token --watch writes")
     try:
@@ -76,10 +76,10 @@ def _probe(path: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenDirectory:
-    """``token``, ``ca.crt`` and ``namespace``, as a service account volume has them.
+    """``token``, ``ca.crt`` and ``namespace``, as in a service account volume.
 
-    Each file is replaced atomically: a client that reads at this moment gets the old or the new content. The token has
-    no line end, since some clients send the file as it is. *ready_file* holds the time at which the token expires.
+    Each file is replaced atomically for concurrent readers. The token has no trailing newline, because some clients
+    send the file unmodified. *ready_file* contains the time at which the token expires.
     """
 
     path: str
@@ -144,7 +144,7 @@ class TokenWatcher:
         self._last_failure = ""
 
     def run(self, signals: SignalWait) -> None:
-        """Run until SIGTERM or SIGINT. SIGHUP refreshes at once."""
+        """Run until SIGTERM or SIGINT. SIGHUP refreshes immediately."""
         try:
             refresh_at = self._clock.now()
             while not signals.terminated:
@@ -158,7 +158,7 @@ class TokenWatcher:
             self._directory.remove_ready_file()
 
     def refresh(self) -> datetime:
-        """Try once to get a new token. Return the time of the next attempt."""
+        """Try once to get a new token. Returns the time of the next attempt."""
         try:
             expires_at = self.refresh_once()
         except OstiaryError as error:
@@ -167,7 +167,7 @@ class TokenWatcher:
         return now + max((expires_at - now) * self._uniform(EARLIEST, LATEST), FIRST_RETRY)
 
     def refresh_once(self) -> datetime:
-        """Get a new token, write it and return when it expires. Raises what the source or a write raises."""
+        """Get a new token, write it and return its expiry. Raises errors of the source and of writing."""
         issued = self._source()
         self._directory.write(issued.token)
         self.expires_at = issued.expires_at
@@ -186,7 +186,7 @@ class TokenWatcher:
     def _record_failure(self, error: OstiaryError) -> timedelta:
         self._failures += 1
         failure = f"{error.summary}: {error.cause}" if error.cause else error.summary
-        # An outage may last for hours: the same failure is reported once.
+        # An outage may last for hours: report the same failure once.
         if failure != self._last_failure:
             self._last_failure = failure
             outcome = "was denied" if isinstance(error, LoginRefused) else "failed"
@@ -235,10 +235,10 @@ class SignalWait:
 
 
 def _ignore(*_: object) -> None:
-    """Only the byte matters that Python writes for the signal."""
+    """Do nothing. The byte that Python writes for the signal ends the wait."""
 
 
-# --- from the command line ---
+# --- command line ---
 
 
 def _watcher(arguments: argparse.Namespace) -> TokenWatcher:
@@ -269,9 +269,10 @@ def _watcher(arguments: argparse.Namespace) -> TokenWatcher:
 
 
 def _user_source(arguments: argparse.Namespace, *, always_new: bool = True) -> tuple[Source, GatewayClient]:
-    """The token of this job or pod (``--from``), or of the session of ``ostiary login``. It never prompts.
+    """Return a source for the token of this job or pod (``--from``), or of the ``ostiary login`` session. Never
+    prompts.
 
-    With *always_new* the session is renewed although the token of the last call has not expired yet.
+    With *always_new* the session is refreshed even if the token of the last call has not expired yet.
     """
     choice = chosen_platform(arguments)
     if choice is not None:
@@ -303,7 +304,7 @@ def _user_source(arguments: argparse.Namespace, *, always_new: bool = True) -> t
 
 
 def _account_source(arguments: argparse.Namespace, account: AccountName) -> tuple[Source, GatewayClient]:
-    """The token of a service account, requested with the user's token or with the one in ``--gateway-token-file``."""
+    """Return a source for a service account's token, requested with the user's token or ``--gateway-token-file``."""
     path = arguments.gateway_token_file
     if path is not None and arguments.platform is not None:
         raise UsageError("--from and --gateway-token-file cannot be combined", hint="leave one of them out")
@@ -320,7 +321,7 @@ def _account_source(arguments: argparse.Namespace, account: AccountName) -> tupl
 
 
 def _token_in(path: str) -> Secret:
-    """A token of the gateway, read for every request: another program may replace the file."""
+    """Read a token of the gateway. Called for every request, because another process may replace the file."""
     token = token_text(path).strip()
     if not fits_token_header(token):
         raise ConfigurationError(

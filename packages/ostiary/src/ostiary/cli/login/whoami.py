@@ -63,10 +63,10 @@ def _rows(server: str, user: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     groups = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     yield "groups", "\n".join(_group(each) for each in groups) or "none"
     yield "gateway", server
-    # The session's end, and not the token's: by then the person must sign in again.
+    # The end of the session, not of the token: by then the user must sign in again.
     labels = {"provider": "provider", "session": "session", "since": "since", "session_expires_at": "until"}
     if user.get("scope"):
-        # Of a token that is less than its owner: that one does not live as long as the session.
+        # A scoped token expires before the session does.
         labels = {"scope": "scope", "actor": "actor", **labels, "expires_at": "expires"}
         del labels["session_expires_at"]
     for name, label in labels.items():

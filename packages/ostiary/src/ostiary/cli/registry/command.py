@@ -1,4 +1,4 @@
-"""``ostiary registry``: the credentials for an image, why they are found or not, and what to mend."""
+"""``ostiary registry``: the credentials for an image, why they are found or not, and how to fix errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ to the registry and to the token service that it names, and over plain HTTP only
 
 Exit code 1 if no credential is accepted.
 """
-# As for docker-credential-ostiary: see registry/user_config.py.
+# Like docker-credential-ostiary: see registry/user_config.py.
 CONFIG_DEFAULT = f"${CONFIG_VARIABLE}, else ~/.config/ostiary/registry.yaml if it is there"
 BIN_DIR_DEFAULT = f" (default: ${BIN_DIR_VARIABLE}; without --config also bin beside the configuration)"
 
@@ -251,7 +251,7 @@ def _add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _lookup(registry_choice: RegistryChoice, image: str) -> Lookup:
-    """What is found; what failed, was left out or has no effect is told on stderr."""
+    """Return the credentials for *image*. Prints on stderr what failed, was skipped or has no effect."""
     keyring, pod = registry_choice.keyring, registry_choice.pod
     lookup = keyring.lookup(image, pod=pod, pull_secrets=registry_choice.pull_secrets)
     if pod is not None and not any(each.config.token_attributes for each in keyring.matching_providers(image)):

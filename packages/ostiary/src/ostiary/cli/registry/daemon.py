@@ -1,4 +1,4 @@
-"""``ostiary registry status`` and ``reload``: ask the daemon how it is, and have it look at its configurations."""
+"""``ostiary registry status`` and ``reload``: query the daemon, and make it read its configurations again."""
 
 from __future__ import annotations
 

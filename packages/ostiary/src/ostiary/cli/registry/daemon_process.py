@@ -1,4 +1,4 @@
-"""The process of ``ostiary registry serve``: what it listens on, its signals, and when it ends."""
+"""The process of ``ostiary registry serve``: its listeners, its signals, and its lifetime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _DaemonListeners:
 
 def run_daemon(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr, force=True)
-    # What is in memory are passwords.
+    # No core dumps: the memory contains passwords.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limits = RunLimits(seconds=arguments.timeout)
     daemon = CredentialDaemon(switches=Switches(), search_path=search_path(), limits=limits)
@@ -79,7 +79,8 @@ async def _run(daemon: CredentialDaemon, listeners: _DaemonListeners, *, idle: f
 
 def _is_idle(daemon: CredentialDaemon, server: SocketServer | None, idle: float) -> bool:
     is_quiet = SYSTEM_CLOCK.monotonic() - daemon.asked_at >= idle
-    # An answer that is still good would be fetched again: one run for its lifetime is what we are for.
+    # Do not exit while a response is cached: it would be fetched again, and the purpose of the daemon is one run per
+    # lifetime.
     return is_quiet and not (server is not None and server.connections) and daemon.kept_answers() == 0
 
 
@@ -120,7 +121,7 @@ def _unix_listener(arguments: argparse.Namespace, stack: ExitStack) -> tuple[soc
 
 
 def _remove(path: str, inode: int) -> None:
-    """Unless another daemon has put its own there meanwhile."""
+    """Remove the socket, unless another daemon has replaced it in the meantime."""
     with suppress(OSError):
         if os.lstat(path).st_ino == inode:
             os.unlink(path)
@@ -129,7 +130,7 @@ def _remove(path: str, inode: int) -> None:
 def _http_api(arguments: argparse.Namespace, daemon: CredentialDaemon, stack: ExitStack) -> tuple[HttpApi, str]:
     for option in ("tls_cert", "tls_key", "client_ca", "client_name"):
         if not getattr(arguments, option):
-            # Closed by default: a server of secrets that anybody may ask is a mistake.
+            # Closed by default: a server of secrets must not accept every client.
             raise UsageError(f"--listen needs --{option.replace('_', '-')}")
     path, bin_dir = config_and_bin_dir(arguments, search_path=search_path())
     if path is None:

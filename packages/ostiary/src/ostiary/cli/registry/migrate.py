@@ -1,4 +1,4 @@
-"""``ostiary registry migrate``: any older configuration as the CredentialProviderConfig of today."""
+"""``ostiary registry migrate``: convert an older configuration to the current CredentialProviderConfig."""
 
 from __future__ import annotations
 

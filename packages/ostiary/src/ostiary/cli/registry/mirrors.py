@@ -1,4 +1,4 @@
-"""The mirrors that a command line chooses, and what is printed of the hosts that a pull asks."""
+"""The mirror options of a command line, and the output for the hosts of a pull."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_mirrors(parser: argparse.ArgumentParser, purpose: str) -> None:
 
 
 def chosen_mirrors(arguments: argparse.Namespace) -> Mirrors | None:
-    """The mirrors of ``--hosts-dir`` or ``--registries-conf``; None without either."""
+    """Return the mirrors of ``--hosts-dir`` or ``--registries-conf``, or None."""
     if arguments.hosts_dir and arguments.registries_conf:
         hint = "a pull is by containerd or by another runtime: name the configuration of one"
         raise UsageError("--hosts-dir and --registries-conf cannot be combined", hint=hint)
@@ -52,7 +52,7 @@ def chosen_mirrors(arguments: argparse.Namespace) -> Mirrors | None:
 
 
 def print_pull_lookup(found: PullLookup, *, in_json: bool) -> None:
-    """Print the endpoints with their credentials, secrets included."""
+    """Print the endpoints with their credentials, including secrets."""
     for warning in found.plan.warnings:
         print_note(printable(f"{warning.place}: {warning.message}"))
     for each in found.endpoints:
@@ -89,7 +89,7 @@ def _endpoint_json(each: EndpointLookup) -> dict[str, object]:
 def explain_pull(
     mirrors: Mirrors, image: str, explain_name: Callable[[str], ImageExplanation], *, in_json: bool
 ) -> bool:
-    """Print where *image* is pulled from and with which credentials. Says whether there is one."""
+    """Print the endpoints of *image* and their credentials. Returns whether there is a credential."""
     explanation = explain_endpoints(mirrors, image, explain_name)
     if in_json:
         print_json(as_json(explanation))

@@ -1,4 +1,4 @@
-"""The sources of credentials that a command line chooses: providers, pull secrets, docker configuration."""
+"""The credential sources that a command line selects: providers, pull secrets, docker configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ostiary.registry.kubelet.model import ProvidersConfig
 from ostiary.registry.kubelet.service_account import PodCoordinates, TokenSource
 from ostiary.registry.mirrors.plan import Mirrors
 
-# The service account that an image is pulled for, as a command line chooses it, and where its tokens come from.
+# The service account that an image is pulled for, and the source of its tokens.
 
 
 def add_service_account(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def add_service_account(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_pod(arguments: argparse.Namespace) -> PodCoordinates | None:
-    """The pod for which the image is looked up; None without ``--service-account``."""
+    """Return the pod for which the image is looked up, or None without ``--service-account``."""
     if arguments.service_account is None:
         for option in ("pod", "kubeconfig", "context"):
             if getattr(arguments, option) is not None:
@@ -53,15 +53,15 @@ def chosen_pod(arguments: argparse.Namespace) -> PodCoordinates | None:
         raise UsageError("--service-account must be NAMESPACE/NAME", hint="as in: --service-account shop/default")
     if arguments.pod == "":
         raise UsageError("--pod is empty")
-    # The API server fills in the pod's uid, and refuses a pod of another account.
+    # The API server fills in the pod's uid, and rejects a pod of another account.
     return PodCoordinates(namespace, arguments.pod or "", "", service_account=name)
 
 
 def token_source(arguments: argparse.Namespace) -> TokenSource | None:
-    """Where the tokens come from: the API server of the kubeconfig, or that of the pod this runs in."""
+    """Return the source of the tokens: the API server of the kubeconfig or of the pod."""
     if arguments.service_account is None:
         return None
-    # Imported here: a lookup without a service account asks no API server.
+    # Lazy import: a lookup without a service account sends no request to an API server.
     from ostiary.client.api_requests import ApiRequests
     from ostiary.client.connection import connect
     from ostiary.registry.kubelet.token_request import ApiServerTokens
@@ -80,10 +80,11 @@ class RegistryChoice:
 
 
 def choice(arguments: argparse.Namespace) -> RegistryChoice:
-    """What ``--config``, ``--bin-dir``, ``--docker-config``, ``--pull-secret`` and ``--service-account`` choose.
+    """Return the selection of ``--config``, ``--bin-dir``, ``--docker-config``, ``--pull-secret`` and
+    ``--service-account``.
 
-    Without ``--config`` the providers are this user's own, as for ``docker-credential-ostiary``; there may be none.
-    A provider whose executable is missing fails when it is asked, and leaves the others alone.
+    Without ``--config`` the user's own providers are used, as in ``docker-credential-ostiary``; there may be none. A
+    provider without an executable fails when it is called, and does not affect the others.
     """
     docker_config = None if arguments.no_docker_config else NodeDockerConfig(arguments.docker_config)
     secrets = tuple(pull_secret(file) for file in arguments.pull_secret)
@@ -93,7 +94,7 @@ def choice(arguments: argparse.Namespace) -> RegistryChoice:
 
 
 def configured_provider(arguments: argparse.Namespace) -> CachedProvider:
-    """The provider of ``--config`` that the command line names."""
+    """Return the provider of ``--config`` that the command line names."""
     providers = {provider.config.name: provider for provider in _keyring(arguments, None).providers}
     if arguments.command not in providers:
         raise UsageError(f"unknown provider {arguments.command!r}", hint=f"it has {', '.join(providers)}")
@@ -121,7 +122,7 @@ def _keyring(
 
 
 def config_and_bin_dir(arguments: argparse.Namespace, *, search_path: bool) -> tuple[str | None, str]:
-    """The configuration, if there is one, and where its executables are."""
+    """Return the configuration, if there is one, and the folder of its executables."""
     if arguments.config is None:
         path = user_config.existing_config_path()
         return path, arguments.bin_dir or user_config.bin_dir(path)
@@ -135,7 +136,7 @@ def config_and_bin_dir(arguments: argparse.Namespace, *, search_path: bool) -> t
 
 
 def config_file(arguments: argparse.Namespace) -> str:
-    """The configuration that is to be looked at: ``--config``, else this user's own."""
+    """Return the configuration to use: ``--config``, else the user's own."""
     path: str | None = arguments.config or user_config.existing_config_path()
     if path is None:
         missing = f"there is no provider configuration at {user_config.config_path()}"
@@ -144,12 +145,12 @@ def config_file(arguments: argparse.Namespace) -> str:
 
 
 def has_config(arguments: argparse.Namespace) -> bool:
-    """Whether there is a configuration: ``--config``, or this user's own."""
+    """Whether there is a configuration: ``--config``, or the user's own."""
     return bool(arguments.config or user_config.existing_config_path())
 
 
 def config_bin_dir(arguments: argparse.Namespace) -> str | None:
-    """Where the executables of that configuration are; None if nobody has said so, and they are not looked at."""
+    """Return the folder of the configuration's executables. None if unknown; then they are not checked."""
     if arguments.bin_dir or arguments.config is not None:
         folder: str | None = arguments.bin_dir
         return folder
@@ -157,7 +158,7 @@ def config_bin_dir(arguments: argparse.Namespace) -> str | None:
 
 
 def pull_secret(file: str) -> PullSecret:
-    """The Secret that *file* holds, as YAML or JSON."""
+    """Return the Secret in *file*, as YAML or JSON."""
     reading = ConfigReader(read(file, dialect=KUBERNETES))
     root = reading.root
     root.ignore("apiVersion", "immutable")

@@ -1,4 +1,4 @@
-"""Prints what the registry door found, for a person; and turns its plain data into JSON for a program."""
+"""Print the results of the registry tools as text, and convert them to JSON."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTCOME_STYLES = {"failed": Style.BAD, "ran": Style.GOOD, "cached": Style.GOOD}
 
 
 def as_json(value: DataclassInstance) -> dict[str, object]:
-    """*value*, made of dataclasses without secrets, with the names of its fields as JSON spells them."""
+    """Convert *value*, a dataclass without secrets, to JSON with camelCase field names."""
     return {_camel(member.name): _json_value(getattr(value, member.name)) for member in fields(value)}
 
 
@@ -60,7 +60,7 @@ def _print_rows(parts: Iterable[tuple[str, str]]) -> None:
 
 
 def print_lookup(lookup: Lookup, *, as_json: bool) -> None:
-    """Print the credentials, secrets included."""
+    """Print the credentials, including secrets."""
     if as_json:
         print_json({"image": lookup.repository, "credentials": [found_json(credential) for credential in lookup]})
         return
@@ -79,7 +79,7 @@ def found_rows(found: ImageCredential) -> Iterator[tuple[str, str]]:
 
 
 def _text_or_base64(name: str, text: str, suffix: str) -> tuple[str, str]:
-    """*name* and *text*. Docker may keep a login that is not UTF-8; it is printed in base64, under another name."""
+    """Return *name* and *text*. A docker login that is not UTF-8 is returned in base64, under another name."""
     data = bytes_of(text)
     try:
         return name, data.decode("utf-8")

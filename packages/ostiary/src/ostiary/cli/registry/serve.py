@@ -1,4 +1,4 @@
-"""``ostiary registry serve``: a daemon that keeps registry credentials in memory for all who pull on this machine."""
+"""``ostiary registry serve``: a daemon that caches registry credentials in memory for this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def configure_serve(parser: argparse.ArgumentParser) -> None:
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    # Imported here: the other verbs need neither an event loop nor TLS.
+    # Lazy import: the other verbs need neither an event loop nor TLS.
     from ostiary.cli.registry.daemon_process import run_daemon
 
     return run_daemon(arguments)

@@ -1,4 +1,4 @@
-"""``ostiary registry disable`` and ``enable``: roll a credential provider back while everything runs."""
+"""``ostiary registry disable`` and ``enable``: disable a credential provider at runtime, without a restart."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _add_provider(parser: argparse.ArgumentParser) -> None:
 
 
 def disable(arguments: argparse.Namespace) -> int:
-    # Imported here: its locks are POSIX's, and the other verbs are used elsewhere too.
+    # Lazy import: it needs POSIX locks, and the other verbs also run on other systems.
 
     path, provider = own_file(), _provider(arguments)
     entry = disable_in_file(path, provider, reason=arguments.reason)
@@ -81,7 +81,7 @@ def _provider(arguments: argparse.Namespace) -> str:
 
 
 def _known_providers() -> list[str]:
-    """Of the configuration of this user; none if there is none that can be read."""
+    """Return the providers of the user's configuration, or an empty list if it is unreadable."""
     path = user_config.existing_config_path()
     try:
         return [] if path is None else [each.name for each in load(path, allow_empty=True).providers]
@@ -89,17 +89,15 @@ def _known_providers() -> list[str]:
         return []
 
 
-# Writes the switch file of this user: ``ostiary registry disable`` and ``enable``.
-#
-# The file is written whole or not at all, under a lock: two operators at the same moment do not undo each other. It is
-# gone when nothing is off, so that a machine where nothing was ever switched looks like one where all was undone.
+# The switch file. It is replaced atomically under a lock, so that two operators do not overwrite each other's change.
+# It is removed when nothing is disabled.
 
 HEADER = "# Written by ostiary registry disable. A line: provider (* is all), since when, and why.\n"
 LONGEST_REASON = 200
 
 
 def disable_in_file(path: str, provider: str, *, reason: str = "", clock: Clock = SYSTEM_CLOCK) -> SwitchedOff:
-    """Switch *provider* off, or `ALL`; says what is in the file now. One that is off already keeps its time."""
+    """Disable *provider*, or `ALL`. Returns its entry in the file. An existing entry keeps its time."""
     since = clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
     entry = SwitchedOff(provider, path, since, " ".join(printable(reason).split())[:LONGEST_REASON])
     with _editing(path):
@@ -113,7 +111,7 @@ def disable_in_file(path: str, provider: str, *, reason: str = "", clock: Clock 
 
 
 def enable_in_file(path: str, provider: str) -> bool:
-    """Switch *provider* on again; with `ALL`, everything that the file switches off. Says whether anything changed."""
+    """Enable *provider*, or with `ALL` everything that the file disables. Returns whether anything changed."""
     with _editing(path):
         entries = {each.provider: each for each in read_file(path)}
         rest = {} if provider == ALL else {name: each for name, each in entries.items() if name != provider}
@@ -124,17 +122,17 @@ def enable_in_file(path: str, provider: str) -> bool:
 
 @contextmanager
 def _editing(path: str) -> Iterator[None]:
-    # Imported here: its locks are POSIX's, and the other verbs are used elsewhere too.
+    # Lazy import: it needs POSIX locks, and the other verbs also run on other systems.
     import fcntl
 
     folder = os.path.dirname(path)
     try:
         os.makedirs(folder, exist_ok=True)
-        # The folder, and not the file, which is replaced.
+        # Lock the folder, because the file is replaced.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if path == MACHINE_FILE:
-                # Whatever the umask: who cannot look into the folder can use no provider.
+                # Regardless of the umask: a user who cannot read the folder cannot use any provider.
                 os.fchmod(descriptor, 0o755)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -156,7 +154,7 @@ def _write(path: str, entries: dict[str, SwitchedOff]) -> None:
         return
     lines = [f"{each.provider} {each.since} {each.reason}".rstrip() + "\n" for each in entries.values()]
     new = f"{path}.new"
-    # Readable by all: everybody must obey the machine's file.
+    # Readable by all, because the machine's file applies to all users.
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         os.fchmod(descriptor, 0o644)

@@ -1,1 +1,1 @@
-"""One module for each HTTP or Kubernetes client that is given signed requests."""
+"""Adapters: one module per HTTP or Kubernetes client library, which adds the credential to its requests."""

@@ -1,10 +1,10 @@
-"""The adapter for aiohttp, on which the one for the asynchronous Kubernetes clients stands too.
+"""The adapter for aiohttp, also used for the asynchronous Kubernetes clients.
 
-    session -> sign      -- to the cluster --> send_signed: the credential, the one repetition after a 401
-            -> Connector -- to the cluster --> the TLS context in force, and the connection's proxy
+    session -> sign      -- to the cluster --> send_signed: the credential, one retry after a 401
+            -> Connector -- to the cluster --> the current TLS context, and the connection's proxy
 
-Both leave requests to other addresses alone. aiohttp follows redirects above them, so every hop is
-judged by its own address.
+Requests to other addresses are unchanged. aiohttp follows redirects above this layer, so every hop is checked by its
+own address.
 """
 
 from __future__ import annotations
@@ -33,30 +33,29 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection as Acquired
     from aiohttp.tracing import Trace
 
-# Each of these would lead requests past the connection's own settings.
+# Each of these options would bypass the connection's own settings.
 DECIDED_BY_THE_CONNECTION = ("base_url", "proxy", "proxy_auth")
 SECURE = {"wss": "https", "ws": "http"}
-# An event of a watch is one line, as long as the largest object; aiohttp expects 64 KiB.
+# A watch event is one line, as long as the largest object. aiohttp's default is 64 KiB.
 LINE_BYTES = 2 * 1024 * 1024
 
 
 def session(connection: ClusterAccess, **options: Any) -> aiohttp.ClientSession:
-    """An `aiohttp.ClientSession` that is signed in to the cluster. Call it within a running event loop.
+    """Return an `aiohttp.ClientSession` that sends the credential to the cluster. Call it within a running event loop.
 
-    Its base URL is the cluster: ``get("/api/v1/pods")`` asks it, below the path that its address may have.
-
-    *options* are those of `aiohttp.ClientSession`, except for the proxy and the address, which the
-    connection decides. Limits are set with ``connector=Connector(connection, limit=...)``. Middlewares
-    given here see each request once, before it is signed; those of a single request replace ours, so
-    such a request needs ``sign(connection)`` among them.
+    The base URL is the cluster: ``get("/api/v1/pods")`` is resolved against it, below the path of its address if there
+    is one. *options* are those of `aiohttp.ClientSession`, except for the proxy and the address, which the connection
+    decides. Set limits with ``connector=Connector(connection, limit=...)``. Middlewares given here see each request
+    once, before it is signed. Middlewares of a single request replace ours, so such a request needs
+    ``sign(connection)`` among them.
     """
     connector = _check(connection, options).pop("connector", None) or Connector(connection)
     options.setdefault("read_bufsize", LINE_BYTES)
     middlewares = (*options.pop("middlewares", ()), sign(connection))
     base = URL(connection.server + "/")
     client = aiohttp.ClientSession(base, connector=connector, middlewares=middlewares, **options)
-    # By itself aiohttp takes a path with a leading slash for one of the host, and so would ask somebody else's
-    # cluster behind the same address. There is no public way to say otherwise, and the class is not to be derived from.
+    # aiohttp resolves a path with a leading slash against the host, which may be another cluster behind the same
+    # address. There is no public way to change that, and subclassing ClientSession is not supported.
     client._build_url = partial(_below, base)  # type: ignore[method-assign]
     return client
 
@@ -67,13 +66,13 @@ def _below(base: URL, given: str | URL) -> URL:
         return url
     if base.raw_path == "/":
         return base.join(url)
-    # With a dot in front: a colon in the first segment would make a scheme of it.
+    # The leading dot keeps a colon in the first segment from being parsed as a scheme.
     text = str(url)
     return base.join(URL(f".{text}", encoded=True) if text.startswith("/") else url)
 
 
 def sign(connection: ClusterAccess) -> ClientMiddlewareType:
-    """A middleware that signs what goes to the cluster, and nothing else."""
+    """Return a middleware that signs requests to the cluster and passes all others on unchanged."""
 
     hidden, usual = _HiddenHeaders(), _origin(URL(connection.server))
 
@@ -87,10 +86,10 @@ def sign(connection: ClusterAccess) -> ClientMiddlewareType:
 
 
 class Connector(aiohttp.TCPConnector):
-    """A `TCPConnector` that dials the cluster as the connection says, and any other address as usual.
+    """A `TCPConnector` that dials the cluster according to the connection, and any other address as usual.
 
-    The TLS context is part of aiohttp's key for connections that are kept, so a new one is not given a
-    connection of the old one. Those are closed: the idle ones at once, the others when they come back.
+    The TLS context is part of aiohttp's pool key, so a new context never reuses a connection of the old one. The old
+    connections are closed: idle ones immediately, others when they are released.
     """
 
     def __init__(self, connection: ClusterAccess, **options: Any) -> None:
@@ -113,7 +112,7 @@ class Connector(aiohttp.TCPConnector):
         context = self.connection.ssl_context()
         if context is not self._context:
             self._rotate(context)
-        # There is no public way to say this once the request is made, and the credential comes after that.
+        # The credential is obtained after the request object exists, and aiohttp has no public way to set this later.
         req._ssl = True if context is None else context
         if self._proxy is not None or req.proxy is not None:
             self._set_proxy(req)
@@ -132,9 +131,9 @@ class Connector(aiohttp.TCPConnector):
         self._dialled.clear()
 
     def _retire(self, protocol: ResponseHandler) -> None:
-        """Close a connection of an older context: at once if it is idle, else when it is given back."""
-        # There is no public way to tell. Should the private one go, all count as busy, and those that are idle
-        # stay until aiohttp's own keep-alive ends them.
+        """Close a connection of an older context: immediately if it is idle, else when it is released."""
+        # Private attribute, because there is no public way to find out. If it disappears, all connections count as
+        # busy, and idle ones stay open until aiohttp's keep-alive ends them.
         busy = getattr(self, "_acquired", None)
         if busy is not None and protocol not in busy:
             _abort(protocol)
@@ -142,23 +141,23 @@ class Connector(aiohttp.TCPConnector):
             protocol.force_close()
 
     def _set_proxy(self, req: ClientRequest) -> None:
-        # A new dict each time: aiohttp adds to it, and keeps connections by its content.
+        # A new dict each time: aiohttp modifies it, and uses its content as a pool key.
         headers = CIMultiDict(self._proxy_authorization)
         req.update_proxy(self._proxy, None, headers)
         if self._proxy is not None and not req.is_ssl():
-            # There is no tunnel, the proxy reads the request itself.
+            # Without a tunnel the proxy reads the request itself.
             req.headers.update(headers)
 
     def _get_ssl_context(self, req: ClientRequest) -> SSLContext | None:
-        # aiohttp would greet a proxy over TLS with the request's context. But the cluster's authority says
-        # nothing about the proxy, and the client certificate is not for it.
+        # aiohttp would use the request's context for TLS to the proxy. But the cluster's authority does not apply to
+        # the proxy, and the client certificate must not be sent to it.
         if isinstance(req.ssl, SealedContext) and not _is_server(self.connection, req.url):
             req._ssl = True
         return super()._get_ssl_context(req)
 
 
 class _AiohttpCarrier:
-    """One request as aiohttp knows it."""
+    """One request in terms of aiohttp."""
 
     __slots__ = ("_handler", "_hidden", "_own", "_request")
 
@@ -168,7 +167,7 @@ class _AiohttpCarrier:
         self._request = request
         self._handler = handler
         self._hidden = hidden
-        # Never changed: what is sent is a copy.
+        # Never modified: a copy is sent.
         self._own = request.headers
         if not connection.compression:
             self._own = self._own.copy()
@@ -190,11 +189,11 @@ class _AiohttpCarrier:
     async def _content(self) -> bytes | None:
         body = self._request.body
         if self._request.compress:
-            # What is sent is not what stands here.
+            # Compression changes the body when it is sent.
             return None
         if isinstance(body, (bytes, bytearray, memoryview)):
             return bytes(body)
-        # Of the other payloads some can be read once, and none says for sure that it is not one of them.
+        # Some other payloads can be read only once, and none declares reliably that it is not one of them.
         return await body.as_bytes() if isinstance(body, aiohttp.BytesPayload) else None
 
     async def send(self, headers: Headers) -> ClientResponse:
@@ -211,14 +210,14 @@ class _AiohttpCarrier:
 
     async def discard(self, answer: ClientResponse) -> None:
         async with answer:
-            # Read to its end, so that its connection can be used again.
+            # Read to the end, so that the connection can be reused.
             with suppress(aiohttp.ClientError):
                 async for _ in answer.content.iter_any():
                     pass
 
 
 class _Hidden(str):
-    """The value of a header that must not be shown: aiohttp's errors and responses print their headers."""
+    """A header value whose repr is masked, because aiohttp's errors and responses print their headers."""
 
     __slots__ = ()
 
@@ -227,7 +226,7 @@ class _Hidden(str):
 
 
 class _HiddenHeaders:
-    """Our headers as aiohttp is given them, made once for each credential."""
+    """The connection's headers with masked values, built once per credential."""
 
     __slots__ = ("_last",)
 
@@ -237,27 +236,27 @@ class _HiddenHeaders:
     def of(self, headers: Headers) -> Headers:
         before, hidden = self._last
         if headers is not before:
-            # The same tuple for as long as the credential is the same.
+            # `Signing` returns the same tuple while the credential is the same.
             hidden = [(name, value if name.startswith("Impersonate-") else _Hidden(value)) for name, value in headers]
             self._last = (headers, hidden)
         return hidden
 
 
 def _on_release(protocol: ResponseHandler) -> None:
-    # A connection that will not be used again: a stream that was left early, or one of an older context.
+    # Abort connections that cannot be reused: an abandoned stream, or one of an older context.
     if protocol.should_close and not protocol.upgraded:
         protocol.force_close()
         _abort(protocol)
 
 
 def _abort(protocol: ResponseHandler) -> None:
-    # aiohttp would end TLS politely, and wait half a minute for a server that has no ear for it.
+    # aiohttp would wait half a minute for the TLS shutdown of a server that does not respond.
     if protocol.transport is not None:
         protocol.transport.abort()
 
 
 def _origin(url: URL) -> tuple[str, str | None, int | None]:
-    """The cluster's address as nearly every request spells it; `_is_server` knows the other spellings."""
+    """The cluster's address in its usual spelling; `_is_server` checks the other spellings."""
     return (url.scheme, url.raw_host, url.port)
 
 
@@ -265,12 +264,12 @@ def _is_server(connection: ClusterAccess, url: URL) -> bool:
     scheme = SECURE.get(url.scheme, url.scheme)
     if connection.is_server(scheme, url.host or "", url.port):
         return True
-    # A name outside ASCII may stand in the kubeconfig in either of its two spellings.
+    # The kubeconfig may contain either form of an internationalized name.
     return connection.is_server(scheme, url.raw_host or "", url.port)
 
 
 def _proxy(address: str | None) -> tuple[URL | None, dict[str, str]]:
-    """The proxy's address without user and password, and the header that tells them."""
+    """Return the proxy's address without user and password, and the header that carries them."""
     if address is None:
         return None, {}
     url = URL(address)

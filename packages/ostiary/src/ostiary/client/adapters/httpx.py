@@ -1,7 +1,10 @@
-"""Keeps one transport of httpx per TLS context, and retires the old one when the context is replaced.
+"""The adapter for httpx and its successor httpx2, also used for lightkube and kr8s.
 
-Called by the `httpx` adapter for each request. A client certificate or the authorities may change at any time; requests
-and answers that are under way on the old transport are left to end.
+    client -> SignedTransport -- to the cluster --> send_signed -> the transport of the current TLS context
+                              -- elsewhere -------> a plain client without credentials
+
+Requests are signed below the client: redirects are followed above, so every hop is checked by its own address, and
+neither hooks nor ``response.request`` see a token. The code serves both libraries and imports only the one in use.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ if TYPE_CHECKING:
     import httpx
     from httpx import AsyncByteStream, Request, Response, SyncByteStream
 
-# A transport of the library, threaded or async. Its idle connections are closed as it is.
+# A threaded or async transport of the library. Idle connections are closed through the same interface.
 T = TypeVar("T")
 
 
 class UseOfTransport:
-    """What is under way on a transport, and whether another one has taken its place."""
+    """The in-flight requests of a transport, and whether it has been replaced."""
 
     __slots__ = ("is_retired", "under_way")
 
@@ -43,7 +46,7 @@ class UseOfTransport:
 
 
 class ContextTransport(UseOfTransport, Generic[T]):
-    """A transport of the library, and the TLS context it was made for."""
+    """A transport of the library and the TLS context it was made for."""
 
     __slots__ = ("context", "transport")
 
@@ -54,14 +57,14 @@ class ContextTransport(UseOfTransport, Generic[T]):
 
 
 class TransportRotation(Generic[T]):
-    """The transport for new requests, and older ones until their last answer has been read.
+    """The transport for new requests, and older ones until their last response has been read.
 
-    It decides and never waits: what there is to close is returned, because that is done in one way by
-    the threaded transport and in another by the async one.
+    It decides and never blocks: what is to be closed is returned, because the threaded and the async transport close
+    differently.
 
     Nearly every request finds nothing changed, so requests take no lock. Each writes into `under_way`, which is atomic
     for a dict, and reads `is_retired` afterwards. A rotation sets `is_retired` and reads `under_way` afterwards. So one
-    of the two sees the other, and whoever sees that a transport is retired asks for `closable`.
+    of the two sees the other, and whichever sees a retired transport calls `closable`.
     """
 
     def __init__(self, context: Callable[[], SealedContext | None], make: Callable[[SealedContext | None], T]) -> None:
@@ -72,9 +75,9 @@ class TransportRotation(Generic[T]):
         self._older: list[ContextTransport[T]] = []
 
     def begin(self, exchange: object) -> tuple[ContextTransport[T], Sequence[T]]:
-        """The transport to send a request on, and what to close.
+        """Return the transport to send a request on, and what to close.
 
-        *exchange* stands for the request in `under_way`, and for its answer until that has been read.
+        *exchange* identifies the request in `under_way`, and its response until that has been read.
         """
         entry = self._current
         if entry is not None and entry.context is self._context():
@@ -85,7 +88,7 @@ class TransportRotation(Generic[T]):
         return self._begin_anew(exchange)
 
     def closable(self) -> list[T]:
-        """What to close: idle connections of transports that are retired, and transports that nobody uses any more."""
+        """Return what to close: idle connections of retired transports, and retired transports without requests."""
         with self._lock:
             return self._all_closable()
 
@@ -97,7 +100,7 @@ class TransportRotation(Generic[T]):
 
     def _begin_anew(self, exchange: object) -> tuple[ContextTransport[T], Sequence[T]]:
         with self._lock:
-            # Asked with the lock held, or a thread with yesterday's answer could undo a rotation.
+            # Read with the lock held, or a thread with an outdated context could revert a rotation.
             context = self._context()
             entry = self._current
             if entry is None or entry.context is not context:
@@ -113,7 +116,7 @@ class TransportRotation(Generic[T]):
 
     def _closable(self, entry: ContextTransport[T]) -> list[T]:
         answered = entry.under_way.copy().values()
-        # A request under way might be given the very connection that we are about to close as idle.
+        # An in-flight request might be assigned the connection that we are about to close as idle.
         if not all(answered):
             return []
         if answered:
@@ -123,27 +126,25 @@ class TransportRotation(Generic[T]):
 
 
 def _idle_connections(transport: T) -> list[T]:
-    """Connections that nobody will use again.
+    """Return connections that will not be reused.
 
-    The library has no public way to them. Should the private one go, they stay open until the last
-    answer on this transport has been read.
+    There is no public API for this. If the private one disappears, they stay open until the last response on this
+    transport has been read.
     """
     connections = getattr(getattr(transport, "_pool", None), "connections", [])
     return cast("list[T]", [connection for connection in connections if connection.is_idle()])
 
 
-# One request and its answer as httpx knows them: what `retry_on_401` needs of an HTTP library.
-#
-# Called by the transports of the `httpx` adapter, threaded and async.
+# Carriers: one request and its response in terms of httpx, for `retry_on_401`.
 
-# An answer nobody reads is read to its end, so that its connection can be used again; but not for ever.
+# A discarded response is read to its end so that its connection can be reused, up to this many bytes.
 DRAINED_BYTES = 64 * 1024
 RawHeaders: TypeAlias = Sequence[tuple[bytes, bytes]]
 OF_WEBSOCKETS = {b"wss": b"https", b"ws": b"http"}
 
 
 class _SigningTransport(Protocol):
-    """What both of our transports can do."""
+    """What the threaded and the async transport have in common."""
 
     library: ModuleType
 
@@ -166,7 +167,7 @@ S = TypeVar("S", bound=_SigningTransport)
 
 
 class _HttpxRequest(Generic[S]):
-    """What the two carriers share: a request as the library knows it."""
+    """The common base of both carriers: a request in terms of the library."""
 
     __slots__ = ("_own", "_request", "_transport")
 
@@ -181,7 +182,7 @@ class _HttpxRequest(Generic[S]):
 
     def has(self, header: str) -> bool:
         name, length = header.lower().encode(), len(header)
-        # Asked of every request. The library's own way decodes all headers first, and any() would start a generator.
+        # Called for every request. `request.headers` would decode all headers first, and any() would start a generator.
         for own, _ in self._own:  # noqa: SIM110
             if len(own) == length and own.lower() == name:
                 return True
@@ -189,7 +190,7 @@ class _HttpxRequest(Generic[S]):
 
     def describe(self) -> RequestToSign:
         request, url = self._request, self._request.url
-        # What is read here stays in memory and can be read again; any other stream is spent by that.
+        # A ByteStream is in memory and can be read again; reading any other stream would consume it.
         content = b"".join(request.stream) if self.replayable else None  # type: ignore[arg-type]
         address = OF_WEBSOCKETS.get(url.raw_scheme, url.raw_scheme) + b"://" + url.netloc + url.raw_path
         headers = tuple(self._transport.own_headers(request))
@@ -245,13 +246,13 @@ class AsyncHttpxCarrier(_HttpxRequest[AsyncSender]):
 
 
 class SignedHeaders:
-    """The headers of a request that is sent: the list that a transport of the library reads.
+    """The headers of a request that is sent: the raw list that a transport of the library reads.
 
-    Whatever else the library's own class has is made from that list when somebody asks for it.
+    All other attributes of the library's class are built from that list on first access.
     """
 
     library: ModuleType
-    # Set for each object. That it is here takes the place of the property that the library's class has.
+    # Set per object. The class attribute shadows the property of the library's class.
     raw: RawHeaders = ()
 
     def __getattr__(self, name: str) -> object:
@@ -263,7 +264,7 @@ class SignedHeaders:
 
 
 class AnswerStream:
-    """The body of an answer, which tells when it has been read or left."""
+    """The body of a response, which reports when it is closed."""
 
     def __init__(self, stream: SyncByteStream, transport: SyncSender, use: UseOfTransport, exchange: object) -> None:
         self._stream, self._transport, self._use, self._exchange = stream, transport, use, exchange
@@ -296,16 +297,9 @@ class AsyncAnswerStream:
                 await self._transport.close_retired()
 
 
-# The adapter for httpx and its successor httpx2, on which those for lightkube and kr8s stand too.
-#
-#     client -> SignedTransport -- to the cluster --> send_signed -> the transport of the TLS context in force
-#                               -- elsewhere -------> a plain client, with nothing of ours
-#
-# Signing happens below the client: redirects are followed above, so every hop is judged by its own
-# address, and neither hooks nor ``response.request`` ever see a token. One copy of the code serves both
-# libraries, and only the one in use is imported.
+# Transports and clients.
 
-# A transport of the library and a client of it, threaded or async.
+# A client of the library, threaded or async.
 
 C = TypeVar("C")
 
@@ -318,17 +312,17 @@ class _AsyncClosable(Protocol):
     async def aclose(self) -> None: ...
 
 
-# What a client has in common with its transports.
+# The client options that apply to its transports as well.
 FOR_TRANSPORTS = ("http1", "http2", "limits", "trust_env")
-# Each of these would lead requests past the connection's own settings.
+# Each of these options would bypass the connection's own settings.
 DECIDED_BY_THE_CONNECTION = ("base_url", "cert", "proxy", "transport", "verify")
 
 
 def client(connection: ClusterAccess, *, library: ModuleType | None = None, **options: object) -> httpx.Client:
-    """An `httpx.Client` that is signed in to the cluster; ``get("/api")`` asks it.
+    """Return an `httpx.Client` that sends the credential to the cluster. Paths are relative to the cluster's address.
 
-    *library* is the module to use: httpx when it is None, or httpx2. *options* are those of `httpx.Client`,
-    except for TLS, the proxy and the address, which the connection decides.
+    *library* is the module to use: httpx when it is None, or httpx2. *options* are those of `httpx.Client`, except for
+    TLS, the proxy and the address, which the connection decides.
     """
     library = _library(library)
     signed = transport(connection, library=library, **_transport_options(options))
@@ -339,7 +333,7 @@ def client(connection: ClusterAccess, *, library: ModuleType | None = None, **op
 def async_client(
     connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
 ) -> httpx.AsyncClient:
-    """`client` for an event loop, asyncio's or trio's."""
+    """Like `client`, for an event loop (asyncio or trio)."""
     library = _library(library)
     signed = async_transport(connection, library=library, **_transport_options(options))
     client: httpx.AsyncClient = library.AsyncClient(base_url=connection.server, transport=signed, **options)
@@ -349,10 +343,10 @@ def async_client(
 def transport(
     connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
 ) -> httpx.BaseTransport:
-    """A transport for a client of your own. *options* are those of `httpx.HTTPTransport`.
+    """Return a transport for a client of your own. *options* are those of `httpx.HTTPTransport`.
 
-    It may be a client's only transport, or be mounted: what is not meant for the cluster goes as a plain
-    client would send it.
+    It may be a client's only transport, or be mounted: requests to other addresses are sent as a plain client would
+    send them.
     """
     client: httpx.BaseTransport = _classes_for(_library(library)).transport(connection, options)
     return client
@@ -361,7 +355,7 @@ def transport(
 def async_transport(
     connection: ClusterAccess, *, library: ModuleType | None = None, **options: object
 ) -> httpx.AsyncBaseTransport:
-    """`transport` for an event loop."""
+    """Like `transport`, for an event loop."""
     client: httpx.AsyncBaseTransport = _classes_for(_library(library)).async_transport(connection, options)
     return client
 
@@ -376,7 +370,7 @@ def _library(library: ModuleType | None) -> ModuleType:
 
 
 def _transport_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Those of a client's *options* that its transports need as well."""
+    """Return the client *options* that its transports need as well."""
     _check(options)
     return {name: options[name] for name in FOR_TRANSPORTS if name in options}
 
@@ -391,11 +385,11 @@ def _check(options: Mapping[str, object]) -> None:
         )
 
 
-# --- our transports ---
+# --- signing transports ---
 
 
 class _SignedTransport(Generic[T, C]):
-    """What the threaded and the async transport share: what goes where, and with which headers."""
+    """What the threaded and the async transport share: routing by address, and the headers."""
 
     library: ModuleType
     """httpx or httpx2; set by `_classes_for`."""
@@ -412,10 +406,10 @@ class _SignedTransport(Generic[T, C]):
         self._transports = TransportRotation(partial(connection.ssl_context, http2=http2), self._make)
         self._lock = threading.Lock()
         self._elsewhere: C | None = None
-        # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
+        # The cluster's address in its usual spelling; `is_server` checks the other spellings.
         address = self.library.URL(connection.server)
         self._usual = (address.scheme, address.raw_host, address.port)
-        # Our headers as they were last, and as the library wants them.
+        # The last headers of `Signing`, and their encoded form.
         self._encoded: tuple[Headers, RawHeaders] = ((), ())
 
     def __repr__(self) -> str:
@@ -423,32 +417,32 @@ class _SignedTransport(Generic[T, C]):
 
     def _make(self, context: SealedContext | None) -> T:
         kind = getattr(self.library, self.inner)
-        # The context is all that is trusted; for a server without TLS there is nothing to verify.
+        # Trust only this context. For a server without TLS there is nothing to verify.
         trusted = False if context is None else context
         transport = kind(**{**self._options, "verify": trusted, "trust_env": False, "proxy": self._proxy})
         return cast("T", transport)
 
     def _plain_client(self) -> C:
-        """A client as the library makes it: the environment's proxies and authorities, and nothing of ours."""
+        """Return a client with the library's defaults: the environment's proxies and authorities, and no credential."""
         with self._lock:
             if self._elsewhere is None:
                 self._elsewhere = getattr(self.library, self.plain)(**_transport_options(self._options))
             return self._elsewhere
 
     def _all(self) -> list[T | C]:
-        """Whatever is open, for whoever closes this transport."""
+        """Return everything that is open, to be closed with this transport."""
         with self._lock:
             elsewhere, self._elsewhere = self._elsewhere, None
         return [*self._transports.close(), *([elsewhere] if elsewhere is not None else [])]
 
     def is_server(self, url: httpx.URL) -> bool:
         scheme = {"wss": "https", "ws": "http"}.get(url.scheme, url.scheme)
-        # A name outside ASCII may stand in the kubeconfig in either of its two spellings.
+        # The kubeconfig may contain either form of an internationalized name.
         spellings = (url.host, url.raw_host.decode("ascii"))
         return any(self.connection.is_server(scheme, host, url.port) for host in spellings)
 
     def own_headers(self, request: httpx.Request) -> Headers:
-        """The headers that a request has before it is signed."""
+        """Return the headers of a request before it is signed."""
         headers = request.headers
         if not self.connection.compression:
             headers = self.library.Headers(headers)
@@ -458,7 +452,7 @@ class _SignedTransport(Generic[T, C]):
     def sign(self, request: httpx.Request, own: RawHeaders, headers: Headers) -> httpx.Request:
         before, encoded = self._encoded
         if headers is not before:
-            # The same tuple for as long as the credential is the same.
+            # `Signing` returns the same tuple while the credential is the same.
             encoded = [(name.encode(), value.encode()) for name, value in headers]
             self._encoded = (headers, encoded)
         signed = object.__new__(self.headers)
@@ -467,8 +461,8 @@ class _SignedTransport(Generic[T, C]):
             whole = self.library.Headers(signed.raw)
             whole["Accept-Encoding"] = "identity"
             signed.raw = whole.raw
-        # A copy: redirects are made from the request that the client gave us, with the headers it had. And not copy():
-        # httpx takes that for pickling and leaves the body behind.
+        # Send a copy: redirects are built from the original request with its original headers. Not copy.copy(), which
+        # in httpx uses the pickling hooks and drops the body.
         twin = object.__new__(type(request))
         twin.__dict__ = {**request.__dict__, "headers": signed}
         return twin
@@ -565,7 +559,7 @@ def _proxy(connection: ClusterAccess, library: ModuleType) -> httpx.Proxy | None
             hint=f"pip install '{library.__name__}[socks]'",
             code="proxy-invalid",
         )
-    # The proxy is not the cluster: the machine's authorities vouch for it, and it sees no client certificate.
+    # The system's authorities apply to the proxy, and it must not receive the client certificate.
     proxy = library.Proxy(connection.proxy, ssl_context=ssl.create_default_context() if scheme == "https" else None)
     return cast("httpx.Proxy", proxy)
 
@@ -577,7 +571,7 @@ class _Bound(NamedTuple):
 
 @cache
 def _classes_for(library: ModuleType) -> _Bound:
-    """Our classes as those of *library*, which knows a stream and a transport by their base class."""
+    """Return our classes as subclasses of *library*'s, which checks streams and transports by base class."""
     stream = type("SignedStream", (AnswerStream, library.SyncByteStream), {})
     async_stream = type("AsyncSignedStream", (AsyncAnswerStream, library.AsyncByteStream), {})
     headers = type("SignedHeaders", (SignedHeaders, library.Headers), {"library": library})

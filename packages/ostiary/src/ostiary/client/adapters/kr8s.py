@@ -1,15 +1,14 @@
-"""The adapter for kr8s: its `Api` on our httpx client.
+"""The adapter for kr8s: its `Api` with our httpx client.
 
-kr8s has no place to bring one's own client, so this subclasses its `Api` at the two seams that all of
-its requests pass: where it makes its session, and where it calls the API. The first is private to kr8s,
-as are two modules imported below; our tests fail should any of them move.
+kr8s does not accept a custom client, so this subclasses its `Api` at the two points that all of its requests pass: the
+creation of the session, and the API call. The first is private to kr8s, as are two modules imported below; tests fail
+if any of them moves.
 
-What works: everything that goes through `Api`, websockets (``exec``, ``port_forward``) included, as they
-use the same session. kr8s's own way of signing in is out of the game, and with it its habit of running
-the plugin three more times on every 403.
+Everything that goes through `Api` works, including websockets (``exec``, ``port_forward``), which use the same session.
+kr8s's own authentication, which runs the plugin three more times on every 403, is not used.
 
-What cannot be had: `Api.whoami` knows tokens and certificates in files only and answers None. And
-``kr8s.get()`` without ``api=`` takes whichever `Api` was made first in this thread and loop, so pass it.
+Limitations: `Api.whoami` supports only tokens and certificates in files and returns None. ``kr8s.get()`` without
+``api=`` uses whichever `Api` was created first in this thread and loop, so pass it.
 """
 
 from __future__ import annotations
@@ -31,26 +30,26 @@ HEADERS = {"User-Agent": f"kr8s/{kr8s.__version__}", "Content-Type": "applicatio
 
 
 async def api(connection: ClusterAccess, **options: Untyped) -> AsyncApi:
-    """A `kr8s.asyncio.Api` that is signed in to the cluster. Nothing is sent before its first use.
+    """Return a `kr8s.asyncio.Api` that sends the credential to the cluster. Nothing is sent before its first use.
 
-    *options* are those of `httpx.AsyncClient`, such as ``timeout``; see `ostiary.client.adapters.httpx`.
-    Close it with ``await api.aclose()``, or use it in an ``async with``.
+    *options* are those of `httpx.AsyncClient`, such as ``timeout``; see `ostiary.client.adapters.httpx`. Close it with
+    ``await api.aclose()``, or use it in an ``async with`` statement.
     """
     return AsyncApi(connection, options)
 
 
 def sync_api(connection: ClusterAccess, **options: Untyped) -> SyncApi:
-    """`api` for a program without an event loop. Close it with ``api.close()``, or use it in a ``with``."""
+    """Like `api`, without an event loop. Close it with ``api.close()``, or use it in a ``with`` statement."""
 
     async def make() -> SyncApi:
-        # kr8s runs all its calls in the one loop of a thread of its own, and remembers an Api by its loop.
+        # kr8s runs all its calls in one loop in its own thread, and caches an Api by its loop.
         return SyncApi(connection, options)
 
     return as_sync_func(make)()
 
 
 class _Auth(KubeAuth):
-    """What kr8s wants to know of a user, without any of his credentials. Reads no file, runs no plugin."""
+    """Provides kr8s with server, namespace and context, without credentials. Reads no file and runs no plugin."""
 
     def __init__(self, connection: ClusterAccess) -> None:
         super().__init__(url=connection.server, namespace=connection.namespace)
@@ -62,7 +61,7 @@ class _Auth(KubeAuth):
 
 
 class _OnConnection:
-    """The two seams, for the async `Api` and the sync one alike."""
+    """The two overridden methods, for the async and the sync `Api`."""
 
     _session: httpx.AsyncClient | None
     _timeout: Untyped
@@ -87,7 +86,8 @@ class _OnConnection:
     async def call_api(
         self, *args: Untyped, raise_for_status: bool = True, **options: Untyped
     ) -> AsyncIterator[httpx.Response]:
-        # Without raise_for_status kr8s does not try again, which has been done where it makes sense.
+        # raise_for_status=False disables kr8s's own retries; `send_signed_async` has already retried where it makes
+        # sense.
         async with super().call_api(*args, raise_for_status=False, **options) as response:  # type: ignore[misc]
             if raise_for_status and response.is_error:
                 await response.aread()
@@ -122,7 +122,7 @@ class SyncApi(_OnConnection, kr8s.Api):  # type: ignore[misc]
 
 
 def _server_error(response: httpx.Response) -> kr8s.ServerError:
-    """The error that kr8s makes of an answer: the server's own words where it has any."""
+    """Return the error that kr8s raises for a response, with the server's own message if there is one."""
     try:
         status = response.json()
         message = status["message"]

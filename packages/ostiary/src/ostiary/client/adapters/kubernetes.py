@@ -1,8 +1,8 @@
-"""The adapter for the official client: an `ApiClient` whose every call goes through our urllib3.
+"""The adapter for the official client: an `ApiClient` whose calls go through our urllib3 pools.
 
-Ordinary calls, watches and the dynamic client need no more than that. `kubernetes.stream` (exec, attach,
-port-forward) dials by itself, with files for TLS, without impersonation, and would take the token along
-on a redirect. So for our clients, and no others, `kubernetes_websockets` dials.
+That covers ordinary calls, watches and the dynamic client. `kubernetes.stream` (exec, attach, port-forward) dials by
+itself, with files for TLS, without impersonation, and would forward the token on a redirect. For our clients, and no
+others, this module opens the websockets instead.
 """
 
 from __future__ import annotations
@@ -26,23 +26,21 @@ from ostiary.client.retry_on_401 import SERVER_ERROR, Headers, send_signed
 from ostiary.client.signing import RequestToSign
 from ostiary.errors import TransportError
 
-# Dials the websockets of `kubernetes.stream` for our clients, with their TLS context, headers and proxy.
+# Websockets of `kubernetes.stream`, opened with the connection's TLS context, headers and proxy.
 #
-# Called by the `kubernetes` adapter for each call of exec, attach and port-forward. The library has no parameter for
-# any of this, so its `create_websocket` is replaced, but only while one of our calls is under way. Importing this
-# changes nothing.
-#
-# The library's websockets know one kind of proxy, ``http://``; with any other, streams are refused.
+# The library has no parameter for any of this, so its `create_websocket` is replaced, but only while one of our calls
+# is in flight. Importing this module changes nothing. The library's websockets support ``http://`` proxies only; with
+# any other proxy, streams are rejected.
 
 NOWHERE = "unused.invalid"
 Dial = Callable[[str], websocket.WebSocket]
 
 
 class Dialling:
-    """Which function opens the websocket of the call under way in this thread or task.
+    """Selects the function that opens the websocket of the current call in this thread or task.
 
-    While any of our calls is under way, `create_websocket` of the library is ours. It passes every other call on to
-    what was there before, so clients of other people notice nothing, whichever thread they are in.
+    While one of our calls is in flight, `create_websocket` of the library is replaced. All other calls are passed on to
+    the previous function, so other clients are not affected, in any thread.
     """
 
     def __init__(self) -> None:
@@ -54,7 +52,7 @@ class Dialling:
 
     @contextmanager
     def through(self, dial: Dial) -> Iterator[None]:
-        """Within this, the library opens a websocket by *dial*."""
+        """Within this context, the library opens a websocket with *dial*."""
         self._install()
         mark = self._dial.set(dial)
         try:
@@ -76,7 +74,7 @@ class Dialling:
     def _uninstall(self) -> None:
         with self._lock:
             self._calls -= 1
-            # Somebody else may have replaced it meanwhile with a function that calls ours: then ours stays.
+            # Other code may have wrapped our function in the meantime; then it must stay installed.
             if self._calls == 0 and ws_client.create_websocket == self._create:
                 ws_client.create_websocket = self._original
                 self._is_installed = False
@@ -86,22 +84,22 @@ class Dialling:
         return self._original(configuration, url, headers) if dial is None else dial(url)
 
 
-# One for the process, as the function that it replaces is.
+# One per process, like the function that it replaces.
 DIALLING = Dialling()
 
 
 def dial_for(connection: ClusterAccess, headers: Headers) -> Dial:
-    """How to open the websocket of one call. Whatever is wrong with TLS or the proxy is raised here."""
+    """Return a function that opens the websocket of one call. Errors of TLS or proxy settings are raised here."""
     context = connection.ssl_context()
     options = {
         "header": [f"{name}: {value}" for name, value in headers],
-        # The library would send the same headers to wherever it is redirected.
+        # The library would send the same headers to the target of a redirect.
         "redirect_limit": 0,
         **_proxy_options(connection.proxy),
     }
 
     def dial(url: str) -> websocket.WebSocket:
-        # Its trace shows the headers of the handshake.
+        # The trace output contains the headers of the handshake.
         websocket.enableTrace(False)
         socket = websocket.WebSocket(sslopt={} if context is None else {"context": context})
         socket.connect(url, **options)  # type: ignore[no-untyped-call]
@@ -111,7 +109,7 @@ def dial_for(connection: ClusterAccess, headers: Headers) -> Dial:
 
 
 class _ProxyOptions(TypedDict, total=False):
-    """Those of `websocket.WebSocket.connect` that name a proxy."""
+    """The options of `websocket.WebSocket.connect` that set a proxy."""
 
     http_proxy_host: str | None
     http_proxy_port: int
@@ -121,7 +119,7 @@ class _ProxyOptions(TypedDict, total=False):
 
 def _proxy_options(proxy: str | None) -> _ProxyOptions:
     if proxy is None:
-        # Given no proxy at all, the library would look for one in the environment.
+        # Without an explicit proxy, the library would read one from the environment.
         return {"http_proxy_host": NOWHERE, "http_proxy_port": 1, "http_no_proxy": ["*"]}
     parts = urlsplit(proxy)
     if parts.scheme != "http":
@@ -135,7 +133,7 @@ def _proxy_options(proxy: str | None) -> _ProxyOptions:
         "http_proxy_host": parts.hostname,
         "http_proxy_port": parts.port or 80,
         "http_proxy_auth": (unquote(parts.username), unquote(parts.password or "")) if parts.username else None,
-        # An empty list would let the environment's NO_PROXY in.
+        # With an empty list, NO_PROXY of the environment would apply.
         "http_no_proxy": [NOWHERE],
     }
 
@@ -146,7 +144,7 @@ Transport = Callable[..., Untyped]
 
 
 def api_client(connection: ClusterAccess, **options: Untyped) -> ApiClient:
-    """An `ApiClient` that is signed in, for ``kubernetes.client.CoreV1Api(...)`` and all the others.
+    """Return an `ApiClient` with the credential, for ``kubernetes.client.CoreV1Api(...)`` and all the others.
 
     *options* are those of `urllib3.PoolManager`: `retries`, `maxsize`, `socket_options`, ...
     """
@@ -154,13 +152,13 @@ def api_client(connection: ClusterAccess, **options: Untyped) -> ApiClient:
 
 
 class ApiClient(kubernetes.client.ApiClient):
-    """A `kubernetes.client.ApiClient` for one cluster. Threads may share it, streams included."""
+    """A `kubernetes.client.ApiClient` for one cluster. Threads may share it, including streams."""
 
     def __init__(self, connection: ClusterAccess, **options: Untyped) -> None:
         self._connection = connection
         self._of_this_thread = threading.local()
         configuration = kubernetes.client.Configuration(host=connection.server)
-        # Taken from the environment; and the library would set up what we replace in the next moment.
+        # The library reads this from the environment and would set up a proxy that is replaced right after.
         configuration.proxy = None
         super().__init__(configuration)
         options.setdefault("maxsize", configuration.connection_pool_maxsize)
@@ -169,8 +167,8 @@ class ApiClient(kubernetes.client.ApiClient):
     def __repr__(self) -> str:
         return f"<ApiClient of {self._connection!r}>"
 
-    # `kubernetes.stream` puts a transport of its own here for the time of one call. Were it seen by other
-    # threads, their calls would become websockets too.
+    # `kubernetes.stream` sets this attribute for the duration of one call. It is stored per thread, or concurrent calls
+    # of other threads would become websockets too.
 
     @property
     def call_api(self) -> Transport:
@@ -194,9 +192,9 @@ class ApiClient(kubernetes.client.ApiClient):
 
 
 class _StreamCall:
-    """A `Carrier`: one call of `kubernetes.stream`. Its answer is what the call returned or raised."""
+    """A `Carrier` for one call of `kubernetes.stream`. Its response is what the call returned or raised."""
 
-    # A command that is rejected at the handshake has not begun.
+    # A command that is rejected at the handshake has not started.
     replayable = True
 
     def __init__(self, connection: ClusterAccess, url: str, headers: Mapping[str, str], call: Transport) -> None:
@@ -212,7 +210,10 @@ class _StreamCall:
         return RequestToSign("GET", url, tuple(self._own_headers().items()))
 
     def _dialled_url(self) -> str:
-        """The URL that the library would dial: it writes the query anew for some calls, so it is asked."""
+        """Return the URL that the library would dial.
+
+        The library rewrites the query for some calls, so run the call with a function that only records the URL.
+        """
         urls: list[str] = []
 
         def note(url: str) -> NoReturn:
@@ -237,7 +238,7 @@ class _StreamCall:
     def status(self, answer: object) -> int:
         if not isinstance(answer, ApiException):
             return SWITCHING_PROTOCOLS
-        # The library raises while it handles the exception that tells what the server said.
+        # The library raises ApiException while it handles the exception that holds the server's status.
         return getattr(answer.__context__, "status_code", None) or SERVER_ERROR
 
     def headers(self, answer: object) -> Mapping[str, Sequence[str]]:
@@ -246,13 +247,13 @@ class _StreamCall:
         return {name: [value] for name, value in headers_received.items()}
 
     def discard(self, answer: object) -> None:
-        """The library has closed the connection."""
+        """Do nothing: the library has closed the connection."""
 
 
 class _NotDialled(Exception):
-    """The URL was all that was wanted."""
+    """Raised instead of dialing, once the URL is known."""
 
 
 def _is_of_the_handshake(header: str) -> bool:
-    # The generated code also sets headers for a body that a websocket does not have.
+    # The generated code also sets headers for a body, which a websocket does not have.
     return header in ("authorization", "sec-websocket-protocol") or header.startswith("impersonate-")

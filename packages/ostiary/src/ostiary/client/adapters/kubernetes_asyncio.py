@@ -1,8 +1,8 @@
 """The adapter for the two asynchronous Kubernetes clients, ``kubernetes.aio`` and ``kubernetes_asyncio``.
 
-They are near relatives: both send everything, watches and the WebSockets of exec included, through
-the aiohttp session in ``rest_client.pool_manager``. That becomes one of `ostiary.client.adapters.aiohttp`, and
-the client's own settings for TLS, proxy and credentials stay empty.
+Both send everything, including watches and the websockets of exec, through the aiohttp session in
+``rest_client.pool_manager``. This replaces it with a session of `ostiary.client.adapters.aiohttp`; the client's own
+settings for TLS, proxy and credentials stay empty.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LIBRARIES = ("kubernetes.aio", "kubernetes_asyncio")
 
 
 def api_client(connection: ClusterAccess, *, library: str, **options: Untyped) -> Untyped:
-    """An `ApiClient` of *library* that is signed in to the cluster. Call it within a running event loop.
+    """Return an `ApiClient` of *library* that sends the credential. Call it within a running event loop.
 
-    *library* is ``kubernetes.aio`` or ``kubernetes_asyncio``; *options* are those of
+    *library* is ``kubernetes.aio`` or ``kubernetes_asyncio``. *options* are those of
     `ostiary.client.adapters.aiohttp.session`. Closing the client closes its session.
     """
     client = _module(library, "client")
@@ -29,7 +29,7 @@ def api_client(connection: ClusterAccess, *, library: str, **options: Untyped) -
 def ws_api_client(
     connection: ClusterAccess, *, library: str, heartbeat: float | None = None, **options: Untyped
 ) -> Untyped:
-    """`api_client` for what needs a WebSocket: ``connect_get_namespaced_pod_exec`` and its like."""
+    """Like `api_client`, for calls that need a websocket, such as ``connect_get_namespaced_pod_exec``."""
     client = _module(library, "stream").WsApiClient(
         _configuration(connection, _module(library, "client")), heartbeat=heartbeat
     )
@@ -43,7 +43,7 @@ def _module(library: str, name: str) -> Untyped:
 
 
 def _configuration(connection: ClusterAccess, client: Untyped) -> Untyped:
-    # A new one, and not a copy of the program's default: that may hold a token or a proxy.
+    # Not a copy of the process-wide default configuration, which may contain a token or a proxy.
     configuration = client.Configuration()
     configuration.host = connection.server
     return configuration
@@ -52,8 +52,8 @@ def _configuration(connection: ClusterAccess, client: Untyped) -> Untyped:
 def _sign(made: Untyped, connection: ClusterAccess, options: dict[str, Untyped]) -> Untyped:
     unused = made.rest_client.pool_manager
     if unused is not None:
-        # kubernetes_asyncio has made a session already. It never had a connection, so nothing needs closing
-        # except in name; without this it would complain when it is collected.
+        # kubernetes_asyncio has already created a session. It has no connections, but must be detached or aiohttp warns
+        # about an unclosed session.
         unused.detach()
     made.rest_client.pool_manager = session(connection, **options)
     return made

@@ -1,8 +1,8 @@
-"""The adapter for lightkube: its client on our transport for httpx2.
+"""The adapter for lightkube: its client with our transport for httpx2.
 
-lightkube is told of a server and of a user without credentials, so its own exec plugin code, which
-refuses ``client.authentication.k8s.io/v1``, has nothing to do. Signing, TLS and the proxy all happen
-in the transport, and so do websockets (``client.exec``).
+lightkube receives a user without credentials, so its own exec plugin code, which rejects
+``client.authentication.k8s.io/v1``, is not used. The transport handles credentials, TLS and the proxy, also for
+websockets (``client.exec``).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ostiary.client.access import ClusterAccess
 from ostiary.client.adapters.httpx import async_transport, transport
 from ostiary.errors import ConfigurationError
 
-# Each of these would lead requests past the connection's own settings.
+# Each of these options would bypass the connection's own settings.
 DECIDED_BY_THE_CONNECTION = ("config", "proxy", "transport")
 
 
 def client(connection: ClusterAccess, **options: object) -> lightkube.Client:
-    """A `lightkube.Client` that is signed in to the cluster.
+    """Return a `lightkube.Client` that sends the credential to the cluster.
 
-    *options* are those of `lightkube.Client`, except for the configuration, the transport and the proxy,
-    which the connection decides. The default namespace is that of the kubeconfig's context.
+    *options* are those of `lightkube.Client`, except for the configuration, the transport and the proxy, which the
+    connection decides. The default namespace is that of the kubeconfig's context.
     """
     _check(options)
     signed = transport(connection, library=httpx2, http2=options.get("http2", False))
-    # Ours is no subclass of httpx2's transport as the type checker sees it: it serves httpx as well.
+    # To the type checker, our transport is not a subclass of httpx2's, because it also serves httpx.
     return lightkube.Client(_config(connection), transport=signed, **options)  # type: ignore[arg-type]
 
 
 def async_client(connection: ClusterAccess, **options: object) -> lightkube.AsyncClient:
-    """`client` for asyncio."""
+    """Like `client`, for asyncio."""
     _check(options)
     signed = async_transport(connection, library=httpx2, http2=options.get("http2", False))
     return lightkube.AsyncClient(_config(connection), transport=signed, **options)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""The adapter for requests: a `requests.Session` whose requests to the cluster go through our urllib3.
+"""The adapter for requests: a `requests.Session` whose requests to the cluster go through our urllib3 pools.
 
-Signing happens below requests, in `ostiary.client.adapters.urllib3`. So no object of requests ever holds the
-credential, and a redirect cannot carry it anywhere.
+Requests are signed below requests, in `ostiary.client.adapters.urllib3`. No object of requests ever contains the
+credential, so a redirect cannot forward it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from ostiary.client.adapters.urllib3 import absolute, pool_manager
 
 
 def session(connection: ClusterAccess, **options: Any) -> ClusterSession:
-    """A `requests.Session` that is signed in to the cluster: ``session.get("/api/v1/pods")``.
+    """Return a `requests.Session` that sends the credential to the cluster: ``session.get("/api/v1/pods")``.
 
-    *options* are those of `requests.adapters.HTTPAdapter`, for the cluster alone (`max_retries`,
-    `pool_maxsize`, ...). `verify`, `cert` and `proxies` have no effect on the cluster: the kubeconfig
-    says how it is trusted and reached.
+    *options* are those of `requests.adapters.HTTPAdapter`, for the cluster only (`max_retries`, `pool_maxsize`, ...).
+    `verify`, `cert` and `proxies` have no effect on the cluster: TLS and proxy come from the kubeconfig.
     """
     return ClusterSession(connection, **options)
 
@@ -43,14 +42,14 @@ class ClusterSession(requests.Session):
         return f"<Session of {self._connection!r}>"
 
     def get_adapter(self, url: str) -> BaseAdapter:
-        # The prefix of a mount is text: with it alone, https://host and https://host:443 would be two.
+        # Mounts match by text prefix, so https://host and https://host:443 would differ.
         return self._adapter if self._connection.is_server_url(url) else super().get_adapter(url)
 
     def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
         request = copy(request)
         request.url = absolute(self._connection, str(request.url))
         if request.auth is None and self.auth is None and self._connection.is_server_url(request.url):
-            # Else requests would look into ~/.netrc, and sign with what it finds there.
+            # Otherwise requests would read ~/.netrc and send the credentials it finds there.
             request.auth = _leave_unsigned
         return super().prepare_request(request)
 
@@ -59,12 +58,12 @@ class ClusterSession(requests.Session):
         if not self._connection.is_server_url(url):
             super().rebuild_auth(prepared_request, response)  # type: ignore[no-untyped-call]
         elif self.should_strip_auth(response.request.url or "", url):  # type: ignore[no-untyped-call]
-            # What the parent does, without looking into ~/.netrc.
+            # Like the parent class, but without reading ~/.netrc.
             prepared_request.headers.pop("Authorization", None)
 
 
 class ClusterAdapter(HTTPAdapter):
-    """Sends to the cluster as the kubeconfig says, whatever the session's options and environment say."""
+    """Send to the cluster according to the kubeconfig, regardless of the session's options and environment."""
 
     def __init__(self, connection: ClusterAccess, **options: Any) -> None:
         self._connection = connection
@@ -87,10 +86,10 @@ class ClusterAdapter(HTTPAdapter):
         return super().send(request, stream, timeout, verify=self._connection.verifies)
 
     def cert_verify(self, conn: object, url: str, verify: object, cert: object) -> None:
-        """Nothing to add: the pool's TLS context is complete, and requests would add public authorities."""
+        """Do nothing: the pool's TLS context is complete, and requests would add public authorities."""
 
     def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
-        # A proxy of a server without TLS must be told the whole URL; of the proxy only we know.
+        # The proxy of a server without TLS needs the absolute URL, and only the connection has the proxy.
         proxy = self._connection.proxy
         return super().request_url(request, {} if proxy is None else {"http": proxy})
 

@@ -1,8 +1,8 @@
-"""The adapter for urllib3, on which those for requests and the official client stand too.
+"""The adapter for urllib3, also used for requests and the official client.
 
-`pool_manager` gives a `urllib3.PoolManager` that knows one address as the cluster's. Requests to it go
-through a `ServerPool`, which signs them; whatever goes elsewhere, redirects included, goes as urllib3
-would send it. Redirects are followed above this, so every hop is judged by its own address.
+`pool_manager` returns a `urllib3.PoolManager` that sends requests for the cluster's address through a `ServerPool`,
+which signs them. Requests to other addresses, including redirects, are sent as urllib3 would send them. Redirects are
+followed above this layer, so every hop is checked by its own address.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ostiary.client.retry_on_401 import Headers, send_signed
 from ostiary.client.signing import RequestToSign
 from ostiary.errors import ConfigurationError, TransportError
 
-# urllib3 keeps one connection open per host; a client that threads share would dial all the time.
+# urllib3 keeps one connection per host, so a client shared by threads would redial all the time.
 CONNECTIONS_KEPT = 10
 SOCKS_PORT = 1080
-# A file of more than this is not read into memory to be signed.
+# A larger file is not read into memory for signing.
 SIGNED_FILE_BYTES = 64 * 1024 * 1024
 
 
 def pool_manager(connection: ClusterAccess, **options: Any) -> PoolManager:
-    """A `urllib3.PoolManager` that is signed in to the cluster; ``request("GET", "/api")`` asks it.
+    """Return a `urllib3.PoolManager` that sends the credential. Paths are relative to the cluster's address.
 
-    *options* are those of `urllib3.PoolManager`, except for TLS, which is the kubeconfig's alone.
+    *options* are those of `urllib3.PoolManager`, except for TLS, which is configured by the kubeconfig only.
     """
     refused = sorted(set(options) & set(SSL_KEYWORDS))
     if refused:
@@ -56,7 +56,7 @@ class PoolManager(urllib3.PoolManager):
         self.proxy, self.proxy_config = unsigned.proxy, unsigned.proxy_config
         self._connection, self._unsigned = connection, unsigned
         self._server_pool = ServerPool(connection, unsigned)
-        # The cluster's address as nearly every request spells it; `is_server` knows the other spellings.
+        # The cluster's address in its usual spelling; `is_server` checks the other spellings.
         address = parse_url(connection.server)
         self._usual = (address.scheme, address.host, address.port)
 
@@ -64,7 +64,7 @@ class PoolManager(urllib3.PoolManager):
         return f"<PoolManager of {self._connection!r}>"
 
     def clear(self) -> None:
-        # urllib3 leaves it to the garbage collector, and any response that is still held holds its pool.
+        # urllib3 leaves closing to the garbage collector, and every unreleased response references its pool.
         self._server_pool.close()
         super().clear()
 
@@ -77,7 +77,7 @@ class PoolManager(urllib3.PoolManager):
     ) -> HTTPConnectionPool:
         if (scheme, host, port) == self._usual:
             return self._server_pool
-        # Brackets of an IPv6 address: some callers leave them on.
+        # Some callers do not strip the brackets of an IPv6 address.
         if self._connection.is_server(scheme or "http", (host or "").strip("[]"), port):
             return self._server_pool
         return self._unsigned.connection_from_host(host, port, scheme, pool_kwargs)
@@ -89,11 +89,11 @@ class PoolManager(urllib3.PoolManager):
 
 
 class ServerPool(HTTPConnectionPool):
-    """The cluster's address: it signs, and has the pool of the current TLS context send."""
+    """The pool for the cluster's address: signs a request and sends it with the pool of the current TLS context."""
 
     def __init__(self, connection: ClusterAccess, manager: urllib3.PoolManager) -> None:
         address = urlsplit(connection.server)
-        # urllib3 wants the brackets of an IPv6 address, and takes them off where they do not belong.
+        # urllib3 expects the brackets of an IPv6 address and strips them where necessary.
         host = address.netloc.rpartition("@")[2].removesuffix(f":{address.port}")
         super().__init__(host, address.port)
         self.scheme = address.scheme
@@ -103,7 +103,7 @@ class ServerPool(HTTPConnectionPool):
         self._lock = threading.Lock()
         self._context: ssl.SSLContext | None = None
         self._current: tuple[ssl.SSLContext | None, HTTPConnectionPool] | None = None
-        # Our headers as they were last, and as http.client wants them.
+        # The last headers of `Signing`, and their form for http.client.
         self._encoded: tuple[Headers, Headers] = ((), ())
 
     def urlopen(  # type: ignore[override]
@@ -115,7 +115,7 @@ class ServerPool(HTTPConnectionPool):
         **options: Any,
     ) -> BaseHTTPResponse:
         if self._connection.request_signer is not None:
-            # urllib3 would send the next hop with the signature of this one.
+            # urllib3 would send the signature of this hop to the next one.
             options.setdefault("redirect", False)
         request = _Urllib3Carrier(self, method, url, body, self.headers if headers is None else headers, options)
         return send_signed(self._connection, request)
@@ -123,8 +123,8 @@ class ServerPool(HTTPConnectionPool):
     def encoded(self, headers: Headers) -> Headers:
         before, encoded = self._encoded
         if headers is not before:
-            # The same tuple for as long as the credential is the same. http.client writes Latin-1, and everybody else
-            # UTF-8: in this way the bytes are UTF-8.
+            # `Signing` returns the same tuple while the credential is the same. http.client writes Latin-1 and all
+            # other clients UTF-8; this encodes to the UTF-8 bytes.
             encoded = [(name, value.encode().decode("latin-1")) for name, value in headers]
             self._encoded = (headers, encoded)
         return encoded
@@ -135,9 +135,9 @@ class ServerPool(HTTPConnectionPool):
             self._context = self._current = None
 
     def current(self) -> HTTPConnectionPool:
-        """The pool that sends without signing, and presents the current client certificate."""
+        """Return the pool that sends unsigned and presents the current client certificate."""
         current = self._current
-        # A pool that the manager dropped for others has lost its queue.
+        # The manager may have evicted the pool; then its queue is None.
         if current is not None and current[0] is self._connection.ssl_context() and current[1].pool is not None:
             return current[1]
         with self._lock:
@@ -145,7 +145,7 @@ class ServerPool(HTTPConnectionPool):
             if context is not self._context:
                 self._retire()
                 self._context = context
-            # The context is part of urllib3's key, so a new one finds or makes another pool.
+            # The context is part of urllib3's pool key, so a new context gets another pool.
             options = None if context is None else {"ssl_context": context}
             pool = self._manager.connection_from_host(*self._address, options)
             self._current = (context, pool)
@@ -161,27 +161,27 @@ class ServerPool(HTTPConnectionPool):
 
 
 class _RetiringPool(HTTPConnectionPool):
-    """A pool that can be left without failing those who use it, or wait for one of its connections.
+    """A pool that can be retired without failing its users or those waiting for a connection.
 
-    urllib3 can only close a pool; then the former get an error, and the latter wait for ever.
+    urllib3 can only close a pool; then its users get an error and the waiting threads wait forever.
     """
 
     _retired = False
 
     def retire(self) -> None:
-        """Close what is idle now, and the rest as it comes back."""
+        """Close idle connections now, and the others when they are released."""
         self._retired = True
         self._close_idle()
 
     def _put_conn(self, conn: Any) -> None:
         super()._put_conn(conn)
-        # Afterwards: if it is retired just now, one of the two sees the connection.
+        # Check after the release: if `retire` runs concurrently, one of the two sees the connection.
         if self._retired:
             self._close_idle()
 
     def _close_idle(self) -> None:
         if self.pool is not None:
-            # They stay where they are, closed: urllib3 dials again when it takes one that is.
+            # Closed connections stay in the queue: urllib3 redials when it takes one.
             with self.pool.mutex:
                 for idle in self.pool.queue:
                     if idle is not None:
@@ -189,7 +189,7 @@ class _RetiringPool(HTTPConnectionPool):
 
 
 class _Urllib3Carrier:
-    """A `Carrier`: one request as urllib3 knows it."""
+    """A `Carrier` for one request in terms of urllib3."""
 
     __slots__ = ("_body", "_headers", "_method", "_options", "_pool", "_position", "_url")
 
@@ -210,7 +210,7 @@ class _Urllib3Carrier:
 
     @property
     def replayable(self) -> bool:
-        # Known to be, or not at all: an iterable that is spent would be sent again as nothing.
+        # Only types known to be replayable: an exhausted iterable would be sent again as an empty body.
         again = self._body is None or isinstance(self._body, (str, bytes, bytearray, memoryview, list, tuple))
         return again or isinstance(self._position, int)
 
@@ -219,7 +219,7 @@ class _Urllib3Carrier:
 
     def to_sign(self) -> RequestToSign:
         url = self._url if not self._url.startswith("/") else self._pool.address + self._url
-        # As urllib3 itself encodes it before it is sent.
+        # Encode as urllib3 does before sending.
         encoded = parse_url(url)._replace(fragment=None).url
         headers = tuple((name, value) for name, value in HTTPHeaderDict(self._headers).iteritems())
         return RequestToSign(self._method.upper(), encoded, headers, self._content())
@@ -229,7 +229,7 @@ class _Urllib3Carrier:
         if isinstance(body, (list, tuple)):
             body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
         elif isinstance(self._position, int):
-            # Read to its end, and put back where it was: urllib3, or the caller if signing fails, reads it again.
+            # Read to the end and rewind: urllib3 reads it again, or the caller does if signing fails.
             body.seek(self._position)
             body = body.read(SIGNED_FILE_BYTES + 1)
             self._body.seek(self._position)
@@ -259,24 +259,24 @@ class _Urllib3Carrier:
 
 
 def _joined(own: Mapping[str, str], ours: Headers) -> dict[str, str] | HTTPHeaderDict:
-    """A copy of the caller's headers, with ours."""
+    """Return a copy of the caller's headers with ours added."""
     if len(ours) == 1 and not isinstance(own, HTTPHeaderDict):
-        # urllib3 is quicker with a dict. A single header of ours is one that the caller did not set.
+        # A dict is faster in urllib3. A single header of ours never collides with one of the caller's.
         return {**own, **dict(ours)}
     signed = HTTPHeaderDict(own)
     for name, value in ours:
-        # Several may have one name, as groups do.
+        # Names may repeat, such as Impersonate-Group.
         signed.add(name, value)
     return signed
 
 
 def absolute(connection: ClusterAccess, url: str) -> str:
-    """The URL of a path at the cluster's address; any other URL as it is."""
+    """Return the URL of a path at the cluster's address, and any other URL unchanged."""
     return connection.server + url if url.startswith("/") else url
 
 
 def _position(body: Any) -> int | None:
-    """Where a file stands, so that it can be sent again from there; None if it cannot."""
+    """Return the position of a seekable file, to send it again from there, or None."""
     try:
         return int(body.tell()) if body.seekable() else None
     except (AttributeError, OSError):
@@ -300,13 +300,13 @@ def _plain_manager(proxy: str | None, options: dict[str, Any]) -> urllib3.PoolMa
         return _socks_manager(proxy, options)
     address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     if parts.scheme == "https":
-        # The proxy is somebody else than the cluster: the cluster's authority says nothing about it.
+        # The cluster's authority does not apply to the proxy.
         options.setdefault("proxy_ssl_context", ssl.create_default_context())
     return urllib3.ProxyManager(address, proxy_headers=_proxy_authorization(proxy), **options)
 
 
 def _proxy_authorization(proxy: str) -> dict[str, str]:
-    """The header for the user and password that may stand in a proxy's URL."""
+    """Return the header for the user and password of a proxy's URL."""
     parts = urlsplit(proxy)
     if not parts.username:
         return {}
@@ -324,6 +324,6 @@ def _socks_manager(proxy: str, options: dict[str, Any]) -> urllib3.PoolManager:
             code="proxy-invalid",
         ) from None
     parts = urlsplit(proxy)
-    # For socks5 too, as with kubectl, the proxy looks the name up. Names inside a private network need that.
+    # As with kubectl, the proxy resolves the name, also for socks5. Names inside a private network require that.
     address = f"socks5h://{parts.netloc}" + ("" if parts.port else f":{SOCKS_PORT}")
     return SOCKSProxyManager(address, **options)

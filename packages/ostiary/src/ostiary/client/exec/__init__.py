@@ -1,1 +1,1 @@
-"""Exec plugins: run one, decide whether it may run, and check that it keeps the protocol."""
+"""Exec plugins: running them, the plugin policy, their environment."""

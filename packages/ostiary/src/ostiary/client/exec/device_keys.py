@@ -1,7 +1,6 @@
-"""Opens the key that a kubeconfig, a program or an exec plugin names in place of key bytes.
+"""Open a private key by its address, for kubeconfigs, applications and exec plugins that name one instead of key bytes.
 
-An address can have us run a command or load a library, so the plugin policy is asked about that as it is about an exec
-plugin. Called by `plugin` and by `client.credentials`.
+An address can run a command or load a library, so the plugin policy checks it like an exec plugin.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ostiary.errors import PluginRefused
 from ostiary.keys.address import KeyAddress
 from ostiary.model import DeviceKey, Place, Secret
 
-# A person may be typing the PIN.
+# The user may be typing the PIN.
 SECONDS_WITH_A_PERSON = 120.0
 TERMINAL = "/dev/tty"
 
@@ -28,10 +27,10 @@ TERMINAL = "/dev/tty"
 def open_device_key(
     address: str | KeyAddress | DeviceKey, *, policy: PluginPolicy, may_ask: bool, place: Place | None = None
 ) -> DeviceKey:
-    """The key, open; an object that signs is returned as it is. Raises `KeyUnusable`, `PluginRefused`."""
+    """Return the open key. A `DeviceKey` object is returned as it is. Raises `KeyUnusable` or `PluginRefused`."""
     if not isinstance(address, (str, KeyAddress)):
         return address
-    # Imported here: only those need it whose key is kept elsewhere.
+    # Lazy import: only device keys need it.
     from ostiary.keys.opening import VARIABLE, OpeningRules, not_on_path, open_key
 
     def judge(program: tuple[str, ...]) -> str:
@@ -60,9 +59,9 @@ def open_device_key(
 
 @contextmanager
 def _echo_restored() -> Iterator[None]:
-    """The person is asked in the key's thread, which a Ctrl-C does not end: its terminal would stay without echo."""
+    """Restore the terminal's echo after a PIN prompt, which runs in the key's thread and survives Ctrl-C."""
     restore = _terminal_restorer()
-    # This thread, too, may be one that the end of the process does not wait for.
+    # This thread may be a daemon thread as well, which does not run its `finally` at process exit.
     atexit.register(restore)
     try:
         yield
@@ -72,7 +71,7 @@ def _echo_restored() -> Iterator[None]:
 
 
 def _terminal_restorer() -> Callable[[], None]:
-    """What gives the terminal the settings that it has now; it does nothing where there is none, or no termios."""
+    """Return a function that restores the current terminal settings. It does nothing without a terminal or termios."""
     try:
         import termios
     except ImportError:
@@ -85,7 +84,7 @@ def _terminal_restorer() -> Callable[[], None]:
 
     def restore() -> None:
         with suppress(OSError, termios.error), open(TERMINAL, "rb", buffering=0) as terminal:
-            # Only if it must: a process in the background would be stopped for it.
+            # Only if the settings differ: a background process that sets them would be stopped (SIGTTOU).
             if termios.tcgetattr(terminal) != before:
                 termios.tcsetattr(terminal, termios.TCSANOW, before)
 
@@ -93,7 +92,7 @@ def _terminal_restorer() -> Callable[[], None]:
 
 
 def _ask(label: str) -> Secret | None:
-    """At the terminal itself, and nowhere else: what is typed must not be echoed, nor come from a pipe."""
+    """Prompt on the terminal only: the PIN must not be echoed and must not come from a pipe."""
     with suppress(OSError, EOFError):
         os.close(os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY))
         return Secret(getpass.getpass(f"PIN of {printable(label)}: ")) or None

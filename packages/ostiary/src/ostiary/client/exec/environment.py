@@ -1,7 +1,7 @@
-"""What an exec plugin finds in its environment, and the variables that stand elsewhere: in a file, keyring or command.
+"""The environment of an exec plugin, including variables read from files, keyring entries and commands.
 
-Called by `plugin` before each run, once the policy has let the plugin run. Values are read anew each time, given to the
-plugin in its environment alone, and never logged, shown or kept.
+Values are read again before each run, after the policy has allowed the plugin. They are passed in the plugin's
+environment only, and are never logged, shown or cached.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ostiary.errors import ConfigurationError, CredentialError, OstiaryError
 from ostiary.kubeconfig import ExecConfig, ValueFrom
 from ostiary.wire.client_authentication import INFO_VARIABLE
 
-# Not blocking: a pipe without a writer would hold up the sign-in for ever. Windows has neither flag.
+# O_NONBLOCK: a pipe without a writer would block the sign-in forever. Windows has neither flag.
 _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-# One variable holds 128 KiB on Linux.
+# Linux limits one variable to 128 KiB.
 LARGEST_VALUE = 100 * 1024
 PluginInput = Literal["environment", "stdin", "both"]
 ENVIRONMENT: PluginInput = "environment"
@@ -38,18 +38,18 @@ def check_plugin_input(plugin_input: str) -> PluginInput:
 def plugin_environment(
     config: ExecConfig, values: Mapping[str, str], *, info: str, clean: bool, tells_info: bool
 ) -> dict[str, str]:
-    """The plugin's environment: ours unless *clean*, then the kubeconfig's, *values*, the info; the last one wins."""
+    """Merge our own environment (unless *clean*), the kubeconfig's variables, *values* and the info. Later ones win."""
     inherited = {} if clean else os.environ
     info_variable = {INFO_VARIABLE: info} if tells_info else {}
     environment = {**inherited, **dict(config.env), **values, **info_variable}
     if not tells_info:
-        # One that was meant for this program itself would be taken for ours.
+        # The plugin would read the info intended for this process as its own.
         environment.pop(INFO_VARIABLE, None)
     return environment
 
 
 def check_values_allowed(config: ExecConfig, *, user: str, allowed: bool) -> None:
-    """Raise `ConfigurationError` if variables are to be read from elsewhere, and the program did not agree to that."""
+    """Raise `ConfigurationError` if variables have external sources and the application did not allow that."""
     if config.env_from and not allowed:
         names = ", ".join(value.name for value in config.env_from)
         raise ConfigurationError(
@@ -62,7 +62,7 @@ def check_values_allowed(config: ExecConfig, *, user: str, allowed: bool) -> Non
 
 
 class ValueReader:
-    """Reads the variables of one plugin that stand elsewhere. *policy* judges each command before it runs."""
+    """Read the variables of one plugin from files, keyring entries and commands. *policy* checks each command."""
 
     def __init__(
         self, config: ExecConfig, *, user: str, policy: PluginPolicy, seconds: float, clean_environment: bool
@@ -71,7 +71,7 @@ class ValueReader:
         self._environ: Mapping[str, str] = {} if clean_environment else os.environ
 
     def read(self) -> dict[str, str]:
-        """Each variable with its value; raises `CredentialError`, which names the variable and never the value."""
+        """Return the value of each variable. Raises `CredentialError`, which names the variable but never the value."""
         return {value.name: self._read(value) for value in self._config.env_from}
 
     def _read(self, value: ValueFrom) -> str:
@@ -111,7 +111,7 @@ class ValueReader:
         if plan.executable is None:
             self._refuse(value, "there is no such command", hint="install it, or correct the command")
         try:
-            # Its stderr goes nowhere: the commands that print secrets are not all careful about where.
+            # Capture stderr and drop it: a command that prints secrets may also write them there.
             outcome = run(
                 executable,
                 value.words,
@@ -138,7 +138,7 @@ class ValueReader:
         except OstiaryError:
             raise
         except Exception as error:
-            # Whatever a backend raises; its message may quote what it was asked for.
+            # Keyring backends raise arbitrary exceptions, and the message may quote the entry.
             self._refuse(value, f"the keyring failed: {type(error).__name__}", hint="unlock it: keyring get ...")
         if password is None:
             self._refuse(value, "the keyring has no such entry", hint=f"keyring set {service} {username}")
@@ -155,7 +155,7 @@ class ValueReader:
             text = content.decode()
         except UnicodeDecodeError:
             self._refuse(value, "it is not UTF-8 text", hint="a variable holds text")
-        # The newline that editors and echo leave at the end; anything else may belong to the value.
+        # Remove only the final newline that editors and echo add. Other white space may belong to the value.
         return text.removesuffix("\n").removesuffix("\r")
 
     def _refuse(self, value: ValueFrom, why: str, *, hint: str) -> NoReturn:
@@ -169,7 +169,7 @@ class ValueReader:
 
 
 def _read_some(descriptor: int) -> bytes:
-    """The file's content, as far as it can be used and a little more."""
+    """Read the file up to slightly more than `LARGEST_VALUE`, so that the caller detects a file that is too large."""
     content = b""
     while len(content) <= LARGEST_VALUE and (part := os.read(descriptor, LARGEST_VALUE)):
         content += part

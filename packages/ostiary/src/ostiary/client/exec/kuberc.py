@@ -1,6 +1,6 @@
-"""Reads the policy for plugins that the user set for kubectl, in the kuberc. Fails closed.
+"""Read the plugin policy that the user configured for kubectl in the kuberc. Fails closed.
 
-Called by `client.connection` when the program brings no policy of its own.
+`client.connection` uses it if the application passes no policy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def from_kuberc(
     environ: Mapping[str, str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> PluginPolicy:
-    """The plugin policy of *path*, else of ``$KUBERC``, else of ``~/.kube/kuberc`` if there is one.
+    """Return the plugin policy of *path*, else of ``$KUBERC``, else of ``~/.kube/kuberc`` if that exists.
 
-    Stricter than kubectl, which only warns about a default kuberc that it cannot use, and then runs
-    everything: here any kuberc that exists and cannot be used is a `ConfigurationError`.
+    Stricter than kubectl, which only warns about an unusable default kuberc and then runs everything: here any kuberc
+    that exists but cannot be used raises `ConfigurationError`.
     """
     variables = os.environ if environ is None else environ
     if _is_switched_off(variables):
@@ -56,7 +56,7 @@ def _default_kuberc(variables: Mapping[str, str], home: str | os.PathLike[str] |
 
 def _is_there(file: str) -> bool:
     try:
-        # Not `exists`: it says no as well to a link that leads nowhere and to a directory we may not enter.
+        # Not `exists`, which also returns False for a dangling link and for a directory that we cannot enter.
         os.lstat(file)
     except FileNotFoundError:
         return False
@@ -66,7 +66,7 @@ def _is_there(file: str) -> bool:
 
 
 def _first_preference(file: str) -> Mapping[object, object] | None:
-    """The first document that is a Preference of a version we know; None if the file says nothing."""
+    """Return the first Preference document of a supported version, or None if the file is empty."""
     others = 0
     for document in _documents(file):
         if isinstance(document, dict) and _is_preference(document):
@@ -83,7 +83,7 @@ def _is_preference(document: Mapping[object, object]) -> bool:
 
 
 def _documents(file: str) -> Iterator[object]:
-    """The YAML documents of *file*, one by one: what follows the one that is used may be anything."""
+    """Yield the YAML documents of *file* lazily: documents after the one that is used may be invalid."""
     try:
         yield from yaml.safe_load_all(Path(file).read_bytes())
     except OSError as error:
@@ -109,7 +109,7 @@ def _policy_in(preference: Mapping[object, object], file: str) -> PluginPolicy:
 
 
 def _misplaced_fields(preference: Mapping[object, object], file: str) -> Iterator[Problem]:
-    """Fields that kubectl would ignore, although their writer meant to restrict something."""
+    """Report fields that kubectl ignores although their author meant to restrict something."""
     policy_fields = (POLICY_FIELD, ALLOWLIST_FIELD)
     for name in map(str, preference):
         if name in policy_fields and preference["apiVersion"] != KUBERC_V1BETA1:
@@ -140,7 +140,7 @@ def _item_problems(item: object, place: Place) -> Iterator[Problem]:
         return
     unknown = sorted(str(name) for name in item if name not in ("command", "name"))
     if unknown:
-        # It may restrict the entry further, in a way we do not know.
+        # An unknown field may restrict the entry further.
         yield Problem(f"unknown field {', '.join(unknown)}", place)
     if item.get("command") and item.get("name") and item["command"] != item["name"]:
         yield Problem("command and its old spelling, name, differ", place, "keep command")

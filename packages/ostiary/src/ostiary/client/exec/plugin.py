@@ -1,7 +1,7 @@
-"""One run of an exec plugin: its configuration goes in, a `Credential` or one clear error comes out.
+"""Run an exec plugin: the configuration of one user in, a `Credential` or one error out.
 
-Called by the authenticator, which decides when; knows nothing of caching. The order is client-go's:
-interactive or not, then the policy, then the process, then the metrics, then the answer.
+Nothing is cached here; the authenticator decides when to run the plugin. The order of the steps is client-go's:
+interactive mode, policy, process, metrics, decoding of the output.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from ostiary.wire.client_authentication import (
     encode_info,
 )
 
-# How often an installHint is shown. Called by `plugin` when a command cannot be found.
+# Limit for installHint messages.
 
 HINTS_PER_WINDOW = 10
 HINT_WINDOW_SECONDS = 3600.0
 
 
 class HintThrottle:
-    """Lets an installHint through ten times an hour: a controller would fill its log with it."""
+    """Limit installHint to ten messages per hour, so that a controller does not fill its log with it."""
 
     def __init__(self, clock: Clock, *, times: int = HINTS_PER_WINDOW, seconds: float = HINT_WINDOW_SECONDS) -> None:
         self._clock, self._times, self._seconds = clock, times, seconds
@@ -88,13 +88,15 @@ SHORTEST_SECRET = 6
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Whether a plugin may ask a person. A program that reads stdin itself says so, and why."""
+    """Whether a plugin may prompt the user. Applications that read stdin themselves set `stdin_unavailable` and a
+    reason.
+    """
 
     stdin_unavailable: bool = False
     message: str = ""
 
     def has_person(self) -> bool:
-        # File descriptor 0, not sys.stdin: it is what the plugin would inherit.
+        # Check file descriptor 0, not sys.stdin: the plugin inherits the descriptor.
         try:
             return os.isatty(0)
         except OSError:
@@ -103,7 +105,7 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class ExecSettings:
-    """How this program runs plugins, whatever the kubeconfig says."""
+    """Process-wide settings for running plugins. The kubeconfig cannot change them."""
 
     policy: PluginPolicy = AllowAll()  # noqa: RUF009  (a frozen value)
     terminal: Terminal = Terminal()
@@ -119,7 +121,7 @@ class ExecSettings:
 
 
 class _ErrorParts(TypedDict):
-    """What every error about a plugin says."""
+    """The fields common to all errors about a plugin."""
 
     summary: str
     cause: str
@@ -128,7 +130,7 @@ class _ErrorParts(TypedDict):
 
 
 class ExecPlugin:
-    """The exec stanza of one user, ready to be run any number of times, from any thread."""
+    """The exec stanza of one user. It can run any number of times, from any thread."""
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class ExecPlugin:
         )
 
     def is_interactive(self) -> bool:
-        """Whether a run now may ask a person; raises when it must and cannot."""
+        """Whether a run may prompt the user now. Raises `PluginNotInteractive` if it must prompt but cannot."""
         terminal, mode = self._settings.terminal, self.config.interactive_mode
         if mode == "Never":
             return False
@@ -181,11 +183,11 @@ class ExecPlugin:
         return not self._settings.terminal.stdin_unavailable and self._settings.plugin_input == ENVIRONMENT
 
     def plan(self, rejection: Rejection | None = None) -> Plan:
-        """What a run would start. Runs nothing."""
+        """Return what a run would start, without running anything."""
         return self._plan(self.is_interactive(), rejection)
 
     def run(self, rejection: Rejection | None = None) -> Credential:
-        """Run the command once; raises a `CredentialError` that says what went wrong and what to do."""
+        """Run the command once. Raises `CredentialError` with the cause and a hint."""
         interactive = self.is_interactive()
         plan = self._plan(interactive, rejection)
         executable = self._permit(plan)
@@ -194,14 +196,14 @@ class ExecPlugin:
         return self._credential(outcome)
 
     def environment(self, info: str, values: Mapping[str, str]) -> dict[str, str]:
-        """The plugin's environment; *values* are those of its variables that stand elsewhere."""
+        """Return the plugin's environment. *values* are the variables read from files, keyring entries and commands."""
         settings = self._settings
         tells_info = settings.plugin_input != "stdin"
         return plugin_environment(
             self.config, values, info=info, clean=settings.clean_environment, tells_info=tells_info
         )
 
-    # --- the steps of a run ---
+    # --- steps of a run ---
 
     def _plan(self, interactive: bool, rejection: Rejection | None) -> Plan:
         rejection_parts = None if rejection is None else (rejection.status, rejection.headers)
@@ -240,14 +242,14 @@ class ExecPlugin:
                 stdin=self._stdin(plan.info, interactive=interactive),
                 stderr=Stderr.INHERIT if interactive else Stderr.TEE,
                 limits=limits,
-                # It must stay in the terminal's foreground group, or it could not read what is typed.
+                # An interactive plugin stays in the terminal's foreground process group, or it could not read input.
                 own_group=not interactive,
                 while_waiting=self._notice if interactive else None,
             )
         except OSError as error:
             raise self._could_not_start(error) from None
         except ValueError:
-            # A NUL in an argument or a variable, which no process can be given.
+            # An argument or a variable contains a NUL character, which the operating system does not accept.
             raise self._could_not_start(OSError(errno.EINVAL, "")) from None
         if outcome.ending is Ending.EXITED and outcome.exit_code == 0:
             self._metrics.record_call(code=0, call_status=NO_ERROR)
@@ -262,7 +264,7 @@ class ExecPlugin:
     def _credential(self, outcome: Outcome) -> Credential:
         try:
             answer = decode_answer(outcome.stdout, api_version=self.config.api_version)
-            # Everything is checked before anything is kept: half an answer must not spoil what we had.
+            # Validate everything before returning: a partly valid output must not replace a working credential.
             return Credential(answer.token, self._certificate(answer), answer.expires_at)
         except AnswerRefused as refused:
             parts = self._parts(f"{self._name}: {refused.cause}", hint=refused.hint)
@@ -271,7 +273,7 @@ class ExecPlugin:
     def _certificate(self, answer: ExecAnswer) -> ClientCertificate | None:
         if answer.key_address is None or answer.certificate_pem is None:
             return _certificate(answer)
-        # Imported here: 30 ms that only those pay whose key is kept elsewhere.
+        # Lazy import: it takes 30 ms and only device keys need it.
         from ostiary.keys.pairing import pair_with_key
 
         terminal = self._settings.terminal
@@ -285,7 +287,7 @@ class ExecPlugin:
             hint = "return a PEM certificate and the address of the key that belongs to it"
             raise AnswerRefused(str(error), hint=hint, rule="certificate-and-key") from None
 
-    # --- what went wrong, in words ---
+    # --- error messages ---
 
     def expired_error(self, cause: str) -> AnswerInvalid:
         hint = "compare this machine's clock with the server's, and clear the plugin's own cache"
@@ -356,10 +358,10 @@ class ExecPlugin:
         return "exec-plugin-failed", f"failed with exit code {outcome.exit_code}", run_by_hand
 
     def _stderr_of(self, outcome: Outcome, values: Mapping[str, str]) -> str:
-        """The end of its stderr, without anything that also stood on stdout or in its environment."""
+        """Return the tail of stderr, without words that also occur on stdout or in the plugin's variables."""
         secrets = [*(value for _, value in self.config.env), *values.values()]
         secrets += outcome.stdout.decode("utf-8", "replace").split()
-        # Shorter ones are braces and numbers; taking those out would leave nothing to read.
+        # Shorter words are braces and numbers; redacting those would make the text unreadable.
         secrets = [secret for secret in secrets if len(secret) >= SHORTEST_SECRET]
         text = redact(tail(outcome.stderr_tail, STDERR_SHOWN), secrets=secrets).strip()
         return f"; it said:\n{text}" if text else ""
@@ -373,7 +375,9 @@ class ExecPlugin:
 
 
 def check_api_version(config: ExecConfig, *, user: str) -> None:
-    """Raise `ConfigurationError` for a version that nobody speaks; also, as in client-go, if the plugin never runs."""
+    """Raise `ConfigurationError` for an unsupported version. As in client-go, this is checked even if the plugin never
+    runs.
+    """
     if config.api_version not in API_VERSIONS:
         raise ConfigurationError(
             f"user {user!r} cannot sign in",

@@ -1,13 +1,12 @@
-"""Which commands of a kubeconfig this program runs.
+"""Plugin policies: which commands of a kubeconfig may run.
 
-A kubeconfig can name any command, so the answer comes from the program or from the user's kuberc, never
-from the kubeconfig. Called by `plugin` before every run, with the `Plan` of what would start; starts
-nothing itself.
+A kubeconfig can name any command. The policy therefore comes from the application or from the user's kuberc, never from
+the kubeconfig.
 
-    AllowAll, DenyAll, Allowlist    which commands at all
-    Pinned, Trusted, Confirm        ask one of those first, then look closer at what it let through
+    AllowAll, DenyAll, Allowlist    decide which commands may run
+    Pinned, Trusted, Confirm        wrap one of those and check further what it allowed
 
-The user's own choice for kubectl is read by `ostiary.client.exec.kuberc`.
+`ostiary.client.exec.kuberc` reads the policy that the user configured for kubectl.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SHA256_HEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run. Arguments and info may hold secrets, so they are not printed with it."""
+    """The command line that would run. Its repr omits arguments and info, which may contain secrets."""
 
     command: str
     executable: str | None
@@ -51,17 +50,17 @@ class Plan:
 
 class PluginPolicy(Protocol):
     def check(self, plan: Plan) -> str:
-        """The path to execute; raises `PluginRefused` when the command must not run.
+        """Return the path to execute. Raises `PluginRefused` if the command must not run.
 
-        Called before every run, from any thread. Execute exactly the path returned: it is what was
-        judged. When `plan.executable` is None the command comes back as it is spelled, to be reported as
-        not found; do not look it up again, least of all in a PATH that the kubeconfig sets.
+        Called before every run, from any thread. The caller must execute exactly the returned path, because that path
+        was checked. If `plan.executable` is None, return the command as it is spelled; it is reported as not found. Do
+        not look it up again, in particular not in a PATH that the kubeconfig sets.
         """
 
 
 @dataclass(frozen=True)
 class AllowAll:
-    """Every command may run: what kubectl does unless it is told otherwise."""
+    """Allow every command. This is kubectl's default."""
 
     def check(self, plan: Plan) -> str:
         return plan.executable or plan.command
@@ -69,7 +68,7 @@ class AllowAll:
 
 @dataclass(frozen=True)
 class DenyAll:
-    """No command may run."""
+    """Deny every command."""
 
     def check(self, plan: Plan) -> str:
         raise _refusal(
@@ -81,11 +80,11 @@ class DenyAll:
 
 @dataclass(frozen=True)
 class Allowlist:
-    """Only the commands named by *entries* may run.
+    """Allow only the commands named by *entries*.
 
-    An entry is a bare name or a path. It permits a command that is spelled like it, one that is found at
-    the path it names, and one that is found where the entry itself is found. Symbolic links are not
-    followed, and the content is not looked at: see `Pinned` and `Trusted`.
+    An entry is a bare name or a path. It matches a command that is spelled the same, a command found at the path that
+    the entry names, and a command found where the entry itself is found. Symbolic links are not resolved and the
+    content is not checked: see `Pinned` and `Trusted`.
     """
 
     entries: Sequence[str]
@@ -113,20 +112,20 @@ class Allowlist:
 
     def _permits(self, spelled: str, path: str) -> bool:
         if os.sep not in spelled and not os.path.isabs(path):
-            # PATH holds "." or another relative directory: whoever fills the current directory
-            # would choose the program. Go refuses these as well.
+            # PATH contains "." or another relative directory, so anyone who can write to the current directory could
+            # choose the program. Go rejects these as well.
             return False
         return spelled in self.entries or any(_is_found_at(path, entry) for entry in self.entries)
 
 
 @dataclass(frozen=True)
 class Pinned:
-    """Only files with a known content may run: *pins* gives the SHA-256 of each command or path.
+    """Allow only files with a known content: *pins* maps a command or path to its SHA-256.
 
-    A command without a pin is refused. The digest is that of the file when it was opened. Whoever can
-    write to that file, or to a directory above it, can still replace it between this check and its start:
-    `Pinned` finds a wrong version or a spoiled download, `Trusted` keeps others from making the exchange.
-    Of a script, the interpreter and the modules it loads are not covered.
+    A command without a pin is denied. The digest is that of the file when it was opened. Anyone who can write to the
+    file, or to a directory above it, can still replace it between the check and the start: `Pinned` detects wrong
+    versions and corrupt downloads, `Trusted` prevents the replacement. For a script, the interpreter and the modules it
+    loads are not covered.
     """
 
     policy: PluginPolicy
@@ -160,11 +159,11 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Trusted:
-    """Only files that nobody else can change may run, and only if nobody else can change the kubeconfig.
+    """Allow only files that no other user can change, and only if no other user can change the kubeconfig.
 
-    The file, every directory above it, and every symbolic link on the way must belong to root or to us,
-    and neither group nor others may write to them. A directory with the sticky bit, such as ``/tmp``, may
-    be open to all: there, only its owner can replace an entry.
+    The file, every directory above it, and every symbolic link on the path must belong to root or to the current user,
+    and must not be writable by group or others. A directory with the sticky bit, such as ``/tmp``, may be writable by
+    all: only the owner of an entry can replace it there.
     """
 
     policy: PluginPolicy
@@ -202,10 +201,10 @@ class Trusted:
 
 @dataclass(frozen=True)
 class Confirm:
-    """Each run is put to *callback*, for a program that accepts kubeconfigs from others.
+    """Confirm each run with *callback*, for applications that accept kubeconfigs from others.
 
-    Only the answer True lets the command run; any other answer, and any exception, refuses it. The
-    callback is asked after *policy*, sees the path that would be executed, and may take its time.
+    Only the return value True allows the command. Any other value and any exception deny it. The callback runs after
+    *policy*, receives the path that would be executed, and may block.
     """
 
     callback: Callable[[Plan], bool]
@@ -220,14 +219,14 @@ class Confirm:
             raise
         except Exception as error:
             raise _refusal(plan, "the permission check failed") from error
-        # Identity: a coroutine that nobody awaited, or the text "no", is true as well.
+        # Compare by identity: a coroutine that was never awaited and the string "no" are truthy.
         if answer is not True:
             raise _refusal(plan, "permission denied")
         return path
 
 
 def policy_of(kind: str, entries: Sequence[str] | None = None) -> PluginPolicy:
-    """The policy that kubectl knows by the name *kind*; the empty name is AllowAll."""
+    """Return the policy that kubectl calls *kind*. An empty *kind* is AllowAll."""
     problems = policy_problems(kind, entries, Place(path="allowlist"))
     if problems:
         raise ConfigurationError("the plugin policy cannot be used", problems=problems)
@@ -240,16 +239,16 @@ def policy_of(kind: str, entries: Sequence[str] | None = None) -> PluginPolicy:
 
 
 def _clean(path: str) -> str:
-    """*path* without ``.``, ``..`` and doubled separators, as Go's filepath.Clean makes it."""
+    """Normalize *path* like Go's filepath.Clean: remove ``.``, ``..`` and repeated separators."""
     cleaned = os.path.normpath(path)
-    # POSIX lets "//x" mean something else than "/x", and normpath leaves it alone. Linux does not, nor Go.
+    # POSIX allows "//x" to differ from "/x", so normpath keeps it. On Linux and in Go they are equal.
     return cleaned[1:] if cleaned.startswith("//") else cleaned
 
 
 def _spelling(command: str) -> str:
-    """*command* as an entry would spell it.
+    """Normalize *command* to the spelling of an allowlist entry.
 
-    client-go makes ``p`` of ``./p``, and so another program: the one on PATH. Here a path stays a path.
+    client-go turns ``./p`` into ``p``, which is a different program: the one on PATH. Here a path stays a path.
     """
     cleaned = _clean(command)
     return cleaned if (os.sep in cleaned) == (os.sep in command) else command
@@ -266,7 +265,7 @@ def _refusal(plan: Plan, cause: str, *, hint: str | None = None) -> PluginRefuse
     return PluginRefused(f"exec plugin {plan.command!r} was not run", cause=cause, where=plan.place, hint=hint)
 
 
-# --- looking closer at a file ---
+# --- checks of the file ---
 
 
 def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
@@ -282,7 +281,7 @@ def _path_to_examine(policy: PluginPolicy, plan: Plan) -> str:
 
 def _sha256(plan: Plan, path: str) -> str:
     try:
-        # O_NONBLOCK: a named pipe must not hold us up.
+        # O_NONBLOCK: opening a named pipe must not block.
         with open(os.open(path, os.O_RDONLY | NO_BLOCK | CLOSE_ON_EXEC), "rb") as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return hashlib.file_digest(file, "sha256").hexdigest()
@@ -292,7 +291,7 @@ def _sha256(plan: Plan, path: str) -> str:
 
 
 def _way_to(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Every directory, symbolic link and file that decides what *path* is, from the root down."""
+    """Yield every directory, symbolic link and file that determines what *path* is, from the root down."""
     here, links = os.sep, 0
     yield here, os.lstat(here)
     parts = deque(os.path.join(os.getcwd(), path).split(os.sep))
@@ -317,13 +316,13 @@ def _way_to(path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def _others_can_change(status: os.stat_result) -> bool:
     if stat.S_ISLNK(status.st_mode):
-        return False  # A link's mode means nothing: who may replace it is decided by its directory.
+        return False  # The mode of a link is ignored: its directory decides who can replace it.
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return False
     return bool(status.st_mode & WRITABLE_BY_OTHERS)
 
 
-# --- what can be wrong with a policy ---
+# --- validation of a policy ---
 
 
 def policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list[Problem]:
@@ -335,7 +334,7 @@ def policy_problems(kind: str, entries: Sequence[str] | None, at: Place) -> list
         hint = f"use {ALLOW_ALL}, {DENY_ALL} or {ALLOWLIST}"
         return [Problem(f"unknown plugin policy {kind!r}", at, hint)]
     if entries is not None:
-        # Whoever writes a list expects it to restrict something.
+        # The author of an allowlist expects it to restrict something, so it must not be ignored.
         return [Problem(f"there is an allowlist, but the policy is {kind or ALLOW_ALL}", at, f"use {ALLOWLIST}")]
     return []
 

@@ -1,7 +1,4 @@
-"""A lock on an open file, which the system lets go of when its holder ends, however that ends.
-
-Called by `cli.signin.files`.
-"""
+"""A lock on an open file, which the system releases when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Protocol
 
 class FileLock(Protocol):
     def take(self, descriptor: int) -> bool:
-        """Lock the open file; False if somebody else has it. Closing the file lets go of it."""
+        """Lock the open file; False if another process has locked it. Closing the file releases the lock."""
 
 
 class FlockModule(Protocol):
-    """What is needed of `fcntl`."""
+    """The part of `fcntl` that is needed here."""
 
     LOCK_EX: int
     LOCK_NB: int
@@ -24,7 +21,7 @@ class FlockModule(Protocol):
 
 
 class LockingModule(Protocol):
-    """What is needed of `msvcrt`."""
+    """The part of `msvcrt` that is needed here."""
 
     LK_NBLCK: int
 
@@ -44,7 +41,7 @@ class PosixLock:
 
 
 class WindowsLock:
-    """The first byte of the file is locked, which need not exist."""
+    """Locks the first byte of the file, which need not exist."""
 
     def __init__(self, msvcrt: LockingModule) -> None:
         self._msvcrt = msvcrt
@@ -54,13 +51,13 @@ class WindowsLock:
         try:
             self._msvcrt.locking(descriptor, self._msvcrt.LK_NBLCK, 1)
         except OSError:
-            # Not all that offer this module name the reason.
+            # Not all modules of this name report the reason.
             return False
         return True
 
 
 def file_lock() -> FileLock:
-    """That of this machine."""
+    """Return the lock implementation for this system."""
     if os.name == "nt":
         import msvcrt
 

@@ -1,4 +1,4 @@
-"""What Linux tells of changes in directories and files (inotify). Elsewhere, callers look from time to time."""
+"""File and directory change notifications on Linux (inotify). On other systems, callers poll."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MANY_EVENTS = 64 * 1024
 
 
 class Inotify:
-    """A queue of events. `wait` may be ended from another thread by `wake`."""
+    """A queue of events. Another thread can interrupt `wait` with `wake`."""
 
     def __init__(self, descriptor: int, pipe: tuple[int, int], library: ctypes.CDLL) -> None:
         self._descriptor, self._library = descriptor, library
@@ -29,7 +29,7 @@ class Inotify:
 
     @classmethod
     def open(cls) -> Inotify | None:
-        """None where the system has no inotify, or none to spare."""
+        """Open a queue; None if the system has no inotify, or its limit is reached."""
         if not sys.platform.startswith("linux"):
             return None
         library = ctypes.CDLL(None, use_errno=True)
@@ -46,18 +46,18 @@ class Inotify:
         return self._descriptor
 
     def watch(self, path: str, mask: int) -> bool:
-        """Begin to tell of *path*; False if it cannot be done. What is watched already stays so."""
+        """Start watching *path*; False if that fails. Existing watches stay."""
         return int(self._library.inotify_add_watch(self._descriptor, os.fsencode(path), mask)) >= 0
 
     def wait(self, seconds: float) -> bool:
-        """Whether there are events within this time."""
+        """Return whether there are events within *seconds*."""
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         return any(descriptor == self._descriptor for descriptor, _ in poll.poll(seconds * 1000))
 
     def events(self) -> Iterator[int]:
-        """The masks of all events so far."""
+        """Yield the masks of all pending events."""
         with suppress(BlockingIOError):
             data = os.read(self._descriptor, _MANY_EVENTS)
             at = 0

@@ -1,10 +1,10 @@
-"""A path that OpenSSL can open and whose content no disk ever holds. Called by `core.tls` for keys.
+"""A path that OpenSSL can open while its content is never written to disk.
 
     Linux     a file in memory (memfd)
     macOS     a pipe that is filled already
     Windows   a named pipe, which only this user can open, and only once
 
-`ssl` takes certificates and keys from files alone.
+`core.tls` needs it because `ssl` loads certificates and keys from files only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol
 
-# What a pipe that nobody reads yet holds at the least.
+# The minimum that a pipe buffers without a reader.
 PIPE_HOLDS = 16 * 1024
 
 
 def in_memory_file(content: bytes) -> AbstractContextManager[str]:
-    """A path with *content*, to be read once; gone when the block ends."""
+    """Return a path with *content* that can be read once and is removed when the block ends."""
     if os.name == "nt":
         from ostiary.core.platform.win32 import windows
 
@@ -54,7 +54,7 @@ def filled_pipe(content: bytes) -> int:
 
 
 class NamedPipes(Protocol):
-    """What is needed of `win32.WindowsApi`."""
+    """The part of `win32.WindowsApi` that is needed here."""
 
     def user_sid(self) -> str: ...
 
@@ -74,7 +74,7 @@ def named_pipe(content: bytes, api: NamedPipes) -> Iterator[str]:
     try:
         yield path
     finally:
-        # If nobody came to read, the writer waits for that, and for nothing else.
+        # Without a reader the writer still waits for one; connecting releases it.
         with suppress(OSError):
             os.close(api.open_pipe(path))
         writer.join()

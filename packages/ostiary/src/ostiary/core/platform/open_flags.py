@@ -1,4 +1,4 @@
-"""The flags that files are opened with, under one name each on every system."""
+"""Platform-independent names of the flags for opening files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OpenFlags:
-    """`close_on_exec` also says that bytes are bytes: Windows would change line ends otherwise. 0 is "not here"."""
+    """Flags for `os.open`.
+
+    `close_on_exec` includes binary mode: Windows would convert line ends otherwise. 0 means "not available".
+    """
 
     close_on_exec: int
     no_follow: int
@@ -16,7 +19,7 @@ class OpenFlags:
 
     @classmethod
     def of(cls, system: object) -> OpenFlags:
-        """Those of *system*, which is `os` or something with its names."""
+        """Return the flags of *system*, which is `os` or an object with its names."""
 
         def flag(name: str) -> int:
             value = getattr(system, name, 0)

@@ -1,18 +1,18 @@
-"""Windows' `nt` under the names of `posix`, as far as the cached answer of get-token needs them.
+"""Windows equivalent of `posix` for the fast path of get-token, and the process that started us.
 
-Imported by `cli.cached_token` where there is no `posix`. As there, nothing is imported that is not part of the
-interpreter, except where the asking process must be known.
+Imported by `cli.cached_token` where there is no `posix`. For start-up time, only modules built into the interpreter are
+imported, except where the calling process must be determined.
 
-`nt` says nothing of access lists, and asking for them takes longer than all the rest. So what lies in the folder counts
-as private here: `private_files` made the folder for this user alone, and checks that whenever a file is written or read
-for a renewal.
+`nt` has no access lists, and reading them would take longer than everything else. So files in the token folder count as
+private here: `private_files` created the folder for this user alone, and verifies that whenever a file is written, or
+read for a refresh.
 """
 
 from __future__ import annotations
 
 import sys
 
-# Not from typing: that alone would cost more than everything else here.
+# Not from typing: that import alone would cost more than everything else here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ _US = 0
 
 
 class FileStatus:
-    """What `fstat` says, with the owner and the mode that the folder stands for."""
+    """Result of `fstat`, with the owner and mode that the private folder implies."""
 
     def __init__(self, status: stat_result) -> None:
         self.st_mode = status.st_mode & _KIND | _PRIVATE
@@ -34,7 +34,10 @@ class FileStatus:
 
 
 class WindowsInterpreter:
-    """*nt* is that module, and *processes* returns parent and name of each process."""
+    """The functions of `posix`, implemented with the module *nt*.
+
+    *processes* returns parent and name of each process.
+    """
 
     O_NOFOLLOW = O_NONBLOCK = 0
     stat_result = FileStatus
@@ -49,7 +52,7 @@ class WindowsInterpreter:
         self.environ = {name.upper().encode(): value.encode() for name, value in _printable(nt.environ)}
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
-        # Without O_BINARY line ends would be changed, and the byte 26 be the end.
+        # Without O_BINARY line ends would be converted, and byte 26 would be end of file.
         return int(self._nt.open(path, flags | self._nt.O_BINARY, mode))
 
     def fstat(self, descriptor: int) -> FileStatus:
@@ -59,7 +62,7 @@ class WindowsInterpreter:
         return _US
 
     def getppid(self) -> int:
-        """The program that runs our launcher."""
+        """Return the program that runs our launcher."""
 
         parent = int(self._nt.getppid())
         try:
@@ -69,7 +72,7 @@ class WindowsInterpreter:
 
 
 def _printable(environ: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What can be written as UTF-8; half a surrogate pair is in no variable that we read."""
+    """Yield the variables that can be encoded as UTF-8. None that we read holds half a surrogate pair."""
     for name, value in environ.items():
         try:
             name.encode(), value.encode()
@@ -85,24 +88,23 @@ def _all_processes() -> dict[int, tuple[int, str]]:
 
 
 def windows_interpreter() -> WindowsInterpreter:
-    """That of this process."""
+    """Return the interpreter interface of this process."""
     __import__("nt")
     return WindowsInterpreter(sys.modules["nt"], _all_processes)
 
 
-# Which program runs us, where a launcher stands between it and the interpreter: on Windows. Pure.
-#
-#     kubectl.exe -> ostiary.exe -> python.exe (of the environment) -> python.exe (its base), which is us
-#
-# Called by `windows_interpreter`. Each launcher is a new process, so the parent alone would never be the same twice.
-
-# What pip makes of our entry points.
+# Launchers that pip creates for our entry points.
 _LAUNCHERS = ("ostiary.exe", "kubectl-ostiary.exe")
 _DEEPEST = 4
 
 
 def asking_process(processes: dict[int, tuple[int, str]], us: int, parent: int) -> int:
-    """The process that runs our launcher; *parent* if there is none. *processes* are parents and names."""
+    """Return the process that runs our launcher; *parent* if there is none. *processes* are parents and names.
+
+        kubectl.exe -> ostiary.exe -> python.exe (of the environment) -> python.exe (its base), which is us
+
+    Each launcher is a new process, so the direct parent would never be the same twice.
+    """
     process = us
     for _ in range(_DEEPEST):
         above, name = processes.get(process, (0, ""))

@@ -1,7 +1,7 @@
-"""Files and a folder that are for one user alone, by owner and mode or by an access list.
+"""Files and a folder that are private to one user, by owner and mode or by an access list.
 
-Called by `cli.signin.files`. `PosixFiles` and `WindowsFiles` keep the same promises: what is created is private from
-its first byte, and what somebody else owns or may use is told apart.
+`PosixFiles` and `WindowsFiles` give the same guarantees: what they create is private from its first byte, and they
+detect files that another user owns or may access.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from typing import Protocol, TypeVar
 
 from ostiary.core.platform.open_flags import CLOSE_ON_EXEC, NO_BLOCK, NO_FOLLOW
 
-# Reads a security descriptor of Windows in its text form (SDDL): may anybody else use this file? Pure.
+# Parsing of Windows security descriptors in text form (SDDL): may another user access this file?
 #
 #     O:S-1-5-21-1-2-3-1001 G:... D:PAI(A;OICI;FA;;;SY)(A;;0x1200a9;;;WD)
 #       the owner                 the entries: kind; inheritance; rights; object; inherited object; for whom
 #
-# Called by `private_files`, with the text that `win32` gets from the system. What is not understood counts as open to
-# everybody.
+# Entries that are not understood count as access for everyone.
 
-# The system and its administrators, who can take any file anyway. OW and CO are the owner, who is judged apart.
+# The system and its administrators, who can access any file anyway. OW and CO are the owner, who is checked separately.
 _SYSTEM = frozenset({"SY", "BA", "OW", "CO", "S-1-5-18", "S-1-5-32-544", "S-1-3-4", "S-1-3-0"})
-# A process that runs elevated makes files that belong to the administrators.
+# Files of a process that runs elevated belong to the administrators.
 _OWNERS_BESIDES_US = frozenset({"BA", "SY", "S-1-5-32-544", "S-1-5-18"})
 _ALLOWING = frozenset({"A", "OA", "XA", "ZA"})
 _DENYING = frozenset({"D", "OD", "XD"})
@@ -46,10 +45,10 @@ def is_owned_by(descriptor: str, us: frozenset[str]) -> bool:
 
 
 def others_in(descriptor: str, us: frozenset[str]) -> tuple[str, ...]:
-    """Who else is given anything by the access list of *descriptor*, in its order. *us* are the names of this user."""
+    """Return who else the access list of *descriptor* grants anything to, in order. *us* are the names of this user."""
     access_list = _sections(descriptor).get("D")
     if access_list is None or "NO_ACCESS_CONTROL" in access_list:
-        # Without a list everybody may do everything; an empty list lets nobody in.
+        # Without a list everyone has full access; an empty list denies all access.
         return (EVERYBODY,)
     if _ENTRY.sub("", access_list).strip("PARI "):
         return (EVERYBODY,)
@@ -57,7 +56,7 @@ def others_in(descriptor: str, us: frozenset[str]) -> tuple[str, ...]:
 
 
 def _other(entry: str, us: frozenset[str]) -> str | None:
-    """For whom *entry* opens the file, if that is somebody else."""
+    """Return to whom *entry* grants access if it is another user."""
     fields = entry.split(";")
     if len(fields) < _FIELDS:
         return EVERYBODY
@@ -70,9 +69,9 @@ def _other(entry: str, us: frozenset[str]) -> str | None:
 
 
 def only_for(sid: str) -> str:
-    """An access list for the user *sid*, the system and its administrators, that what is made inside inherits.
+    """Return an inheritable access list for the user *sid*, the system and its administrators.
 
-    P: nothing is taken over from the folder above.
+    P: nothing is inherited from the parent folder.
     """
     return f"D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;{sid})"
 
@@ -93,31 +92,34 @@ T = TypeVar("T")
 _KIND, _REGULAR, _FOLDER = 0o170000, 0o100000, 0o040000
 _OTHERS, _OTHERS_WRITE = 0o077, 0o022
 _REPARSE_POINT = 0x400
-# Windows refuses to replace or remove a file at the moment when somebody reads it, and reading takes no time.
+# Windows fails to replace or remove a file while another process reads it. Reading takes little time, so retry.
 BUSY_SECONDS = 2.0
 _LOOK_AGAIN_SECONDS = 0.01
 
 
 class PrivateFiles(Protocol):
-    """Every method raises the `OSError` of the system when it cannot be done."""
+    """Creates and checks private files. Every method raises the `OSError` of the system when it fails."""
 
     def open(self, path: str) -> int:
-        """A descriptor to read with. A link is not followed where links can be planted."""
+        """Return a descriptor for reading. A link is not followed where other users can plant links."""
 
     def create(self, path: str) -> int:
-        """A descriptor to write a new file with, which only we can open. The folder has passed `is_own_folder`."""
+        """Create a file that only we can open, and return a descriptor for writing.
+
+        The folder must pass `is_own_folder`.
+        """
 
     def is_private(self, descriptor: int, path: str) -> bool:
-        """Whether it is a regular file that we own and nobody else may read or write."""
+        """Return whether it is a regular file that we own and that no other user may read or write."""
 
     def make_folder(self, path: str) -> None:
-        """Make the folder, for us alone. One that exists is left as it is."""
+        """Create the folder for this user alone. An existing folder is left as it is."""
 
     def is_own_folder(self, path: str) -> bool:
-        """Whether it is a folder that we own, and in which nobody else can put or replace files."""
+        """Return whether it is a folder that we own and in which no other user can add or replace files."""
 
     def replace(self, new: str, path: str) -> None:
-        """Put the file *new* in the place of *path*, in one step."""
+        """Atomically replace *path* with the file *new*."""
 
     def remove(self, path: str) -> None: ...
 
@@ -140,7 +142,7 @@ class PosixFiles:
 
     def is_own_folder(self, path: str) -> bool:
         status = os.lstat(path)
-        # Whoever may write here can take our files away and put back old ones.
+        # A user who may write here can remove our files and restore old ones.
         return (
             status.st_uid == os.geteuid() and status.st_mode & _KIND == _FOLDER and not status.st_mode & _OTHERS_WRITE
         )
@@ -153,7 +155,7 @@ class PosixFiles:
 
 
 class AccessLists(Protocol):
-    """What `WindowsFiles` needs of `win32.WindowsApi`."""
+    """The part of `win32.WindowsApi` that `WindowsFiles` needs."""
 
     def descriptor_of(self, path: str) -> str: ...
 
@@ -167,10 +169,10 @@ class AccessLists(Protocol):
 
 
 class WindowsFiles:
-    """Folder and files have an access list with the user, the system and its administrators.
+    """Private files by access lists for the user, the system and its administrators.
 
-    Links are followed: whoever may make one in that folder is the user or an administrator. *descriptor_of* makes a
-    descriptor of a handle, as `msvcrt.open_osfhandle` does.
+    Links are followed: only the user or an administrator can create one in that folder. *descriptor_of* turns a handle
+    into a descriptor, like `msvcrt.open_osfhandle`.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class WindowsFiles:
 
 
 def set_mode(descriptor: int, mode: int, system: object = os) -> None:
-    """Give an open file exactly this mode. Where modes mean nothing, it keeps the access list of its folder."""
+    """Set exactly this mode on an open file. Where modes mean nothing, the access list of its folder applies."""
     change = getattr(system, "fchmod", None)
     if change is not None and getattr(system, "name", "") != "nt":
         change(descriptor, mode)
@@ -235,7 +237,7 @@ def set_mode(descriptor: int, mode: int, system: object = os) -> None:
 
 @cache
 def private_files() -> PrivateFiles:
-    """Those of this machine."""
+    """Return the implementation for this system."""
     if os.name != "nt":
         return PosixFiles()
     import msvcrt

@@ -1,4 +1,4 @@
-"""Ctrl-C put off while something is between two places. Called by `cli.signin.turn`."""
+"""Defers signals such as Ctrl-C during critical sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], object]
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """Signals that would end us take effect after the block."""
+    """Defer terminating signals until the block ends."""
     with blocked_by_mask() if hasattr(signal, "pthread_sigmask") else put_off_by_handler():
         yield
 
@@ -29,13 +29,13 @@ def blocked_by_mask() -> Iterator[None]:
 
 @contextmanager
 def put_off_by_handler() -> Iterator[None]:
-    """Where there are no masks, as on Windows. Only the main thread gets signals, and only there they are put off."""
+    """Defer signals without masks, as on Windows. Only the main thread receives signals, so only it defers them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.getsignal(signal.SIGINT)
     if before is None:
-        # Not set by Python, so it could not be put back.
+        # The handler was not set from Python, so it could not be restored.
         yield
         return
     arrived: list[tuple[int, FrameType | None]] = []

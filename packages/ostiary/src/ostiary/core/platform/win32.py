@@ -1,7 +1,4 @@
-"""The calls of the Windows API that Python has no name for, by ctypes. Only ever loaded on Windows.
-
-Called by the Windows branches of this folder and of `core.process`, through `windows()`. Nothing is decided here.
-"""
+"""Windows API functions that Python does not expose, called with ctypes. Loaded only on Windows."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _LONGEST_PATH = 260
 _SYNCHRONIZE, _STILL_RUNNING = 0x100000, 0x102
 _OUTBOUND, _FIRST_INSTANCE, _REJECT_REMOTE = 0x2, 0x80000, 0x8
 _PIPE_BUFFER = 65536
-# Without this ctypes would cut their results to 32 bits.
+# Without this, ctypes would truncate their results to 32 bits.
 _RETURN_HANDLES = (
     "CreateFileW",
     "CreateJobObjectW",
@@ -53,7 +50,7 @@ class _SecurityAttributes(ctypes.Structure):
 
 
 class WindowsApi:
-    """Each method is one question, or one deed; a failure is an `OSError` with the system's reason."""
+    """Thin wrappers of Windows API calls. A failure is an `OSError` with the system's error."""
 
     def __init__(self) -> None:
         load = getattr(ctypes, "WinDLL")  # noqa: B009  # only there on Windows
@@ -63,10 +60,10 @@ class WindowsApi:
         for function in _RETURN_HANDLES:
             getattr(self._kernel, function).restype = ctypes.c_void_p
 
-    # --- who may use a file ---
+    # --- file permissions ---
 
     def descriptor_of(self, path: str) -> str:
-        """Owner and access list of *path*, as text."""
+        """Return the owner and access list of *path* as text (SDDL)."""
         pointer = ctypes.c_void_p()
         self._check_code(
             self._security.GetNamedSecurityInfoW(
@@ -79,12 +76,12 @@ class WindowsApi:
             self._kernel.LocalFree(pointer)
 
     def create_folder(self, path: str, access_list: str) -> None:
-        """Make a folder that has this access list from the beginning, whatever the one above hands down."""
+        """Create a folder with this access list from the start, regardless of what it would inherit."""
         with self._attributes(access_list) as attributes:
             self._check(self._kernel.CreateDirectoryW(path, ctypes.byref(attributes)))
 
     def create_file(self, path: str, access_list: str) -> int:
-        """The same for a new file; its handle, to write with."""
+        """Create a file with this access list. Returns a handle for writing."""
         with self._attributes(access_list) as attributes:
             handle = self._kernel.CreateFileW(
                 path, _GENERIC_WRITE, _SHARE_READ, ctypes.byref(attributes), _CREATE_NEW, _NORMAL_FILE, None
@@ -94,7 +91,7 @@ class WindowsApi:
         return int(handle)
 
     def user_sid(self) -> str:
-        """The security identifier of the user whom this process runs as."""
+        """Return the security identifier of the user that runs this process."""
         token = ctypes.c_void_p()
         process = ctypes.c_void_p(self._kernel.GetCurrentProcess())
         self._check(self._security.OpenProcessToken(process, _TOKEN_QUERY, ctypes.byref(token)))
@@ -114,7 +111,7 @@ class WindowsApi:
             self._kernel.CloseHandle(token)
 
     def names_of(self, sid: str) -> frozenset[str]:
-        """*sid*, and how the system abbreviates it in descriptors, as LA for the first administrator."""
+        """Return *sid* and its abbreviation in security descriptors, such as LA for the first administrator."""
         with self._descriptor(f"O:{sid}") as descriptor:
             return frozenset({sid, self._text_of(descriptor).partition(":")[2]})
 
@@ -151,7 +148,7 @@ class WindowsApi:
     # --- processes ---
 
     def processes(self) -> dict[int, tuple[int, str]]:
-        """Parent and name of the executable of each process."""
+        """Return parent and executable name of each process."""
         snapshot = self._kernel.CreateToolhelp32Snapshot(_PROCESSES, 0)
         if snapshot == _INVALID:
             raise self._error()
@@ -168,7 +165,7 @@ class WindowsApi:
             self._kernel.CloseHandle(handle)
 
     def runs(self, process: int) -> bool:
-        # Not os.kill(process, 0), which is Ctrl-C here.
+        # Not os.kill(process, 0), which sends Ctrl-C on Windows.
         handle = ctypes.c_void_p(self._kernel.OpenProcess(_SYNCHRONIZE, False, process))
         if not handle.value:
             return False
@@ -178,7 +175,7 @@ class WindowsApi:
             self._kernel.CloseHandle(handle)
 
     def new_job(self, process_handle: int) -> int:
-        """A job object with the process in it, and with all that it starts from now on."""
+        """Create a job object with the process in it, and everything that it starts from now on."""
         job = self._kernel.CreateJobObjectW(None, None)
         if not job:
             raise self._error()
@@ -190,7 +187,7 @@ class WindowsApi:
         return int(job)
 
     def resume(self, process_handle: int) -> None:
-        """Let a process run that was started suspended. `subprocess` keeps no handle of its thread."""
+        """Resume a process that was started suspended. `subprocess` does not keep a handle of its thread."""
         status = self._native.NtResumeProcess(ctypes.c_void_p(process_handle))
         if status:
             raise OSError(f"the process cannot be resumed: status {status & 0xFFFFFFFF:#x}")
@@ -204,7 +201,7 @@ class WindowsApi:
     # --- named pipes ---
 
     def new_pipe(self, name: str, sid: str) -> int:
-        """Our end of a pipe that one process of the user *sid* can read, on this machine; nobody else has the name."""
+        """Create our end of a pipe that one local process of the user *sid* can read. No other process can open it."""
         with self._attributes(f"D:P(A;;GA;;;{sid})") as attributes:
             pipe = self._kernel.CreateNamedPipeW(
                 name, _OUTBOUND | _FIRST_INSTANCE, _REJECT_REMOTE, 1, _PIPE_BUFFER, 0, 0, ctypes.byref(attributes)
@@ -214,18 +211,18 @@ class WindowsApi:
         return int(pipe)
 
     def open_pipe(self, name: str) -> int:
-        """A descriptor to read with."""
+        """Open a named pipe and return a descriptor for reading."""
         return os.open(name, os.O_RDONLY)
 
     def serve_pipe(self, pipe: int, content: bytes) -> None:
-        """Wait for the reader, give it *content*, and close the pipe when it has read that or went away."""
+        """Wait for the reader, write *content*, and close the pipe once it was read or the reader disconnected."""
         handle = ctypes.c_void_p(pipe)
-        # A failure may only mean that the reader was quicker; whatever it means, then writing tells.
+        # A failure may only mean that the reader connected first; any other failure shows when writing.
         self._kernel.ConnectNamedPipe(handle, None)
         written = ctypes.c_uint32()
         self._kernel.WriteFile(handle, content, len(content), ctypes.byref(written), None)
         self._kernel.FlushFileBuffers(handle)
-        # Not DisconnectNamedPipe, which the reader would see as an error and not as the end of the file.
+        # Not DisconnectNamedPipe, which the reader would see as an error instead of end of file.
         self._kernel.CloseHandle(handle)
 
     # --- failures ---

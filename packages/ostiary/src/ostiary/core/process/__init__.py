@@ -1,13 +1,10 @@
-"""The only starter of processes: one command, run to its end, within limits.
-
-Called by the doors that run plugins, from worker threads, many at once. Bytes go in and bytes come out; what they mean,
-and what to tell a person when it goes wrong, is the caller's business.
+"""Runs processes: one command, to its end, within limits. Thread-safe; works on bytes.
 
     start -> serve its pipes until it ends -> read on until end of file, at most linger_seconds -> Outcome
-                |  passed a limit, Ctrl-C, end_all()
+                |  exceeded a limit, Ctrl-C, end_all()
                 +-> SIGTERM -> at most grace_seconds -> SIGKILL -> Outcome, or the exception
 
-On Windows, which has neither poll() for pipes nor signals, `threaded` keeps the same promises with threads and a job
+On Windows, which has neither poll() for pipes nor signals, `threaded` gives the same guarantees with threads and a job
 object.
 """
 

@@ -1,7 +1,4 @@
-"""The processes that are running now: their pipes, the signals they may get, and ending all of them.
-
-Called by `start.run` for each process it starts, and by the interpreter at its own end.
-"""
+"""The running child processes: their pipes, signalling them, and ending all of them when the interpreter exits."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ from typing import IO, Protocol
 
 from ostiary.core.process.outcome import DEFAULT_LIMITS
 
-# The largest pipe that Linux gives to an ordinary user: one read of this size empties any pipe.
+# The largest pipe of an unprivileged user on Linux: one read of this size empties any pipe.
 _WHOLE_PIPE = 1 << 20
 
 
 class Pipe:
-    """Our end of a pipe to the child, which never blocks; or of none, which is closed from the start."""
+    """Our non-blocking end of a pipe to the child. Without a stream it is closed from the start."""
 
     def __init__(self, stream: IO[bytes] | None) -> None:
         self._stream = stream
@@ -37,7 +34,7 @@ class Pipe:
         return self._stream.fileno()
 
     def read(self) -> bytes:
-        """All that is in the pipe now; closes it at its end."""
+        """Read everything that is in the pipe; closes it at end of file."""
         try:
             chunk = os.read(self.fileno(), _WHOLE_PIPE)
         except BlockingIOError:
@@ -52,7 +49,7 @@ class Pipe:
 
 
 class RunningChild:
-    """A started process, its pipes, and the right to signal it, which is lost when it is reaped."""
+    """A started process and its pipes. It can be signalled only until it is reaped."""
 
     def __init__(self, process: subprocess.Popen[bytes], *, own_group: bool) -> None:
         self.process = process
@@ -64,24 +61,24 @@ class RunningChild:
         note_start(self)
 
     def signal(self, number: signal.Signals) -> None:
-        # PermissionError: it has become another user's, as with sudo, and is out of our reach.
+        # PermissionError: the process changed its user, as with sudo, and may not be signalled.
         with self._reaping, suppress(ProcessLookupError, PermissionError):
-            # A process has its number until it is reaped, which `_hold_until_end` may have done; a group
-            # has it while anybody is in it. After that, the number may be given to somebody else.
+            # A process keeps its id until it is reaped, which `_hold_until_end` may have done; a group keeps it while
+            # it has members. After that, the id may be reused.
             if self._exit_code is None and self.own_group:
                 os.killpg(self.process.pid, number)
             elif self.process.returncode is None:
                 os.kill(self.process.pid, number)
 
     def end(self) -> None:
-        """Ask it to end."""
+        """Ask the process to terminate."""
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)
 
     def reap(self) -> int | None:
-        """What the process ended with; None if it runs on."""
+        """Return the exit code; None if the process is still running."""
         with self._reaping:
             self._exit_code = self.process.poll()
             return self._exit_code
@@ -94,7 +91,10 @@ class RunningChild:
 
 
 class Endable(Protocol):
-    """A running process, however it is served. `unwanted`: it is being ended, and not for a limit of its own."""
+    """A running process, on any platform.
+
+    `unwanted` is set while it is being ended for another reason than its own limit.
+    """
 
     own_group: bool
     unwanted: bool
@@ -111,9 +111,9 @@ _changed = threading.Condition()
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Make `end_all` wait until the process that is started in this context has been noted, or has failed to start.
+    """Make `end_all` wait until the process that is started in this context is registered, or has failed to start.
 
-    Otherwise a process that a daemon thread is starting while the interpreter ends would be nobody's, and run on.
+    Otherwise a process that a daemon thread starts while the interpreter exits would be missed and run on.
     """
     global _starting
     with _changed:
@@ -138,12 +138,12 @@ def note_end(child: Endable) -> None:
 
 
 def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
-    """End every process that is running now, as a limit would. Also done when the interpreter ends."""
+    """End every running process like a limit would. Also called when the interpreter exits."""
     with _changed:
         _changed.wait_for(lambda: not _starting, timeout=grace_seconds)
         children = tuple(_running)
-        # Those at the terminal come later: the Ctrl-C that may be ending us has reached them too, and they
-        # may be putting the terminal in order again.
+        # Processes in our own group come second: the Ctrl-C that may be ending us has reached them too, and they may be
+        # restoring the terminal.
         for own_group in (True, False):
             for child in children:
                 if child.own_group is own_group:
@@ -155,7 +155,10 @@ def end_all(grace_seconds: float = DEFAULT_LIMITS.grace_seconds) -> None:
 
 
 def _forget_the_parents_children() -> None:
-    """A fork has our tables but not our processes: its exit must neither end them nor wait for a lock."""
+    """Reset after a fork: the child has our tables but not our processes.
+
+    Its exit must neither end them nor wait for a lock.
+    """
     global _changed, _starting
     _changed = threading.Condition()
     _starting = 0
@@ -168,12 +171,12 @@ if hasattr(os, "register_at_fork"):
 
 
 def end_notice(child: RunningChild) -> int:
-    """A descriptor that is readable once the child has ended; it does not reap the child."""
-    # An older kernel, a sandbox, or another system may not know pidfd_open.
+    """Return a descriptor that becomes readable when the child has ended. It does not reap the child."""
+    # An older kernel, a sandbox, or another system may not support pidfd_open.
     with suppress(AttributeError, OSError):
         return os.pidfd_open(child.process.pid)
     with ExitStack() as on_failure:
-        # No descriptor or no thread may be left to watch the child with.
+        # There may be no descriptor or thread left to watch the child with.
         on_failure.callback(child.process.wait)
         on_failure.callback(child.kill)
         readable, write_end = os.pipe()
@@ -185,7 +188,7 @@ def end_notice(child: RunningChild) -> int:
 
 
 def _hold_until_end(process: subprocess.Popen[bytes], held: int) -> None:
-    # ChildProcessError: a program that ignores SIGCHLD has no exit codes, only ends.
+    # ChildProcessError: a program that ignores SIGCHLD gets no exit codes.
     with suppress(ChildProcessError):
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

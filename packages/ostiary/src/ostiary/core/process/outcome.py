@@ -1,4 +1,4 @@
-"""What a run is given and what comes of it: streams, limits, outcome. Values without behaviour."""
+"""Inputs and result of a process run: streams, limits, outcome."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from enum import Enum
 
 
 class Stdin(Enum):
-    """What the child reads when it is not given bytes: ``/dev/null``, or what we read ourselves."""
+    """What the child reads unless it is given bytes: ``/dev/null``, or our own stdin."""
 
     NOTHING = "nothing"
     INHERIT = "inherit"
 
 
-# As `subprocess` spells it.
+# The same values for `subprocess`.
 STDIN = {Stdin.NOTHING: subprocess.DEVNULL, Stdin.INHERIT: None}
 
 
 class Stderr(Enum):
-    """Where the child's messages go.
+    """Where the child's stderr goes.
 
-    TEE: to our own stderr as they come, and their tail into the `Outcome`. INHERIT: the child has our own
-    stderr, which may be a terminal, and there is no tail. CAPTURE: the tail, and nowhere else.
+    TEE: to our own stderr as it is written, and its tail into the `Outcome`. INHERIT: the child has our own stderr,
+    which may be a terminal, and there is no tail. CAPTURE: only the tail.
     """
 
     TEE = "tee"
@@ -41,10 +41,10 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """How long and how much. `seconds` is None where there is no limit: a person is typing.
+    """Time and size limits of a run. `seconds` is None for no limit, as while a user is typing.
 
-    `linger_seconds`: how long to read on after the child's end while a process it left behind holds its
-    stdout. `grace_seconds`: from SIGTERM to SIGKILL. `notice_seconds`: from one `while_waiting` to the next.
+    `linger_seconds`: how long to read on after the child's end while a process it left behind keeps its stdout open.
+    `grace_seconds`: from SIGTERM to SIGKILL. `notice_seconds`: the interval of `while_waiting` calls.
     """
 
     seconds: float | None = 60.0
@@ -60,7 +60,7 @@ DEFAULT_LIMITS = RunLimits()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `exit_code` is negative when a signal ended the child, ours included."""
+    """How a run ended. `exit_code` is negative if a signal ended the child, including our own."""
 
     exit_code: int
     # A plugin's stdout is a credential, and its stderr may quote one.
@@ -69,27 +69,22 @@ class Outcome:
     ending: Ending
 
 
-# Finds the file of a command. Called before `start.run`, which never searches.
-
-
 def find_executable(command: str, *, path: str | None = None) -> str | None:
-    """The file that *command* names, or None.
+    """Return the file that *command* names, or None.
 
-    A bare name is looked up in *path*, which is this program's own PATH unless given; the PATH that the
-    child will see plays no part. A name with a separator is returned as it is, whether it exists or not:
-    starting it tells more precisely what is wrong.
+    A bare name is looked up in *path*, by default our own PATH; the PATH in the child's environment is not used. A name
+    with a separator is returned unchanged, whether it exists or not: the error on starting it is more precise.
     """
     if os.path.dirname(command):
         return command
     places = os.environ.get("PATH", os.defpath) if path is None else path
-    # A program that is given secrets is not picked up from whatever directory we happen to stand in:
-    # like Go's LookPath, we look in absolute directories only. The second check is for Windows, where
-    # `which` looks in the current directory unasked.
+    # Do not run a program that is given secrets from the current directory: like Go's LookPath, search absolute
+    # directories only. The second check is for Windows, where `which` also searches the current directory.
     absolute = os.pathsep.join(place for place in places.split(os.pathsep) if os.path.isabs(place))
     executable = shutil.which(command, path=absolute)
     return executable if executable is not None and os.path.isabs(executable) else None
 
 
 def as_path(executable: str) -> str:
-    """A name without a separator as a path: otherwise Popen would search the PATH of the child for it."""
+    """Return a name without a separator as a path: otherwise Popen would search the child's PATH for it."""
     return executable if os.path.dirname(executable) else os.path.join(os.curdir, executable)

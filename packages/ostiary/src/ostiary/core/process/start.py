@@ -1,4 +1,4 @@
-"""Starts processes: one command that is run to its end within limits, or a program of our own beside this one."""
+"""Starts processes: a command that is run to its end within limits, or a program of ours that runs beside this one."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.process.children import Pipe, RunningChild, end_notice, starting
 from ostiary.core.process.outcome import DEFAULT_LIMITS, STDIN, Ending, Outcome, RunLimits, Stderr, Stdin, as_path
 
-# Serves the pipes of one child until it has ended or passed a limit.
-#
-# Called by `start.run`. Every wait is one poll() over the pipes and a descriptor that tells of the child's end.
+# Serving a child: every wait is one poll() over its pipes and a descriptor that signals its exit.
 
-# The real clock, always: the processes that are waited for do not live by a fake one.
+# Always the real clock: child processes do not follow a fake one.
 _now = SYSTEM_CLOCK.monotonic
 
-# poll() counts milliseconds in an int, so "for ever" has to be said in instalments.
+# poll() counts milliseconds in an int, so an unlimited wait is split.
 _LONGEST_WAIT = 3600.0
 
-# SIGKILL works at once, or not at all: on what is not ours to signal, and on what is stuck in the kernel.
+# SIGKILL works immediately or not at all: for a process we may not signal, or one that is stuck in the kernel.
 _KILL_SECONDS = 2.0
 
 
 class Service:
-    """Serves one child, from one thread, until it has ended."""
+    """Serves the pipes of one child, from one thread, until it has ended or exceeded a limit."""
 
     def __init__(self, child: RunningChild, end_notice: int, echo: int | None, feed: bytes, limits: RunLimits) -> None:
         self._child = child
@@ -55,20 +53,20 @@ class Service:
         except BaseException as error:
             try:
                 if isinstance(error, KeyboardInterrupt) and not self._child.own_group:
-                    # The Ctrl-C has reached the child too, which may be putting the terminal in order again.
+                    # Ctrl-C has reached the child too, which may be restoring the terminal.
                     self._serve(self._limits.grace_seconds, until=lambda: self._ended)
             finally:
                 self._end()
             raise
         code = self._child.reap()
         if code is None:
-            # There is no use in waiting longer for what SIGKILL could not end.
+            # Waiting longer does not help if SIGKILL could not end it.
             code = -signal.SIGKILL
         ending = passed or (Ending.SIGNALLED if code < 0 else Ending.EXITED)
         return Outcome(code, bytes(self._stdout), bytes(self._stderr_tail), ending)
 
     def _live(self, while_waiting: Callable[[float], None]) -> Ending | None:
-        """Serve the child until it ends or passes a limit; says which limit."""
+        """Serve the child until it ends or exceeds a limit. Returns the limit."""
         start = _now()
         limit = math.inf if self._limits.seconds is None else start + self._limits.seconds
         notice = start + self._limits.notice_seconds
@@ -80,10 +78,10 @@ class Service:
         return Ending.TOO_MUCH_OUTPUT if self._overflowed else None
 
     def _linger(self) -> Ending | None:
-        """Take what is left after the child's end.
+        """Read what is left after the child's end.
 
-        All that it wrote itself is in the pipes by now. Only processes it left behind can make us wait, and
-        only on stdout: what they have to say on stderr adds nothing to the answer.
+        Everything that it wrote itself is in the pipes already. Only processes it left behind can make this wait, and
+        only on stdout: their stderr adds nothing to the result.
         """
         stdout, stderr = self._child.stdout, self._child.stderr
         self._serve(self._limits.linger_seconds, until=lambda: self._overflowed or not stdout.is_open)
@@ -101,19 +99,19 @@ class Service:
                 until=lambda: self._ended and not (stdout.is_open or stderr.is_open or self._unsent),
             )
         finally:
-            # For what is left of the group, even if its leader is gone. A second Ctrl-C comes here at once.
+            # Also kills the rest of the group if its leader is gone. A second Ctrl-C gets here immediately.
             self._child.kill()
             self._serve(_KILL_SECONDS, until=lambda: self._ended)
 
     def _serve(self, seconds: float, *, until: Callable[[], bool]) -> bool:
-        """Serve for so many seconds, or *until* something is so; False when the time ran out first.
+        """Serve for *seconds* or *until* the condition holds. Returns False if the time ran out first.
 
-        There is one round even when no time is left: what has happened is seen, however late we come.
+        Runs at least one round even when no time is left, so that events that already happened are seen.
         """
         deadline = _now() + seconds
         while not until():
             remaining = deadline - _now()
-            # Not epoll, which refuses files, and our stderr may be one.
+            # Not epoll, which rejects files: our stderr may be a file.
             with selectors.PollSelector() as selector:
                 for source, event, action in self._interests():
                     selector.register(source, event, action)
@@ -132,7 +130,7 @@ class Service:
         if child.stdout.is_open:
             yield child.stdout, selectors.EVENT_READ, self._read_stdout
         if self._unsent and self._echo is not None:
-            # No more is read meanwhile: a slow reader of our stderr slows the child, as if it were its own.
+            # Reading pauses meanwhile: a slow reader of our stderr slows the child, as if it wrote there itself.
             yield self._echo, selectors.EVENT_WRITE, self._pass_on
         elif child.stderr.is_open:
             yield child.stderr, selectors.EVENT_READ, self._read_stderr
@@ -146,7 +144,7 @@ class Service:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            # It need not read what it is told.
+            # The child need not read its stdin.
             self._unfed = self._unfed[:0]
         if not self._unfed:
             self._child.stdin.close()
@@ -167,12 +165,12 @@ class Service:
     def _pass_on(self) -> None:
         assert self._echo is not None
         try:
-            # So little never blocks when poll() has promised that there is room.
+            # A write of at most PIPE_BUF never blocks when poll() has reported room.
             del self._unsent[: os.write(self._echo, self._unsent[: select.PIPE_BUF])]
         except BlockingIOError:
             return
         except OSError:
-            # Nobody reads our stderr any more. The child's tail is kept all the same.
+            # Our stderr has no reader any more. The tail is still captured.
             self._echo = None
             self._unsent.clear()
 
@@ -190,17 +188,16 @@ def run(
 ) -> Outcome:
     """Run *executable* with exactly *argv* (its own name comes first) and exactly *env*, and wait for it.
 
-    *executable* is a file and is never searched for: see `find_executable`. When it cannot be started the
-    OSError of the system comes through unchanged, and a ValueError when *argv* or *env* hold what no
-    process can be given, such as a NUL.
+    *executable* is a file and is never searched for: see `find_executable`. If it cannot be started, the OSError of the
+    system propagates unchanged; a ValueError if *argv* or *env* hold what cannot be passed to a process, such as a NUL.
 
-    With *own_group* the child leads a session of its own, and a limit ends everything it started there.
-    Without it the child stays in our group, where it can read the terminal and gets the terminal's Ctrl-C;
-    a limit then ends the child alone. A process that a child leaves behind when it ends by itself is left
-    alone too, but finds nobody reading its stdout.
+    With *own_group* the child leads its own session, and a limit ends everything it started there. Without it the child
+    stays in our process group, where it can read the terminal and gets the terminal's Ctrl-C; a limit then ends the
+    child alone. A process that a child leaves behind when it exits by itself is not ended either, but its stdout has no
+    reader.
 
-    *while_waiting* is called about every `RunLimits.notice_seconds` with the seconds waited so far. An
-    exception from it, or Ctrl-C, ends the child before it propagates.
+    *while_waiting* is called about every `RunLimits.notice_seconds` with the seconds waited so far. If it raises, or on
+    Ctrl-C, the child is ended before the exception propagates.
     """
     if os.name == "nt":
         from ostiary.core.process.threaded import run_threaded
@@ -240,16 +237,17 @@ def run(
             service = Service(child, notice, echo, stdin if isinstance(stdin, bytes) else b"", limits)
             return service.complete(while_waiting or (lambda seconds: None))
         except BaseException:
-            # The service has ended the child already, unless Ctrl-C came before it or again and again.
+            # The service has ended the child already, unless Ctrl-C came before it or repeatedly.
             child.kill()
             raise
 
 
 class _StartedProcess(subprocess.Popen[bytes]):
-    """A process that does not run on when Ctrl-C comes while it is being started.
+    """A process that is ended when Ctrl-C comes while it is being started.
 
-    Popen waits until the program has been loaded, and forgets about it if that wait is interrupted. A Ctrl-C that comes
-    between the fork and the moment when its number is stored is put off until then: nobody could end it otherwise.
+    Popen waits until the program has been loaded, and loses track of it if that wait is interrupted. A Ctrl-C between
+    the fork and the moment when the process id is stored is deferred until then, because the process could not be ended
+    otherwise.
     """
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
@@ -257,7 +255,7 @@ class _StartedProcess(subprocess.Popen[bytes]):
             with self._interrupts_put_off():
                 super().__init__(argv, **options)
         except KeyboardInterrupt:
-            # Not reaped by Popen, so the number is still the child's.
+            # Popen has not reaped it, so the process id is still the child's.
             if self._is_started:
                 self.kill()
             raise
@@ -268,7 +266,7 @@ class _StartedProcess(subprocess.Popen[bytes]):
 
     @contextmanager
     def _interrupts_put_off(self) -> Iterator[None]:
-        """By a handler and not by a mask, which the child would inherit."""
+        """Defer Ctrl-C with a handler instead of a signal mask, which the child would inherit."""
         before = signal.getsignal(signal.SIGINT)
         if not callable(before) or threading.current_thread() is not threading.main_thread():
             yield
@@ -294,14 +292,14 @@ ChildProcess = subprocess.Popen[bytes]
 
 
 def start_child(command: Sequence[str], *, keep_open: Sequence[int]) -> ChildProcess:
-    """Start a program of our own beside this one, with these descriptors open in it. The caller minds it to its end."""
+    """Start a program of ours beside this one, with these descriptors open in it. The caller supervises it."""
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=tuple(keep_open))
 
 
 def start_detached(command: Sequence[str], *, keep_open: Sequence[int], without: Sequence[str] = ()) -> None:
-    """Start a program of our own that outlives this one: in a session of its own, and with no terminal.
+    """Start a program of ours that outlives this one, in its own session and without a terminal.
 
-    Its environment is ours *without* these variables.
+    It gets our environment *without* these variables.
     """
     process = subprocess.Popen(
         command,
@@ -311,15 +309,15 @@ def start_detached(command: Sequence[str], *, keep_open: Sequence[int], without:
         env={name: text for name, text in os.environ.items() if name not in without},
         pass_fds=tuple(keep_open),
         start_new_session=True,
-        # The folder that somebody works in must not be held by it.
+        # It must not keep the user's working directory busy.
         cwd="/",
     )
-    # Nobody minds it: it ends by itself, and whoever adopts it reaps it.
+    # It is not supervised: it ends by itself and is reaped by its new parent.
     process.returncode = 0
 
 
 def _copy_of_our_stderr(at_end: ExitStack) -> int | None:
-    """Taken before there are pipes: if descriptor 2 is closed, one of them may get that number."""
+    """Duplicate stderr before pipes are created: if descriptor 2 is closed, a pipe may get that number."""
     try:
         copy = os.dup(2)
     except OSError:

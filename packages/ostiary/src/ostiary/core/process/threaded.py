@@ -1,10 +1,9 @@
-"""`start.run` where pipes cannot be polled: a thread for each pipe, and one that waits for the end of the process.
+"""`start.run` where pipes cannot be polled (Windows): a thread per pipe, and one that waits for the process to end.
 
-Called by `start.run` on Windows. Everything but the group of the process is the same on every system, so the tests of
-`run` try it everywhere.
+Only the process group differs between systems, so the tests of `run` exercise this module everywhere.
 
-A process that a child leaves behind may hold its stdout open. Then the thread that reads it, and the pipe, stay until
-that process writes again or ends: a read that is under way cannot be taken back on Windows.
+A process that a child leaves behind may keep its stdout open. Then the reading thread and the pipe stay until that
+process writes again or ends: a pending read cannot be cancelled on Windows.
 """
 
 from __future__ import annotations
@@ -22,24 +21,23 @@ from ostiary.core.clock import SYSTEM_CLOCK
 from ostiary.core.process.children import note_end, note_start, starting
 from ostiary.core.process.outcome import DEFAULT_LIMITS, STDIN, Ending, Outcome, RunLimits, Stderr, Stdin, as_path
 
-# A started process with all that it started: asked to end, or ended. One branch for each system.
-#
-# Called by `threaded`, which is told to ask first and to kill after a grace period.
-
 
 class ProcessGroup(Protocol):
-    """Neither method raises when the process is gone, or out of our reach."""
+    """A started process and everything it started.
+
+    Neither method raises when the process is gone or may not be signalled.
+    """
 
     def ask_to_end(self) -> None: ...
 
     def kill(self) -> None: ...
 
     def close(self) -> None:
-        """Let go of it. What still runs goes on."""
+        """Release the group. Running processes go on."""
 
 
 class PosixGroup:
-    """A group of its own, or with *own_group* False the process alone."""
+    """The process group of a child, or with *own_group* False the process alone."""
 
     def __init__(self, process: subprocess.Popen[bytes], own_group: bool) -> None:
         self._process, self._own_group = process, own_group
@@ -61,7 +59,7 @@ class PosixGroup:
 
 
 class Jobs(Protocol):
-    """What is needed of `core.platform.win32.WindowsApi`."""
+    """The part of `core.platform.win32.WindowsApi` that job objects need."""
 
     def resume(self, process_handle: int) -> None: ...
 
@@ -73,10 +71,10 @@ class Jobs(Protocol):
 
 
 class JobGroup:
-    """A job object. The process was started suspended, so that all it starts is in the job as well.
+    """A job object. The process is started suspended, so that everything it starts is in the job as well.
 
-    A process that leads a group of the console is asked with Ctrl-Break, which is the only thing that can be asked of
-    it; one that shares our group is not, because we would be asked as well.
+    A process that leads a console group is terminated with Ctrl-Break, the only signal it can be sent. A process in our
+    own group is not, because we would receive the signal as well.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], own_group: bool, jobs: Jobs) -> None:
@@ -84,14 +82,14 @@ class JobGroup:
         self._job: int | None = None
         if own_group:
             handle = int(getattr(process, "_handle"))  # noqa: B009  # only there on Windows
-            # Inside a job that forbids nested ones there is the process alone.
+            # Inside a job that forbids nested jobs only the process itself can be ended.
             with suppress(OSError):
                 self._job = jobs.new_job(handle)
             jobs.resume(handle)
 
     def ask_to_end(self) -> None:
         if self._own_group and self._process.poll() is None:
-            # SystemError: what Python 3.11 raises where there is no console.
+            # SystemError: raised by Python 3.11 if there is no console.
             with suppress(OSError, SystemError):
                 self._process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))
 
@@ -112,15 +110,15 @@ GroupOf = Callable[[subprocess.Popen[bytes], bool], ProcessGroup]
 
 _now = SYSTEM_CLOCK.monotonic
 _CHUNK = 65536
-# Waiting for a condition does not see Ctrl-C on Windows until it is over.
+# On Windows, waiting for a condition does not notice Ctrl-C until the wait is over.
 _LONGEST_WAIT = 0.2
 _KILL_SECONDS = 2.0
-# Suspended, until `JobGroup` has it in a job: a launcher starts another process in its first moments.
+# Suspended until `JobGroup` has added it to a job: a launcher starts another process immediately.
 _OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | (0x4 if os.name == "nt" else 0)
 
 
 def job_group(process: subprocess.Popen[bytes], own_group: bool) -> ProcessGroup:
-    """That of Windows."""
+    """Return the process group on Windows."""
     from ostiary.core.platform.win32 import windows
 
     return JobGroup(process, own_group, windows())
@@ -138,7 +136,7 @@ def run_threaded(
     while_waiting: Callable[[float], None] | None = None,
     group_of: GroupOf = job_group,
 ) -> Outcome:
-    """`start.run`, with the groups that *group_of* makes."""
+    """Like `start.run`, with the process groups that *group_of* makes."""
     with starting():
         process = subprocess.Popen(
             list(argv),
@@ -164,7 +162,7 @@ def run_threaded(
 
 
 class _ThreadedChild:
-    """A process, the threads of its pipes, and what they have read so far, which `_changed` guards."""
+    """A process, the threads of its pipes, and what they have read so far, guarded by `_changed`."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], group: ProcessGroup, *, own_group: bool, limits: RunLimits
@@ -198,14 +196,14 @@ class _ThreadedChild:
         try:
             passed = self._live(while_waiting)
             if passed is None:
-                # Of stderr too: the thread that reads it may not have had its turn when the child has ended.
+                # Also wait for stderr: its thread may not have run yet when the child has ended.
                 self._wait(self._is_read, self._limits.linger_seconds)
                 passed = Ending.TOO_MUCH_OUTPUT if self._overflowed else None
             if passed or self.unwanted:
                 self._end()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and not self.own_group:
-                # The Ctrl-C has reached the child too.
+                # Ctrl-C has reached the child too.
                 self._wait(lambda: self._ended, self._limits.grace_seconds)
             self._end()
             raise
@@ -227,10 +225,10 @@ class _ThreadedChild:
             self._group.close()
         note_end(self)
 
-    # --- waiting, in the thread of the caller ---
+    # --- waiting, in the caller's thread ---
 
     def _live(self, while_waiting: Callable[[float], None]) -> Ending | None:
-        """Wait until the child ends or passes a limit; says which limit."""
+        """Wait until the child ends or exceeds a limit. Returns the limit."""
         start = _now()
         limit = math.inf if self._limits.seconds is None else start + self._limits.seconds
         notice = start + self._limits.notice_seconds
@@ -264,12 +262,12 @@ class _ThreadedChild:
 
     def _exit_code(self) -> int:
         code = self._process.returncode
-        # Windows has no ends by a signal: what we ended there looks like an exit.
+        # Windows has no exit by signal: a process that we ended looks like a normal exit.
         if code is None or (self._killed and code > 0):
             return -int(signal.SIGTERM)
         return int(code)
 
-    # --- one thread each ---
+    # --- threads ---
 
     def _in_thread(self, target: Callable[..., None], *arguments: object) -> None:
         threading.Thread(target=target, args=arguments, name="ostiary-process", daemon=True).start()
@@ -304,7 +302,7 @@ class _ThreadedChild:
                     self._stderr_tail += chunk
                     del self._stderr_tail[: max(0, len(self._stderr_tail) - self._limits.stderr_tail_bytes)]
                 if echo is not None:
-                    # A slow reader of our stderr slows the child, as if it were its own.
+                    # A slow reader of our stderr slows the child, as if it wrote there itself.
                     with suppress(OSError):
                         os.write(echo, chunk)
         with self._changed:
@@ -318,7 +316,7 @@ class _ThreadedChild:
             return b""
 
     def _feed(self, pipe: IO[bytes], feed: bytes) -> None:
-        # It need not read what it is told.
+        # The child need not read its stdin.
         with suppress(OSError), pipe:
             unfed = memoryview(feed)
             while unfed:

@@ -1,12 +1,11 @@
-"""Reads YAML and JSON, and remembers where each value stood. Every door reads its files through this.
+"""Reads YAML and JSON and records the position of each value.
 
-    read, parse  ->  Document  ->  Reading  ->  Fields  ->  the door's own dataclasses
+    read, parse  ->  Document  ->  ConfigReader  ->  ConfigSection  ->  the loader's own dataclasses
 
-The `Dialect` says by whose rules: `KUBELET`, `KUBERNETES`, `CLIENTCMD`, `DOCKER`, or our own, `OSTIARY`.
-A loader asks `ConfigSection` for one field after the other; mistakes are collected with their places, so that a
-person mends a file once and not once per mistake. What scalars mean is what they mean to Kubernetes:
-``y`` and ``on`` are booleans, a date is a string. Errors name lines and paths and never quote a value,
-because the value may be a password.
+The `Dialect` selects the rules: `KUBELET`, `KUBERNETES`, `CLIENTCMD`, `DOCKER`, or our own, `OSTIARY`. A loader reads
+one field after the other from a `ConfigSection`. Errors are collected with their positions, so that a user fixes a file
+once and not once per error. Scalars mean what they mean to Kubernetes: ``y`` and ``on`` are booleans, a date is a
+string. Errors name lines and paths and never quote a value, because it may be a password.
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ from ostiary.core.yaml.yaml_reader import read_yaml
 from ostiary.errors import ConfigurationError
 from ostiary.model import Place, Problem
 
-# A file or a text to documents, by the rules of a dialect. Every door reads its files through this.
-
 Source: TypeAlias = "str | bytes"
 
 MAX_BYTES = 16 * 1024 * 1024
 
-# White space as Go's unicode.IsSpace knows it, and then a brace.
+# White space according to Go's unicode.IsSpace, followed by a brace.
 _WIDE_SPACE = (
     "\x85",
     "\xa0",
@@ -61,12 +58,15 @@ _BRACE = re.compile(rb"(?:[\t\n\v\f\r ]|" + "|".join(_WIDE_SPACE).encode() + rb"
 
 
 def read(path: str | os.PathLike[str], *, dialect: Dialect = OSTIARY) -> Document:
-    """The first document of a file. A file that cannot be opened is the ``__cause__`` of the error."""
+    """Return the first document of a file.
+
+    If the file cannot be opened, the OSError is the ``__cause__`` of the error.
+    """
     return parse(read_bytes(path), file=os.fspath(path), dialect=dialect)
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """What is in a file, for `parse`, which refuses one that is too large."""
+    """Read a file for `parse`, which rejects one that is too large."""
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
@@ -78,15 +78,15 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def parse(source: Source, *, file: str | None = None, dialect: Dialect = OSTIARY) -> Document:
-    """The first document of a text; an empty text is a document that holds nothing."""
+    """Return the first document of a text; an empty text gives an empty document."""
     empty = Document(Node(None, 1), file, dialect=dialect)
     return next(parse_all(source, file=file, dialect=dialect), empty)
 
 
 def parse_all(source: Source, *, file: str | None = None, dialect: Dialect = OSTIARY) -> Iterator[Document]:
-    """Every document of a text, one by one: a mistake is not found before its document is reached.
+    """Yield every document of a text, one by one. An error is raised only when its document is reached.
 
-    A text that is JSON is one document.
+    A JSON text is one document.
     """
     if len(source) > MAX_BYTES:
         raise syntax_error(f"it is larger than {MAX_BYTES // 1024**2} MiB", Place(file))

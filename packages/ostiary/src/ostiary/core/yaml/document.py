@@ -1,8 +1,8 @@
-"""Which rules a text is read by: those of the program that the file is written for.
+"""Parsed documents whose values know their positions, and the dialects by which programs read them.
 
-The same bytes mean different things to different readers. The kubelet takes what begins with a brace for JSON and
-nothing else; kubectl reads every kubeconfig as YAML, in which ``{a: 1,}`` is a mapping. A loader names its dialect
-when it reads, and nothing else of it has to know.
+The same bytes mean different things to different readers. The kubelet reads what begins with a brace as JSON only;
+kubectl reads every kubeconfig as YAML, in which ``{a: 1,}`` is a mapping. Only the call that reads a file names the
+dialect.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ostiary.model import Place, Problem
 class Dialect:
     """How one program reads its files.
 
-    `strict`: unknown and repeated fields are mistakes; `ConfigReader.finish` follows it unless told otherwise.
-    `json`: what begins with ``{`` is JSON and nothing else. `yaml`: anything else is YAML; without it, all is JSON.
-    `go_yaml`: YAML has the peculiarities of Go's library. A ``<<`` overwrites the fields before it, and counts as a
-    repetition of them; what follows the first document is not looked at. Otherwise the fields that are written out
-    win, as YAML specifies it, and a broken rest is a mistake.
+    `strict`: unknown and repeated fields are errors, unless `ConfigReader.finish` is called with another setting.
+    `json`: text that begins with ``{`` is JSON only. `yaml`: other text is YAML; without it, all text is JSON.
+    `go_yaml`: YAML with the peculiarities of Go's library. A ``<<`` overwrites the fields before it and counts as
+    repeating them; text after the first document is ignored. Without it, explicit fields win, as specified by YAML, and
+    an invalid rest is an error.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Dialect:
     go_yaml: bool = True
 
 
-# Our own files, which are YAML: nobody else reads them.
+# Our own files: YAML that no other program reads.
 OSTIARY = Dialect("ostiary", json=False, go_yaml=False)
-# CredentialProviderConfig, and the answers of credential providers.
+# CredentialProviderConfig, and the responses of credential providers.
 KUBELET = Dialect("kubelet", strict=True)
-# The API machinery without strictness: audit policies, ExecCredential, manifests.
+# Kubernetes API machinery without strictness: audit policies, ExecCredential, manifests.
 KUBERNETES = Dialect("kubernetes")
 # kubeconfig files: sigs.k8s.io/yaml for any text, JSON included. Field names are case-sensitive.
 CLIENTCMD = Dialect("clientcmd", json=False)
@@ -49,14 +49,15 @@ DOCKER = Dialect("docker", yaml=False)
 
 
 def fold(name: str) -> str:
-    """*name* as encoding/json compares the names of struct fields: without regard to case.
+    """Fold *name* as encoding/json does to compare names of struct fields without regard to case.
 
-    Only for names of ASCII letters. The long s and the Kelvin sign are the two other characters that Go takes for one.
+    For field names of ASCII letters only. The long s and the Kelvin sign are the two other characters that Go considers
+    equal to one.
     """
     return name.replace("\u017f", "s").lower()
 
 
-# Values that know their line, and the document that they form. Made by the two readers, asked by `fields`.
+# Values with their positions.
 
 Scalar: TypeAlias = "bool | int | float | str | None"
 Json: TypeAlias = "Scalar | list[Json] | dict[str, Json]"
@@ -66,9 +67,9 @@ MAX_DEPTH = 100
 
 @dataclass(slots=True)
 class Node:
-    """A value and the line it began at. Lists and mappings hold nodes, so each value inside has its line.
+    """A value and the line on which it starts. Lists and mappings hold nodes, so each value inside has its own line.
 
-    `repeated` holds every pair of a JSON object in which a key stands twice, in their order; else it is empty.
+    `repeated` holds every pair of a JSON object with a repeated key, in order; otherwise it is empty.
     """
 
     value: Scalar | list[Node] | dict[str, Node]
@@ -76,13 +77,13 @@ class Node:
     repeated: tuple[tuple[str, Node], ...] = ()
 
     def pairs(self) -> Iterable[tuple[str, Node]]:
-        """The fields of a mapping in the order of the text, with those that a later one replaces."""
+        """Return the fields of a mapping in the order of the text, including those that a later one replaces."""
         return self.repeated or (self.value.items() if isinstance(self.value, dict) else ())
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document. `more` tells that something follows it in the same file, which YAML allows."""
+    """One document. `more` is set if another one follows in the same file, which YAML allows."""
 
     root: Node
     file: str | None = None
@@ -92,11 +93,11 @@ class Document:
 
     @property
     def value(self) -> Json:
-        """The document as plain values. Of a key that stands twice, the last one counts."""
+        """Return the document as plain values. Of a repeated key the last value counts."""
         return plain(self.root)
 
     def place(self, *steps: str | int) -> Place:
-        """Where the value stands that *steps* lead to; for a value that is absent, where it would stand."""
+        """Return the position of the value at *steps*; for an absent value, where it would be."""
         node, path = self.root, ""
         for step in steps:
             path = join(path, step)
@@ -113,7 +114,7 @@ def plain(node: Node) -> Json:
 
 
 def join(path: str, step: str | int) -> str:
-    """The dotted path of a value inside the one at *path*: ``users[1].user.exec``."""
+    """Return the dotted path of a value inside the one at *path*: ``users[1].user.exec``."""
     if isinstance(step, int):
         return f"{path}[{step}]"
     if not re.fullmatch(r"[\w-]+", step):

@@ -1,11 +1,10 @@
-"""Changes one value in the text of a YAML or JSON file, and leaves every other byte as it is.
+"""Changes one value in the text of a YAML or JSON file and leaves every other byte as it is.
 
     text, path, value  ->  set_value | append_item | remove_item  ->  the new text
 
-Called by ``ostiary kubeconfig --merge``. A file that people keep by hand has comments, an order and a quoting of its
-own, which a parser and a dumper would lose. So a parser only says where a value stands, and the text is cut there.
-What follows is checked: the new text must mean exactly the old value with this one change. Where it does not (the value
-is shared by a reference, say), `EditRefused` is raised and nothing is changed. Pure.
+A parser and a dumper would lose the comments, order and quoting of a file that users edit by hand. Here the parser only
+finds the position of a value, and the text is replaced there. The result is verified: the new text must mean exactly
+the old value with this one change. If it does not (if the value is an alias, say), `EditRefused` is raised. Pure.
 """
 
 from __future__ import annotations
@@ -27,31 +26,34 @@ _IN_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class EditRefused(ValueError):
-    """This text cannot be changed there without changing something else."""
+    """The text cannot be changed there without changing something else."""
 
 
 def set_value(text: str, path: tuple[Step, ...], value: Json) -> str:
-    """*text* with *value* at *path*, whose parent must exist; an empty path is the whole document."""
+    """Return *text* with *value* at *path*, whose parent must exist. An empty path is the whole document."""
     expected = _with_value(parse(text).value, path, value)
     return _verify(_Editor(text).set(path, value), expected)
 
 
 def append_item(text: str, path: tuple[Step, ...], value: Json) -> str:
-    """*text* with *value* as one more item of the list at *path*, which must exist; it may be empty or null."""
+    """Return *text* with *value* appended to the list at *path*, which must exist; it may be empty or null."""
     old = _at(parse(text).value, path)
     expected = _with_value(parse(text).value, path, [*cast("list[Json]", old or []), value])
     return _verify(_Editor(text).append(path, value), expected)
 
 
 def remove_item(text: str, path: tuple[Step, ...], position: int) -> str:
-    """*text* without the item at *position* of the list at *path*. A comment above it stays."""
+    """Return *text* without the item at *position* of the list at *path*. A comment above the item stays."""
     items = list(cast("list[Json]", _at(parse(text).value, path)))
     expected = _with_value(parse(text).value, path, [*items[:position], *items[position + 1 :]])
     return _verify(_Editor(text).remove(path, position), expected)
 
 
 def dump(value: Json) -> str:
-    """*value* as YAML that means the same to Kubernetes. PyYAML leaves ``y`` unquoted, which Go takes for true."""
+    """Dump *value* as YAML that means the same to Kubernetes.
+
+    PyYAML leaves ``y`` unquoted, which go-yaml reads as true.
+    """
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
@@ -65,7 +67,7 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 
 
 def _is_text(text: str) -> bool:
-    """Whether *text* without quotes is read as itself. What cannot stand without quotes gets them anyway."""
+    """Return whether unquoted *text* is read as itself. PyYAML quotes what cannot be written without quotes."""
     try:
         return "\n" in text or isinstance(parse(text).value, (str, dict, list))
     except ConfigurationError:
@@ -134,7 +136,7 @@ class _Editor:
             raise EditRefused("there is no list in this place of the text")
         item = node.value[position]
         if self._is_flow(node):
-            # With the comma that follows it, or the one before it.
+            # Remove the comma that follows the item, or the one before it.
             if position == 0:
                 end = node.value[1].start_mark.index if len(node.value) > 1 else item.end_mark.index
                 return self._cut(item.start_mark.index, end, "")
@@ -144,21 +146,21 @@ class _Editor:
         if self._text[end - 1 : end] not in ("\n", "\r"):
             match = _LINE_END.search(self._text, end)
             end = match.end() if match else len(self._text)
-        # The key of an empty list must have a value, further to the right than the key.
+        # The value of an empty list's key must be indented further than the key.
         empty = " " * (parent.start_mark.column + 2) + "[]\n" if len(node.value) == 1 else ""
         return self._cut(start, end, empty)
 
     def _compose(self) -> yaml.Node | None:
         text = self._text
         if self._is_json:
-            # JSON may be indented with tabs, and YAML may not. The marks stay where they are.
+            # JSON may be indented with tabs, YAML may not. The marks stay where they are.
             strings = [match.span() for match in _IN_STRING.finditer(text)]
             text = _outside(text, strings)
         try:
             return cast("yaml.Node | None", yaml.compose(text, Loader=yaml.SafeLoader))
         except (yaml.YAMLError, RecursionError):
             pass
-        # Raised outside of the handler: PyYAML's exception carries the text of the file along.
+        # Raised outside of the handler: PyYAML's exception holds the text of the file.
         raise EditRefused("the text is not one document of YAML or JSON")
 
     def _follow(self, node: yaml.Node | None, path: tuple[Step, ...] | list[Step]) -> yaml.Node:
@@ -173,12 +175,12 @@ class _Editor:
             raise EditRefused("there is no such place in the text")
         return node
 
-    # --- the three kinds of change ---
+    # --- the three kinds of edit ---
 
     def _set_document(self, root: yaml.Node | None, value: Json) -> str:
         new_text = _flow(value) if self._is_json else _block(value, "")
         if root is None:
-            # Nothing but comments, perhaps: they stay in front.
+            # The document may hold only comments: they stay in front.
             start = len(self._text)
             return self._cut(start, start, self._break_before(start) + new_text + "\n")
         start, end = root.start_mark.index, _content_end(root)
@@ -194,7 +196,7 @@ class _Editor:
         rest = _REST_OF_LINE.match(self._text, end)
         if rest is None or not isinstance(parent, yaml.MappingNode) or "\n" in self._text[start:end]:
             return self._cut(start, end, _space_after_colon(self._text, start) + _flow(value))
-        # An empty value on the line of its key: the block goes below, and a comment stays where it is.
+        # An empty value on the line of its key: insert the block below, so that a comment stays where it is.
         indent = " " * (parent.start_mark.column + (2 if isinstance(value, dict) else 0))
         below = self._newline + self._lines(indent + _block(value, indent))
         return self._text[:start] + self._text[end : rest.end()] + below + self._text[rest.end() :]
@@ -210,7 +212,7 @@ class _Editor:
         return self._insert_line(parent, indent + _block({key: value}, indent))
 
     def _insert_line(self, node: yaml.Node, new_text: str) -> str:
-        """Put *new_text* on lines of its own below the last line of *node*, which is in block style."""
+        """Insert *new_text* on lines of its own below the last line of *node*, which is in block style."""
         end = _content_end(node)
         if self._text[end - 1 : end] not in ("\n", "\r"):
             rest = _REST_OF_LINE.match(self._text, end)
@@ -245,18 +247,18 @@ def _outside(text: str, strings: list[tuple[int, int]]) -> str:
 
 
 def _space_after_colon(text: str, position: int) -> str:
-    """A key's colon needs a space behind it."""
+    """Return the space that a key's colon needs behind it."""
     return " " if text[position - 1 : position] == ":" else ""
 
 
 def _value_of(mapping: yaml.MappingNode, key: Step) -> yaml.Node | None:
-    """Of a key that stands twice, the last one counts."""
+    """Return the value of *key*. If the key is repeated, the last one counts."""
     values = [value for name, value in mapping.value if isinstance(name, yaml.ScalarNode) and name.value == key]
     return cast("yaml.Node", values[-1]) if values else None
 
 
 def _content_end(node: yaml.Node) -> int:
-    """Where *node*'s own text ends. To PyYAML a block ends where the next one begins, behind comments."""
+    """Return where the text of *node* ends. To PyYAML a block extends to the next one, including comments."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last
@@ -268,6 +270,6 @@ def _flow(value: Json) -> str:
 
 
 def _block(value: Json, indent: str) -> str:
-    """*value* in block style; its first line stands where it is put, and the others at *indent*."""
+    """Format *value* in block style; the first line is not indented, the others are indented by *indent*."""
     first, *more = dump(value).rstrip("\n").removesuffix("\n...").split("\n")
     return "\n".join([first, *(indent + line if line else line for line in more)])

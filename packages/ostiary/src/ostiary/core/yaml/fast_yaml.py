@@ -1,10 +1,10 @@
-"""Reads YAML as programs print it, five times faster than the parser for all of YAML. Used for files of many manifests.
+"""Fast reader for the YAML that tools print, five times faster than the full parser. Used for files of many manifests.
 
-    text -> documents -> each one line by line, or by `read_yaml` if a line is not of the plain kind
+    text -> documents -> each one line by line, or by `read_yaml` if a line is not plain
 
-Plain are mappings and lists in blocks whose keys and values are on one line: what kubectl and Helm print, and most of
-what people write. Whatever else there is makes the document one for the full parser; a mistake, or what reaches from
-one document into another, makes it the whole file. So the result is that of the full parser, or none.
+Plain means block mappings and lists whose keys and values are on one line: what kubectl and Helm print, and most of
+what users write. Anything else leaves the document to the full parser. An error, or a construct that spans documents,
+leaves the whole file to it. So the result is the same as the full parser's, or None.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ostiary.core.yaml.document import OSTIARY, Document, Node, Scalar
 from ostiary.core.yaml.yaml_reader import WORDS, read_yaml, resolve
 from ostiary.errors import ConfigurationError
 
-# Deeper blocks are for the full parser, which knows how deep they may be.
+# Deeper blocks are left to the full parser, which limits nesting.
 _MOST_COLUMNS = 60
-# Lines that were read before are not read again: many are the same in every document.
+# Size of the line cache: many lines are the same in every document.
 _MOST_LINES = 4096
 
 _CHARACTER = r"[\w.@/+=,~-]"
@@ -37,25 +37,26 @@ _LINE = re.compile(
     re.VERBOSE,
 )
 _COMMENT = re.compile(r"[ ]*(?:#[ -~\w]*)?")
-# Line breaks to the parser of YAML, besides the usual one.
+# Line breaks in YAML other than the line feed.
 _OTHER_BREAKS = re.compile("[\r\x85\u2028\u2029]")
 
 
 class _Irregular(Exception):
-    """The document is not of the plain kind."""
+    """The document is not plain YAML."""
 
 
-# What stands on a line: the column of its key or its dash, whether there is a dash, the key, the value, and whether a
-# block follows instead of a value. A plain tuple: there are very many.
+# One line: the column of its key or dash, whether there is a dash, the key, the value, and whether a block follows
+# instead of a value. A tuple instead of a class because there are very many.
 _Line: TypeAlias = "tuple[int, bool, str | None, Scalar, bool]"
 
 
 def read_plain_blocks(source: bytes, *, file: str | None, most_irregular: int | None = None) -> list[Document] | None:
-    """Every document of *source* but empty ones; None if only the parser for all of YAML can tell, or it is wrong.
+    """Return every document of *source* but empty ones; None if the full parser must read it, or it is invalid.
 
-    In our own dialect: in some others a text may be JSON, or have documents that nobody looks at.
+    Only for the dialect `OSTIARY`: in some others a text may be JSON or have documents that are ignored.
 
-    None also if more than *most_irregular* characters are not plain: the caller then has them parsed elsewhere.
+    Also returns None if more than *most_irregular* characters are not plain, so that the caller can have the text
+    parsed elsewhere.
     """
     try:
         text = source.decode()
@@ -87,7 +88,7 @@ def read_plain_blocks(source: bytes, *, file: str | None, most_irregular: int | 
 
 
 def _read_fully(chunk: str, line: int, file: str | None) -> list[Document]:
-    # References are counted for the whole file, and a byte order mark is only right at its beginning.
+    # Aliases are counted for the whole file, and a byte order mark is only valid at its start.
     if "&" in chunk or "\ufeff" in chunk:
         raise _Irregular
     documents = list(read_yaml(chunk, file=file, dialect=OSTIARY))
@@ -110,7 +111,7 @@ def _move(node: Node, lines: int) -> None:
 
 
 class _BlockReader:
-    """Reads one document after the other. A block is read up to the line that belongs to an outer one."""
+    """Reads one document after the other. A block ends at the line that belongs to an outer block."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Line | None] = {}
@@ -119,7 +120,7 @@ class _BlockReader:
         self._at = 0
 
     def read(self, text: str, first_line: int) -> Node | None:
-        """The mapping that *text* holds, None for nothing; raises `_Irregular`."""
+        """Return the mapping that *text* holds, None for an empty document; raises `_Irregular`."""
         seen = self._seen
         lines: list[_Line] = []
         numbers: list[int] = []
@@ -140,14 +141,14 @@ class _BlockReader:
         return root
 
     def _scan(self, row: str) -> _Line | None:
-        """What stands on a line, None for a comment and for nothing."""
+        """Parse one line; None for a comment or an empty line."""
         line = _scan(row)
         if len(self._seen) < _MOST_LINES:
             self._seen[row] = line
         return line
 
     def _mapping(self, column: int, *, is_item: bool) -> Node:
-        """The mapping whose keys stand at *column*; before the first key of an item there is a dash."""
+        """Read the mapping whose keys are at *column*; the first key of a list item follows a dash."""
         lines, numbers, count = self._lines, self._numbers, len(self._lines)
         fields: dict[str, Node] = {}
         at = self._at
@@ -171,7 +172,7 @@ class _BlockReader:
             number = numbers[at]
 
     def _block(self, column: int) -> Node:
-        """What belongs to a key at *column* that has no value beside it."""
+        """Read the block of a key at *column* that has no value on its line."""
         if self._at == len(self._lines):
             raise _Irregular
         line_column, dash, *_ = self._lines[self._at]
@@ -218,7 +219,7 @@ def _scan(row: str) -> _Line | None:
         if dash is None or opens:
             raise _Irregular
     elif key in WORDS:
-        # A key may be a boolean to YAML, as in "on: ...".
+        # YAML may read a key as a boolean, as in "on: ...".
         raise _Irregular
     return len(space), dash is not None, key, value, opens
 

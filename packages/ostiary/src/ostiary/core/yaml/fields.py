@@ -1,4 +1,4 @@
-"""One mapping after the other, asked field by field. Loaders use it; it knows nothing of YAML and JSON."""
+"""Field-by-field access to a parsed document, for loaders. Independent of YAML and JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 class ConfigReader:
-    """One pass of a loader over a document: what it asked for, and the mistakes it met.
+    """One pass of a loader over a document: the fields it read and the errors it found.
 
-    A field that nobody asked for is unknown, so a loader keeps no second list of the names it knows.
+    A field that the loader never read is unknown, so a loader needs no second list of field names.
     """
 
     def __init__(self, document: Document) -> None:
@@ -30,7 +30,7 @@ class ConfigReader:
         self.root = self.open(document.root, "")
 
     def open(self, node: Node, path: str) -> ConfigSection:
-        """The fields of *node*; none, and a problem, if it is not a mapping."""
+        """Return the fields of *node*. If it is not a mapping, report an error and return no fields."""
         if not isinstance(node.value, (dict, type(None))):
             self.add(f"expected a mapping, found {_kind(node.value)}", Place(self.document.file, path, node.line))
             node = Node({}, node.line)
@@ -42,13 +42,13 @@ class ConfigReader:
         self.problems.append(Problem(message, place, hint))
 
     def unknown_fields(self) -> tuple[Place, ...]:
-        """The fields that nobody asked for, so far."""
+        """Return the fields that were not read so far."""
         return tuple(fields.place(key) for fields in self._opened for key in fields.unread())
 
     def finish(self, summary: str, *, strict: bool | None = None) -> None:
-        """Raise `ConfigurationError` if there were mistakes; *strict* counts unknown and repeated fields.
+        """Raise `ConfigurationError` if there were errors. *strict* includes unknown and repeated fields.
 
-        Whether it does so by default, the document's dialect says.
+        The default of *strict* is that of the document's dialect.
         """
         is_strict = self.document.dialect.strict if strict is None else strict
         problems = self.problems + (self._strictness() if is_strict else [])
@@ -65,9 +65,9 @@ class ConfigReader:
 
 
 class ConfigSection:
-    """One mapping, asked field by field. Absent, null and mistaken fields give the empty value of the type.
+    """One mapping, read field by field. Absent, null and invalid fields give the empty value of the type.
 
-    The ``optional_`` forms tell an absent field from an empty one.
+    The ``optional_`` methods distinguish an absent field from an empty one.
     """
 
     def __init__(self, node: Node, path: str, reading: ConfigReader) -> None:
@@ -76,45 +76,45 @@ class ConfigSection:
         self._asked: dict[str, None] = {}
 
     def place(self, key: str | None = None) -> Place:
-        """Where this mapping stands, or its field; for an absent field, where it would stand."""
+        """Return the position of this mapping or of its field; for an absent field, where it would be."""
         if key is None:
             return Place(self._reading.document.file, self._path, self._line)
         line = self._nodes[key].line if key in self._nodes else self._line
         return Place(self._reading.document.file, join(self._path, key), line)
 
     def problem(self, message: str, key: str | None = None, hint: str | None = None) -> None:
-        """Note a mistake that only the loader can see."""
+        """Report an error that only the loader can detect."""
         self._reading.add(message, self.place(key), hint)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._nodes)
 
     def again(self) -> ConfigSection:
-        """The same fields, to be read once more: what is noted there counts nowhere else."""
+        """Return the same fields for a second pass. Errors and reads of that pass do not count here."""
         return ConfigReader(Document(Node(dict(self._nodes), self._line), self._reading.document.file)).root
 
     def unread(self) -> list[str]:
         return [key for key in self._nodes if key not in self._asked]
 
     def resembling(self, key: str) -> str | None:
-        """A hint that names the known field that *key* looks like."""
+        """Return a hint that names the known field that *key* resembles."""
         close = get_close_matches(key, self._asked, n=1)
         return f"did you mean {close[0]}?" if close else None
 
     def is_right(self, *keys: str) -> bool:
-        """Whether no mistake was noted about *keys*, in what stands below them, or in what they stand in.
+        """Return whether no error was reported about *keys*, about anything below them, or about what contains them.
 
-        Asked before something is concluded from them: a person who mistyped one thing would look for two.
+        Check it before drawing conclusions from the values: a user with one typo would otherwise look for two errors.
         """
         return all(self.is_right_at(join(self._path, key)) for key in keys)
 
     def is_right_at(self, path: str) -> bool:
-        """The same for a place anywhere in the document."""
+        """Like `is_right`, for any path in the document."""
         noted = (problem.place.path for problem in self._reading.problems)
         return not any(_is_within(path, other) or _is_within(other, path) for other in noted)
 
     def ignore(self, *keys: str) -> None:
-        """These fields are known and not needed."""
+        """Mark these fields as known but unused."""
         self._asked.update(dict.fromkeys(keys))
 
     def string(self, key: str) -> str:
@@ -136,13 +136,13 @@ class ConfigSection:
         whole = isinstance(getattr(self._node(key), "value", None), int)
         number = self._get(key, int if whole else float)
         if number is not None and not math.isfinite(number):
-            # JSON can spell a number that no float holds.
+            # JSON can spell a number that does not fit into a float.
             self.problem("the number is too large", key)
             return None
         return number
 
     def optional_duration(self, key: str) -> timedelta | None:
-        """A time span with its unit, as in ``10s`` or ``1h30m``."""
+        """Return a duration with its unit, as in ``10s`` or ``1h30m``."""
         text = self._get(key, str)
         if text is None:
             return None
@@ -175,7 +175,7 @@ class ConfigSection:
         return [self._reading.open(node, path) for node, path in self._items(key)]
 
     def plain(self, key: str) -> Json:
-        """Whatever stands there, unchecked."""
+        """Return the value unchecked."""
         node = self._node(key)
         return None if node is None else plain(node)
 
@@ -193,7 +193,7 @@ class ConfigSection:
         return None if node is None or node.value is None else node
 
     def _of_type(self, node: Node, kind: type[T], path: str) -> T | None:
-        # The exact type: a boolean is a number to Python, and to nobody who writes a configuration.
+        # Compare the exact type: in Python a boolean is also an int, but not in a configuration file.
         if node.value is None or type(node.value) is kind:
             return node.value
         hint = "put it in quotes" if kind is str and not isinstance(node.value, (list, dict)) else None

@@ -1,7 +1,7 @@
-"""JSON to nodes, as Go's encoding/json reads it. Used by `reader` for what begins with a brace.
+"""JSON to nodes, as Go's encoding/json parses it.
 
-Nothing is forgiven: no trailing comma, comment, single quote or second document, because a kubelet that meets one
-does not start. Python's json would give no lines, and takes ``NaN``.
+Strict: no trailing comma, comment, single quote or second document, because a kubelet that reads one does not start.
+Python's json has no line numbers and accepts ``NaN``.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from ostiary.model import Place
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"')
-# The usual field and the usual end of an item at one go; whatever else there is takes the longer way.
+# Fast path for the usual field and the usual end of an item; anything else takes the slower path.
 _FIELD = re.compile(r'"([^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*')
 _AFTER = re.compile(r"[ \t\r\n]*([,}\]])[ \t\r\n]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null")
 _WORDS = {"true": True, "false": False, "null": None}
 _STRINGS = json.JSONDecoder()
-# More digits than any 64-bit number has are read as a float; Python refuses to read very many as an integer.
+# Numbers with more digits than any 64-bit integer are read as floats. Python refuses to parse very long integers.
 _MOST_DIGITS = 1000
 
 
 def read_json(source: str | bytes, *, file: str | None, dialect: Dialect) -> Document:
-    """The one value that *source* holds."""
+    """Return the one value in *source*."""
     text = without_surrogates(source) if isinstance(source, str) else decode_like_go(source)
     return _Scanner(text, file, dialect).document()
 
 
 class _Scanner:
-    """One pass over a text. Positions are handed on, never stored: every method returns where it stopped."""
+    """One pass over a text. Positions are passed on and never stored: every method returns where it stopped."""
 
     def __init__(self, text: str, file: str | None, dialect: Dialect) -> None:
         self._text, self._file, self._dialect = text, file, dialect
@@ -111,7 +111,7 @@ class _Scanner:
                 return Node(items, line), position
 
     def _next(self, end: int, closing: str) -> tuple[int, bool]:
-        """Where the next item begins, or what follows the closing bracket."""
+        """Return where the next item begins, or what follows the closing bracket."""
         after = _AFTER.match(self._text, end)
         if after is None or after[1] not in (",", closing):
             raise self._wrong(f'expected a comma or "{closing}"', self._skip(end))
@@ -126,7 +126,7 @@ class _Scanner:
             position = error.pos
         else:
             return without_surrogates(text), end
-        # Raised outside of the handler: the decoder's exception carries the whole text along.
+        # Raised outside of the handler: the decoder's exception holds the whole text.
         raise self._wrong("expected a string that is closed, on one line and with known escapes", position)
 
     def _skip(self, position: int) -> int:
@@ -157,7 +157,7 @@ class _Scanner:
 
 
 def _merge(earlier: Node, later: Node) -> Node:
-    """What Go makes of a field that stands twice: objects are filled up, and a null leaves a scalar as it is."""
+    """Merge a repeated field as Go does: objects are merged, and null leaves a scalar unchanged."""
     if isinstance(earlier.value, dict) and isinstance(later.value, dict):
         fields = dict(earlier.value)
         for key, node in later.value.items():

@@ -1,6 +1,7 @@
-"""What a scalar of YAML means to Kubernetes: the rules of go-yaml v2, which sigs.k8s.io/yaml uses.
+"""YAML as Kubernetes reads it: scalars follow go-yaml v2, which sigs.k8s.io/yaml uses.
 
-It knows fewer forms than YAML 1.1 and others than PyYAML: a lone ``y`` is a boolean, a date and ``12:30`` are text.
+go-yaml recognizes fewer forms than YAML 1.1 and others than PyYAML: a lone ``y`` is a boolean, a date and ``12:30`` are
+strings.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+
 _BASES = (16, 8, 2, 10)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _DOT_FIRST = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
-# Enough for 64 bits in any base. Longer ones are not integers, and Python may refuse to read them.
+# Enough for 64 bits in any base. Longer numbers are not integers, and Python may refuse to parse them.
 _MOST_DIGITS = 80
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-(0?[1-9]|1[0-2])-(0?[1-9]|[12][0-9]|3[01])"
@@ -46,7 +47,7 @@ class ScalarError(ValueError):
 
 
 def resolve(text: str, tag: str | None, *, implicit: bool) -> Scalar:
-    """The value of a scalar, which may be infinite or not a number; raises `ScalarError`."""
+    """Return the value of a scalar, which may be infinite or NaN; raises `ScalarError`."""
     name = (tag or "").removeprefix(_PREFIX)
     if name == "binary":
         return _binary(text)
@@ -56,7 +57,7 @@ def resolve(text: str, tag: str | None, *, implicit: bool) -> Scalar:
 
 
 def key_of(value: Scalar) -> str | None:
-    """The key that a scalar becomes in JSON, which spells every key as a string; None if it cannot be one."""
+    """Return the JSON object key for a scalar; None if it cannot be a key. JSON spells every key as a string."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -71,7 +72,7 @@ def _resolve(text: str) -> Scalar:
         return WORDS[text]
     if text[0] not in "+-.0123456789":
         return text
-    # After a leading dot, underscores must stand between digits, as in Go itself.
+    # After a leading dot, underscores must be between digits, as in Go itself.
     digits = text if text[0] == "." and not _DOT_FIRST.fullmatch(text) else text.replace("_", "")
     number = _integer(digits)
     if number is not None:
@@ -118,7 +119,7 @@ def _binary(text: str) -> str:
 
 
 def _go_float(value: float) -> str:
-    """*value* as Go's ``FormatFloat(value, 'g', -1, 32)`` writes it, with the names that YAML has for the others."""
+    """Format *value* like Go's ``FormatFloat(value, 'g', -1, 32)``, with YAML's names for infinity and NaN."""
     try:
         (single,) = struct.unpack("f", struct.pack("f", value))
     except OverflowError:
@@ -139,9 +140,9 @@ def _same_single(text: str, single: float) -> bool:
         return False
 
 
-# YAML to nodes, as Kubernetes reads it. Used by `reader` for all that is not JSON.
+# Parsing into nodes.
 
-# How many values aliases may add to a document: nine lines of aliases can otherwise stand for billions.
+# How many values aliases may add to a document: nine lines of aliases can expand to billions of values.
 MAX_REPEATED = 100_000
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -150,11 +151,11 @@ _MERGE_TAG = "tag:yaml.org,2002:merge"
 
 
 def read_yaml(source: str | bytes, *, file: str | None, dialect: Dialect) -> Iterator[Document]:
-    """Every document of *source*, one by one: a mistake is not found before its document is reached."""
+    """Yield every document of *source*, one by one. An error is raised only when its document is reached."""
     return _Composer(_decode(source, file), file, dialect).documents()
 
 
-# What YAML forbids in any text.
+# Characters that YAML forbids in any text.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -167,21 +168,21 @@ def _decode(source: str | bytes, file: str | None) -> str:
 
 
 def _decode_bytes(source: bytes, file: str | None) -> str:
-    # kubectl takes UTF-16 with a byte order mark too: it is what a redirection in PowerShell writes.
+    # kubectl also accepts UTF-16 with a byte order mark, which redirection in PowerShell writes.
     wide = source.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         return source.decode("utf-16" if wide else "utf-8")
     except UnicodeDecodeError as error:
         line = source.count(b"\n", 0, error.start) + 1
-    # Raised outside of the handler: the decoder's exception carries the whole text along.
+    # Raised outside of the handler: the decoder's exception holds the whole text.
     raise syntax_error("it is not UTF-8 text", Place(file, line=line), hint="save the file as UTF-8")
 
 
 class _Composer:
     """Builds nodes from the parser's events.
 
-    Not with PyYAML's own composer, which crashes the interpreter on deep nesting and resolves scalars
-    otherwise than Kubernetes does.
+    PyYAML's own composer is not used: it crashes the interpreter on deep nesting and resolves scalars differently from
+    Kubernetes.
     """
 
     def __init__(self, text: str, file: str | None, dialect: Dialect) -> None:
@@ -220,7 +221,7 @@ class _Composer:
             return next(self._events)
         except yaml.YAMLError as error:
             wrong = self._syntax_error(error)
-        # Raised outside of the handler: PyYAML's exception carries the text of the file along.
+        # Raised outside of the handler: PyYAML's exception holds the text of the file.
         raise wrong
 
     def _node(self, event: yaml.Event, path: str, depth: int, *, is_key: bool = False) -> Node:
@@ -230,7 +231,7 @@ class _Composer:
             return self._repeat(self._node_of_anchor(event, path, line), path, depth, is_key=is_key)
         node = Node(None, line)
         if anchor := getattr(event, "anchor", None):
-            # Set before its content, in which the same name may be given again.
+            # Set before the content is parsed, which may define the same anchor again.
             self._anchors[anchor] = node
         self._unfinished.append(node)
         self._flow_depth += bool(getattr(event, "flow_style", False))
@@ -277,7 +278,7 @@ class _Composer:
         fields[key] = node
 
     def _merge_sources(self, path: str, depth: int) -> list[Node]:
-        """The mappings behind a ``<<``: one, or a list that is written out."""
+        """Return the mappings behind a ``<<``: a single one, or those of an inline list."""
         event = self._take()
         node = self._node(event, path, depth)
         is_list = isinstance(event, yaml.SequenceStartEvent) and isinstance(node.value, list)
@@ -296,7 +297,7 @@ class _Composer:
 
     def _scalar(self, event: yaml.ScalarEvent, path: str, line: int | None, *, is_key: bool) -> Scalar:
         if self._flow_depth and self._dialect.go_yaml and not event.style and "?" in event.value:
-            # To go-yaml it begins a key there, wherever it stands; libyaml has become laxer since.
+            # go-yaml starts a key there in any position; libyaml has become more lenient since.
             raise self._wrong("a ? between brackets or braces", path, line, "put the value in quotes")
         try:
             value = resolve(event.value, event.tag, implicit=event.implicit[0])
@@ -305,7 +306,10 @@ class _Composer:
         return value if is_key else self._require_finite(value, path, line)
 
     def _require_finite(self, value: Scalar, path: str, line: int | None) -> Scalar:
-        """JSON, which Kubernetes makes of YAML, can hold neither as a value; as a key they become text."""
+        """Reject infinity and NaN: Kubernetes converts YAML to JSON, which cannot hold them.
+
+        As keys they become strings.
+        """
         if isinstance(value, float) and not math.isfinite(value):
             raise self._wrong("neither infinity nor .nan can be a value", path, line)
         return value

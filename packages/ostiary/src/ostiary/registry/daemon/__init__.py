@@ -1,1 +1,1 @@
-"""A process that keeps registry credentials in memory for all who pull on this machine, and those who ask it."""
+"""A daemon that caches registry credentials in memory for all pulls on this machine, and its client."""

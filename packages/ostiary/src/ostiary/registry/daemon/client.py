@@ -1,13 +1,13 @@
-"""Asks the daemon, from the programs that start at every pull.
+"""Client of the daemon, for the programs that start on every pull.
 
-    connect -> is it ours? -> question -> "asked" -> the finished output
+    connect -> is it ours? -> request -> "asked" -> the finished output
        |            |                        |
-       |            |                        +-> cut off: the daemon was ended, and the program does it itself
-       |            +-> no: an error. Nobody else may answer in the daemon's place
-       +-> nobody there: the program does it itself
+       |            |                        +-> closed early: the daemon was stopped; the program does it itself
+       |            +-> no: an error. No other user may respond instead of the daemon
+       +-> not running: the program does it itself
 
-A pull waits for every module that is imported here, so there is `_socket`, of which `socket` is the comfortable form
-(with `enum` and `selectors`), and nothing else that the bare interpreter does not have.
+Every import delays a pull, so this uses `_socket` instead of `socket` (which imports `enum` and `selectors`), and
+otherwise only what the bare interpreter has loaded.
 """
 
 import os
@@ -16,16 +16,16 @@ from time import monotonic
 
 from ostiary.registry.daemon import protocol
 
-# Until the daemon says that it was asked, which it does before it does anything else.
+# Until the daemon acknowledges the request, which it does before anything else.
 ATTENTION_SECONDS = 2.0
-# For a provider that runs to its limit of a minute.
+# Long enough for a provider that runs to its limit of a minute.
 ANSWER_SECONDS = 70.0
 _NOBODY = (2, 20, 111)  # ENOENT, ENOTDIR, ECONNREFUSED
 _PERMISSION = (1, 13)  # EPERM, EACCES
 
 
 class NoAnswer(Exception):
-    """There is no answer. *reason*: what to tell about it; empty if there simply is no daemon."""
+    """There is no response. *reason* says why; empty if there is no daemon."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -33,15 +33,15 @@ class NoAnswer(Exception):
 
 
 class ForeignSocket(Exception):
-    """The socket belongs to somebody else."""
+    """The socket belongs to another user."""
 
 
 class Overdue(Exception):
-    """The daemon was asked, and has not answered in time."""
+    """The daemon received the request and has not responded in time."""
 
 
 def ask(path: str, verb: bytes, *texts: bytes, seconds: float = ANSWER_SECONDS) -> tuple[int, bytes, bytes]:
-    """Exit code, stdout and stderr. Raises `NoAnswer`, `ForeignSocket` or `Overdue`."""
+    """Send a request and return exit code, stdout and stderr. Raises `NoAnswer`, `ForeignSocket` or `Overdue`."""
     import _socket
 
     if not hasattr(_socket, "SO_PEERCRED"):
@@ -51,7 +51,7 @@ def ask(path: str, verb: bytes, *texts: bytes, seconds: float = ANSWER_SECONDS) 
     try:
         with_daemon.settimeout(ATTENTION_SECONDS)
         _connect(with_daemon, path)
-        # The kernel says who listens; who may write to the folder of the socket could have put another one there.
+        # The kernel reports who listens: a user who can write to the socket's folder could have put another one there.
         peer = with_daemon.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         owner = int.from_bytes(peer[4:8], sys.byteorder)
         if owner not in (0, os.geteuid()):
@@ -87,7 +87,7 @@ def _connect(with_daemon, path: str) -> None:  # type: ignore[no-untyped-def]  #
 
 
 def _receive(with_daemon, data: bytes, deadline: float, until: int = 0) -> bytes:  # type: ignore[no-untyped-def]
-    """Until the other side closes, or there are *until* bytes."""
+    """Read until the peer closes the connection, or there are *until* bytes."""
     while not until or len(data) < until:
         left = deadline - monotonic()
         try:

@@ -1,4 +1,4 @@
-"""What it means that the daemon cannot be asked, as errors of ours. Apart from `relay`, which must not import them."""
+"""Errors of the daemon client for users. Separate from `relay`, which must not import them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ostiary.registry.user_config import NO_SOCKET, SOCKET_VARIABLE
 
 
 def error_for(path: str, error: Exception) -> OstiaryError:
-    """For what `client.ask` raised."""
+    """Return the error for an exception that `client.ask` raised."""
     if isinstance(error, ForeignSocket):
         return ConfigurationError(
             "the socket of the credential daemon belongs to somebody else",

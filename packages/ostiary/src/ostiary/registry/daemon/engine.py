@@ -1,11 +1,11 @@
-"""Answers the questions of the programs that pull: look up once, keep in memory, answer many.
+"""The daemon's requests: look up once, cache in memory, serve many clients.
 
-    docker-get, docker-erase   a Keyring for each provider configuration that a program names
-    provide                    `SourceAnswers` for each file of sources that a program names
+    docker-get, docker-erase   a Keyring for each provider configuration that a client names
+    provide                    `SourceAnswers` for each file of sources that a client names
     status, reload             for `ostiary registry`
 
-Called by `socket_server`, in one event loop, and by `http_api`, for the keyring. Who asks has been checked by then: it
-is the same user as ours, or root, so that whatever configuration is named may be read and run.
+Runs in one event loop; the HTTP API uses its keyring from other threads. Clients were authenticated before: they run as
+our own user or root, so any configuration that they name may be read and run.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ from ostiary.registry.kubelet.watch import Watch
 from ostiary.registry.metrics import NoRegistryMetrics
 from ostiary.wire.credential_provider import CacheKeyType, Request, Response, decode_request, encode_response
 
-# Counts the runs of each provider, for ``ostiary registry status``.
-
 
 class ProviderRunCounts(NoRegistryMetrics):
-    """What the keyring counts in; any thread may."""
+    """Counts the runs of each provider, for ``ostiary registry status``. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,13 +60,7 @@ class ProviderRunCounts(NoRegistryMetrics):
         return self._runs[provider]
 
 
-# What the kubelet's provider is answered, kept for as long as its sources say, and fetched once for all who ask.
-#
-# Used by the daemon, one instance for each ``ImageCredentialSources`` file. A kept answer says how much longer it
-# holds, and not how long it held when it was new: the kubelet keeps it in turn.
-#
-# As in `registry.cache`, what is kept without a service account is for all pods, and what was given for a token is for
-# that token alone.
+# Limit of cached responses per file of sources.
 
 ENTRY_LIMIT = 4096
 _Key = tuple[tuple[int, ...], str, str]
@@ -81,7 +73,7 @@ class _KeptResponse:
 
 
 class _SourceRun(Future[Response]):
-    """The sources are being asked, for *image*; others of its registry may wait for the same answer."""
+    """A run of the sources for *image*. Requests for other images of its registry may share it."""
 
     def __init__(self, image: str) -> None:
         super().__init__()
@@ -89,7 +81,12 @@ class _SourceRun(Future[Response]):
 
 
 class SourceAnswers:
-    """The sources of one file and what they answered. Used from one event loop; sources are asked in threads."""
+    """The sources of one ``ImageCredentialSources`` file and a cache of their responses.
+
+    Concurrent requests share one run. A cached response reports its remaining lifetime, because the kubelet caches it
+    again. As in `registry.cache`, a response without a service account is for all pods, and one for a token is for that
+    token only. Used from one event loop; sources run in threads.
+    """
 
     def __init__(
         self,
@@ -108,7 +105,7 @@ class SourceAnswers:
         self._flights: SingleFlight[_SourceRun] = SingleFlight(thread_name="ostiary-credential-source")
 
     async def respond(self, request: Request) -> Response:
-        """Raises what the sources raise; that is not kept."""
+        """Return the response for *request*. Exceptions of the sources propagate and are not cached."""
         indexes = tuple(
             index
             for index, source in enumerate(self.sources)
@@ -129,7 +126,8 @@ class SourceAnswers:
             else:
                 if response.cache_key_type is CacheKeyType.REGISTRY:
                     return response
-            # It may be for another image of that registry, and then says nothing of ours. So does its error.
+            # The run may have been for another image of that registry, and then neither its response nor its error
+            # applies to this one.
         kept = self._find(indexes, request.image, account)
         if kept is not None:
             return kept
@@ -140,7 +138,7 @@ class SourceAnswers:
             self._kept.clear()
 
     def __len__(self) -> int:
-        """How many answers are kept at this moment."""
+        """Return how many valid responses are cached."""
         now = self._clock.monotonic()
         with self._flights.lock:
             return sum(now < entry.expires_at for entry in self._kept.values())
@@ -150,7 +148,7 @@ class SourceAnswers:
         for base in (image, image.partition("/")[0]):
             entry = self._kept.get((indexes, base, account))
             if entry is not None and now < entry.expires_at:
-                # Whole seconds, rounded down: never longer than it holds.
+                # In whole seconds, rounded down: never longer than the remaining lifetime.
                 return replace(entry.response, cache_duration=timedelta(seconds=int(entry.expires_at - now)))
         return None
 
@@ -172,7 +170,7 @@ class SourceAnswers:
         if response is None or not response.cache_duration or response.cache_duration <= timedelta(0):
             return
         if any(self.sources[index].hosts_dir for index in key[0]):
-            # The node's mirrors, which choose the host whose login it is, may change at any time.
+            # Not cached: the node's mirrors select the host that the login is for, and may change at any time.
             return
         by_registry = response.cache_key_type is CacheKeyType.REGISTRY
         base = request.image.partition("/")[0] if by_registry else request.image
@@ -197,15 +195,15 @@ def _account_key(request: Request) -> str:
 
 
 PROVIDER_PROGRAM = "ostiary-credential-provider"
-# How many configurations are kept at once; the one that was not asked for the longest makes room.
+# How many configurations are cached; the least recently used is evicted.
 MOST_CONFIGS = 16
-# How often a configuration is looked at for changes.
+# How often a configuration is checked for changes.
 LOOK_SECONDS = 0.25
 
 
 @dataclass(slots=True)
 class KeptConfig:
-    """A provider configuration that is in use."""
+    """A cached provider configuration."""
 
     path: str
     bin_dir: str
@@ -220,7 +218,7 @@ class KeptConfig:
 
 @dataclass(slots=True)
 class KeptSources:
-    """A file of sources that is in use."""
+    """A cached file of sources."""
 
     path: str
     file: WatchedFile[tuple[LoginSource, ...]]
@@ -228,7 +226,10 @@ class KeptSources:
 
 
 class CredentialDaemon:
-    """One event loop asks `answer`; `keyring` and `config` may be asked for from any thread."""
+    """The registry daemon without its sockets.
+
+    Call `answer` in one event loop; `keyring` and `config` are thread-safe.
+    """
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class CredentialDaemon:
         self.asked_at = clock.monotonic()
 
     async def answer(self, verb: bytes, texts: list[bytes]) -> bytes:
-        """What goes back to the program, in the form of `protocol`."""
+        """Return the response to a client, in the format of `protocol`."""
         self._note_question()
         first, second = (os.fsdecode(text) for text in texts[:2])
         if verb == protocol.PROVIDE:
@@ -261,12 +262,12 @@ class CredentialDaemon:
         return protocol.answer(OK, json.dumps(report).encode())
 
     def keyring(self, path: str, bin_dir: str) -> Keyring:
-        """For a question that does not come through `answer`; raises as `config` does."""
+        """Return the keyring for a request that does not use `answer`; raises like `config`."""
         self._note_question()
         return self.config(path, bin_dir).keyring
 
     def config(self, path: str, bin_dir: str) -> KeptConfig:
-        """What is kept of the configuration at *path*, up to date; `ConfigurationError` if it was never usable."""
+        """Return the configuration at *path*, reloaded if it changed; `ConfigurationError` if it was never valid."""
         key = (path, bin_dir)
         now = self._clock.monotonic()
         with self._lock:
@@ -282,13 +283,13 @@ class CredentialDaemon:
             return kept
 
     def kept_answers(self) -> int:
-        """How many answers are in memory and still good."""
+        """Return how many valid responses are cached."""
         return sum(kept.kept_answers() for kept in list(self._configs.values())) + sum(
             len(kept.answers) for kept in self._sources.values()
         )
 
     def status(self) -> DaemonStatus:
-        """How it is, without a secret: plain data, for JSON."""
+        """Return the status without secrets, as plain data for JSON."""
         try:
             disabled = [str(each) for each in self._switches.current().values()]
         except ConfigurationError as error:
@@ -307,7 +308,7 @@ class CredentialDaemon:
             ],
         }
 
-    # --- the questions ---
+    # --- requests ---
 
     async def _docker_get(self, path: str, bin_dir: str, server: str) -> HelperOutput:
         image = image_of(server)
@@ -321,7 +322,10 @@ class CredentialDaemon:
         return search.output()
 
     async def _docker_erase(self, path: str, bin_dir: str, server: str) -> HelperOutput:
-        """The registry has rejected what we keep, or somebody signs out: the next question runs the provider."""
+        """Evict what we cached for *server*, which the registry rejected, or for which the user logged out.
+
+        The next request runs the provider.
+        """
         image = image_of(server)
         if image is not None:
             keyring = self.config(path, bin_dir).keyring
@@ -347,7 +351,7 @@ class CredentialDaemon:
         return FAILED, b"", f"{PROVIDER_PROGRAM}: {text}\n".encode()
 
     def reload(self, *, drop: bool = False) -> DaemonStatus:
-        """Look at all configurations now; with *drop* nothing that was kept is used again. Returns the `status`."""
+        """Check all configurations for changes now; with *drop* also clear all caches. Returns the `status`."""
         for kept in list(self._configs.values()):
             kept.watch.check_now()
             if drop:
@@ -363,7 +367,7 @@ class CredentialDaemon:
             self.questions += 1
             self.asked_at = self._clock.monotonic()
 
-    # --- what is kept ---
+    # --- caches ---
 
     def _load(self, path: str, bin_dir: str, now: float) -> KeptConfig:
         counts = ProviderRunCounts()

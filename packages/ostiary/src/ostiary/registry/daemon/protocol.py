@@ -1,17 +1,17 @@
-"""What the programs that pull say to the daemon, and what it says to them: one question per connection.
+"""The protocol between the daemon and its clients: one request per connection.
 
-    question   ostiary-registry 1 <verb> <length> <length> <length>\\n  and the three texts
-    at once    ostiary-registry 1 asked\\n                               or: cannot <length>\\n and the reason
-    then       ostiary-registry 1 answer <exit code> <length> <length>\\n  and what goes to stdout and stderr
+    request        ostiary-registry 1 <verb> <length> <length> <length>\\n  and the three texts
+    immediately    ostiary-registry 1 asked\\n                               or: cannot <length>\\n and the reason
+    then           ostiary-registry 1 answer <exit code> <length> <length>\\n  and what goes to stdout and stderr
 
-The daemon answers with the finished output, so that the program has nothing to parse or to make. That it was ``asked``
-comes before any provider runs: without it nobody is there, and the program runs the provider itself.
+The daemon responds with the finished output, so that the program need not parse or format anything. It sends ``asked``
+before it runs a provider: without it the program assumes that there is no daemon, and runs the provider itself.
 
-Imports nothing: this is read at every pull.
+Imports nothing, because it is loaded on every pull.
 """
 
 MAGIC = b"ostiary-registry 1 "
-# The verbs, and what their three texts are.
+# The verbs and their three texts.
 GET, ERASE = b"docker-get", b"docker-erase"  # configuration, directory of executables, server
 PROVIDE = b"provide"  # configuration, name of the program, request
 STATUS, RELOAD = b"status", b"reload"  # none
@@ -23,14 +23,14 @@ ASKED = MAGIC + b"asked\n"
 
 
 def question(verb: bytes, *texts: bytes) -> bytes:
-    """*verb* with up to three texts."""
+    """Encode a request: *verb* with up to three texts."""
     three = (*texts, b"", b"", b"")[:3]
     lengths = " ".join(str(len(text)) for text in three)
     return MAGIC + verb + b" " + lengths.encode() + b"\n" + b"".join(three)
 
 
 def question_head(line: bytes) -> tuple[bytes, list[int]] | None:
-    """The verb and the lengths; None for what is no question of this version."""
+    """Parse the first line of a request: the verb and the lengths; None if it is invalid or of another version."""
     words = line.removeprefix(MAGIC).split()
     if not line.startswith(MAGIC) or len(words) != 4 or words[0] not in VERBS:
         return None
@@ -48,7 +48,7 @@ def refusal(reason: str) -> bytes:
 
 
 def read_answer(data: bytes) -> tuple[int, bytes, bytes] | None:
-    """Exit code, stdout and stderr of what followed ``asked``; None if it is not whole, or not an answer."""
+    """Parse what follows ``asked``: exit code, stdout and stderr; None if it is incomplete or invalid."""
     head, end, rest = data.partition(b"\n")
     words = head.removeprefix(MAGIC).split()
     if not head.startswith(MAGIC) or not end or len(words) != 4 or words[0] != b"answer":
@@ -60,5 +60,5 @@ def read_answer(data: bytes) -> tuple[int, bytes, bytes] | None:
 
 
 def _numbers(words: list[bytes]) -> list[int] | None:
-    # `isdigit` alone would pass any length, and `int` takes its time with very long ones.
+    # `isdigit` alone would accept any length, and `int` is slow for very long numbers.
     return [int(word) for word in words] if all(word.isdigit() and len(word) < 9 for word in words) else None

@@ -1,6 +1,7 @@
-"""Hands the question of a program to the daemon, and writes the answer where the program would.
+"""Relays a program's request to the daemon and writes the response to stdout and stderr.
 
-Called by the docker helper and the kubelet's provider before they do anything themselves. Imports what `client` does.
+Used by the docker helper and the kubelet's provider before they do anything themselves. Has the same import
+restrictions as `client`.
 """
 
 import os
@@ -8,24 +9,24 @@ import sys
 
 from ostiary.registry.user_config import SOCKET_VARIABLE, socket_path
 
-# The kubelet ends its provider after a minute, and then nobody says why.
+# The kubelet kills its provider after a minute, which would hide the reason.
 PROVIDE_SECONDS = 50.0
 
 
 def absolute(path: str) -> str:
-    """As the daemon can read it: it works in a directory of its own."""
+    """Return *path* as an absolute path, because the daemon has another working directory."""
     return os.path.abspath(path)
 
 
 def ask(program: str, verb: bytes, *texts: str | bytes, seconds: float | None = None) -> int | None:
-    """The exit code, when the daemon has answered; None if the program has to find the answer itself.
+    """Return the daemon's exit code; None if the program must do the lookup itself.
 
-    Raises `ConfigurationError` if somebody else listens in the daemon's place, and `CredentialError` if the daemon was
-    asked and has not answered in time.
+    Raises `ConfigurationError` if another user's process listens on the daemon's socket, and `CredentialError` if the
+    daemon received the request and has not responded in time.
     """
     path = socket_path()
     if path is None or os.environ.get("OSTIARY_REGISTRY_PROVIDERS") or _has_own_switches():
-        # The daemon has an environment of its own, and must not overrule this one.
+        # The daemon has another environment, which must not override this one.
         return None
     if not os.environ.get(SOCKET_VARIABLE) and not os.path.lexists(path):
         return None
@@ -51,7 +52,7 @@ def ask(program: str, verb: bytes, *texts: str | bytes, seconds: float | None = 
 
 
 def _has_own_switches() -> bool:
-    """Whether there is a switch file that only this environment names: the daemon may not know that one."""
+    """Return whether a switch file exists that is named only by this environment: the daemon may not use it."""
     path = os.environ.get("OSTIARY_REGISTRY_SWITCHES")
     folder = os.environ.get("XDG_CONFIG_HOME")
     if not path and folder and os.geteuid() != 0:
@@ -63,13 +64,13 @@ def _has_own_switches() -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        # The program will say what is wrong with it.
+        # The program reports the error.
         return True
     return True
 
 
 def leave_at_once(code: int) -> None:
-    """All is written. Taking the interpreter apart would take longer than asking the daemon has."""
+    """Exit without cleanup: finalizing the interpreter would take longer than the call of the daemon did."""
     os._exit(code)
 
 

@@ -1,15 +1,15 @@
-"""Credentials for a cluster, over TLS with client certificates: what stands behind a gateway.
+"""The daemon's servers: the credential API over TLS for a gateway, and the Unix socket for local programs.
 
     POST /v1/credentials/<repository>  ->  a CredentialProviderResponse for that repository alone
     GET  /healthz                      ->  200
 
-Who asks has to show a certificate of the configured authority with one of the configured names: the gateway's. Which
-user gets which credentials is the gateway's policy, on the path. So a path has one reading here: a repository in full,
-as it was normalised, without tag, query and escapes. Anything else is a 400, for the policy has not judged what we
-would make of it. And it is a POST: a policy that lets people read everything gives no credentials away.
+Clients of the API must present a certificate of the configured CA with one of the configured names: the gateway's. The
+gateway's policy decides by path which user gets which credentials. So a path has only one valid form: a full,
+normalized repository without tag, query and escapes. Anything else is a 400, because the policy did not authorize what
+we would make of it. The method is POST, so that a policy that allows users to read everything grants no credentials.
 
-No request has a body. The gateway sends the requests of many users over one connection: what we left unread of one
-user's body would be our next request, and its answer would be given to somebody else.
+Requests have no body. The gateway sends the requests of many users over one connection: unread bytes of one user's body
+would be parsed as our next request, and its response would go to another user.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CredentialsReply:
 
 
 def credentials_reply(keyring: Keyring, path: str) -> CredentialsReply:
-    """What is said to a POST of *path*, which is the path of the request, byte for byte."""
+    """Return the response to a POST of *path*, which is the request path, byte for byte."""
     name = path.removeprefix(CREDENTIALS_PATH)
     try:
         repository = (
@@ -78,10 +78,11 @@ def credentials_reply(keyring: Keyring, path: str) -> CredentialsReply:
         return _status(503, "ServiceUnavailable", "the credential providers could not be asked")
     login = _first_login(lookup)
     if login is None and lookup.failures:
-        # "None" would make a node pull without a credential, and hide the reason, which the log has.
+        # An empty response would make a node pull without a credential, and hide the reason, which is in the log.
         return _status(503, "ServiceUnavailable", "a credential provider failed")
     auth = {} if login is None else {repository: BasicAuth(login.username, login.password)}
-    # For this repository alone, whatever else the provider's answer is for: only this was asked for, and allowed.
+    # For this repository alone, even if the provider's response covers more: only this one was requested and
+    # authorized.
     response = Response(CacheKeyType.IMAGE, _time_left(keyring, login), auth)
     return CredentialsReply(200, encode_response(response, api_version=V1))
 
@@ -106,9 +107,9 @@ def _status(code: int, reason: str, message: str) -> CredentialsReply:
 
 
 class HttpApi:
-    """Serves on *listener* from `start` to `close`, in threads of its own.
+    """Serves the credential API on *listener* from `start` to `close`, in its own threads.
 
-    *context* gives the TLS context for the next connection, and *keyring* the keyring of the configuration as it is.
+    *context* returns the TLS context for the next connection, and *keyring* the keyring of the current configuration.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class HttpApi:
 
 
 def certificate_names(certificate: Mapping[str, object]) -> set[str]:
-    """The names that a client certificate vouches for: its alternative names, and its common name if it has none."""
+    """Return the names in a client certificate: its subject alternative names, or its common name if it has none."""
     alternatives = cast("Iterable[tuple[str, str]]", certificate.get("subjectAltName", ()))
     names = {value for kind, value in alternatives if kind in ("DNS", "URI", "email")}
     parts = cast("Iterable[Iterable[tuple[str, str]]]", certificate.get("subject", ()))
@@ -161,7 +162,7 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         try:
             super().process_request(cast(socket.socket, request), cast("tuple[str, int]", client_address))
         except RuntimeError:
-            # No thread could be started, so none gives the place back.
+            # No thread could be started, so none releases the slot.
             self._places.release()
             raise
 
@@ -171,11 +172,11 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def process_request_thread(self, request: object, client_address: object) -> None:
         connection = cast(socket.socket, request)
         try:
-            # The handshake belongs to the thread: a client that does not finish it holds up nobody.
+            # The handshake runs in the thread, so that a client that does not complete it blocks no other.
             with suppress(OSError):
                 connection.settimeout(HANDSHAKE_SECONDS)
                 connection = encrypted = self.tls().wrap_socket(connection, server_side=True)
-                # Before anything is read: nobody else of that authority shall hold a place.
+                # Before anything is read, so that other clients of that CA cannot occupy a slot.
                 if self._may_ask(encrypted):
                     self.finish_request(connection, client_address)
         except Exception as error:
@@ -186,7 +187,8 @@ class _CredentialListener(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def _may_ask(self, connection: ssl.SSLSocket) -> bool:
         if connection.session_reused:
-            # It is turned off, where this interpreter can do that: nobody has checked the certificate again.
+            # Session resumption is disabled where this interpreter supports it: on resumption the certificate is not
+            # verified again.
             return False
         names = certificate_names(connection.getpeercert() or {})
         if names & self.clients:
@@ -204,14 +206,14 @@ class _ApiHandler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         lengths = self.headers.get_all("Content-Length", [])
-        # What follows a line that is no header is not among the headers, and may be a length, too.
+        # Headers after a malformed line are not parsed, and may include a length.
         if self.headers.defects or "Transfer-Encoding" in self.headers or any(each.strip() != "0" for each in lengths):
             self._send(_status(400, "BadRequest", "the request must not have a body"))
             return False
         return True
 
     def handle_expect_100(self) -> bool:
-        """Nobody is asked to go on: there must not be a body."""
+        """Send no 100 Continue, because there must not be a body."""
         return True
 
     def do_GET(self) -> None:
@@ -230,7 +232,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
         if not self.path.startswith(CREDENTIALS_PATH):
             self._send(_status(404, "NotFound", f"POST {CREDENTIALS_PATH}REPOSITORY"))
             return
-        # As it was sent: `path` has lost what stood twice at its beginning.
+        # Use the target as it was sent: `path` collapses leading slashes.
         target = self.requestline.split()[1]
         try:
             reply = credentials_reply(self.server.keyring(), target)
@@ -247,30 +249,28 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(reply.body)))
         self.send_header("Cache-Control", "no-store")
         if reply.status != 200:
-            # This ends the connection, too.
+            # This also closes the connection.
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(reply.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what matters is logged where it is decided."""
+        """Do nothing: relevant events are logged where they are decided."""
 
 
-# The daemon's Unix socket: who may ask, how much, and that each question is noticed at once.
-#
-# Called by ``ostiary registry serve``. Only our own user and root may ask: what is answered are secrets, and what is
-# asked makes us run programs. Everything is bounded; whoever is turned away runs the provider itself.
+# The Unix socket. Only our own user and root may connect: responses are secrets, and requests make us run programs.
+# Everything is bounded; a client that is turned away runs the provider itself.
 
 MOST_SOCKET_CONNECTIONS = 1024
 BACKLOG = 1024
-# For the whole question, which is there when the program has connected.
+# For the whole request, which the client sends as soon as it has connected.
 QUESTION_SECONDS = 5.0
-# How long a stop waits for providers that run.
+# How long a stop waits for running providers.
 DRAIN_SECONDS = 10.0
 
 
 class SocketServer:
-    """Serves on *listener* from `start` to `close`."""
+    """Serves the Unix socket *listener* from `start` to `close`."""
 
     def __init__(self, daemon: CredentialDaemon, listener: socket.socket) -> None:
         self._daemon = daemon
@@ -285,7 +285,7 @@ class SocketServer:
 
     async def start(self) -> None:
         if sys.version_info >= (3, 13):
-            # The socket's file is removed by whoever made it, which may be systemd.
+            # The socket file is removed by its creator, which may be systemd.
             self._server = await asyncio.start_unix_server(
                 self._serve, sock=self._listener, limit=protocol.LARGEST_TEXT, cleanup_socket=False
             )
@@ -295,7 +295,7 @@ class SocketServer:
             )
 
     async def close(self) -> None:
-        """Take no more questions, and wait a while for the answers that are under way."""
+        """Stop accepting requests, and wait up to `DRAIN_SECONDS` for those in flight."""
         assert self._server is not None
         self._server.close()
         if self._open:
@@ -308,7 +308,7 @@ class SocketServer:
         assert task is not None
         self._open.add(task)
         try:
-            # A program that went away is no news, and what it was answered is kept for the next one.
+            # A client that disconnected is not an error, and its response is cached for the next one.
             with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
                 await self._converse(reader, writer)
         finally:
@@ -347,11 +347,11 @@ async def _read_question(reader: asyncio.StreamReader) -> tuple[bytes, list[byte
     return verb, [await reader.readexactly(length) for length in lengths]
 
 
-# The TLS context of the daemon's HTTP API, made again when its files change: a daemon outlives a certificate.
-
-
 class DaemonTls:
-    """*certificate* and *key* are the server's, and *client_ca* the authority of the clients. Used from any thread."""
+    """The TLS context of the HTTP API, rebuilt when its files change, because a daemon outlives a certificate.
+
+    *certificate* and *key* are the server's, and *client_ca* is the CA of the clients. Thread-safe.
+    """
 
     def __init__(self, certificate: str, key: str, client_ca: str, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._files = (certificate, key, client_ca)
@@ -361,7 +361,7 @@ class DaemonTls:
         self._context = self._build()
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection. Files that cannot be used leave the old one in force."""
+        """Return the context for the next connection. Invalid files leave the old one active."""
         with self._lock:
             look = self._look()
             if look != self._seen or not is_settled(look, self._clock):
@@ -381,7 +381,7 @@ class DaemonTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.verify_mode = ssl.CERT_REQUIRED
-        # Or a client whose certificate has expired would resume what it began before.
+        # Otherwise a client whose certificate has expired could resume an earlier session.
         turn_off_resumption(context)
         try:
             context.load_cert_chain(certificate, key, password="")

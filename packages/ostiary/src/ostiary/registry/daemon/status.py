@@ -1,4 +1,4 @@
-"""What the daemon says of itself, as JSON, without a secret. Made by `engine`, read by ``ostiary registry status``."""
+"""The daemon's status as JSON, without secrets, for ``ostiary registry status``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ProviderStatus(TypedDict):
 
 
 class ConfigStatus(TypedDict):
-    """`error` says why the file as it is now is not in force; empty if it is."""
+    """`error` is why the current file is not active; empty if it is."""
 
     path: str
     hash: str

@@ -1,4 +1,4 @@
-"""Runs a command that prints a login, one of the sources of ``ostiary-credential-provider``. Called by `respond`."""
+"""Runs a command that prints a login, one of the sources of ``ostiary-credential-provider``."""
 
 from __future__ import annotations
 

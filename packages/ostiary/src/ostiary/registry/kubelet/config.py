@@ -1,10 +1,9 @@
-"""Which credential providers there are: the kubelet's ``CredentialProviderConfig``, from a file or a directory.
+"""Loads the kubelet's ``CredentialProviderConfig`` from a file or a directory.
 
     load     path -> its files, in order -> ProvidersConfig      (loads: the same from memory)
 
-Every rule is the kubelet's, down to the hash it publishes, and unlike it every mistake is listed, with its line.
-The proposal's ``RegistryCredentialConfig`` is read too; `migrate` writes it anew. Nothing is run here. `document` reads
-each file.
+Every rule is the kubelet's, including the hash it publishes. Unlike the kubelet, it reports every error with its line.
+The proposal's ``RegistryCredentialConfig`` is supported too; `migrate` converts it. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def load(
     service_account_tokens: bool = True,
     allow_empty: bool = False,
 ) -> ProvidersConfig:
-    """The configuration at *path*: a file, or a directory of them; raises `ConfigurationError`.
+    """Load the configuration at *path*, a file or a directory of files; raises `ConfigurationError`.
 
-    With a *bin_dir* every provider must be an executable there. *service_account_tokens* is the kubelet's
-    feature gate, without which ``tokenAttributes`` is refused. The kubelet does not start without a provider;
-    *allow_empty* takes ``providers: []``, which must be written out, for "none".
+    With a *bin_dir* every provider must be an executable there. *service_account_tokens* is the kubelet's feature gate;
+    without it ``tokenAttributes`` is rejected. The kubelet does not start without a provider; *allow_empty* accepts an
+    explicit ``providers: []`` for "none".
     """
     sources: list[tuple[str, bytes]] = []
     unreadable: list[Problem] = []
@@ -79,13 +78,13 @@ def loads(
     bin_dir: str | os.PathLike[str] | None = None,
     service_account_tokens: bool = True,
 ) -> ProvidersConfig:
-    """A configuration that is not a file. *name* stands in errors."""
+    """Load a configuration from memory. Errors contain *name*."""
     data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
     return _config([(name, data)], bin_dir=bin_dir, service_account_tokens=service_account_tokens)
 
 
 def hash_of(sources: Iterable[bytes]) -> str:
-    """The kubelet's hash of the files: each one with its length before it, so that no two splits are alike."""
+    """Return the kubelet's hash of the files: each one with a length prefix, so that different splits differ."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(len(source).to_bytes(8, "big") + source)
@@ -99,7 +98,7 @@ def config_files(path: str) -> list[str]:
     if not path:
         raise _unusable([Problem("credential provider config path is empty")], "config-not-found")
     try:
-        # As with the kubelet, a link to a file counts as a file: mounted ConfigMaps consist of such links.
+        # As in the kubelet, a link to a file counts as a file: mounted ConfigMaps consist of such links.
         entries = [entry for entry in os.scandir(path) if not entry.is_dir(follow_symlinks=False)]
     except NotADirectoryError:
         return [path]
@@ -116,7 +115,7 @@ def config_files(path: str) -> list[str]:
 
 
 def _bytes(file: str) -> bytes:
-    # Read once: what is hashed must be what is parsed.
+    # Read once: the hash must be of the parsed bytes.
     with open(file, "rb") as opened:
         return opened.read(MAX_BYTES + 1)
 
@@ -130,7 +129,7 @@ def _unusable(problems: Sequence[Problem], code: str = "config-invalid") -> Conf
 
 @dataclass(slots=True)
 class _Contents:
-    """What the files hold so far. A file that is no YAML adds the code of its error."""
+    """The contents of the files so far. A file that is no YAML adds the code of its error."""
 
     providers: list[ProviderConfig] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -184,7 +183,7 @@ def _ignored_documents(document: Document, data: bytes) -> Iterator[Problem]:
     try:
         line = next(documents).root.line
     except ConfigurationError:
-        # Nobody reads it, so nobody minds that it is broken.
+        # The field is not used, so an error in it does not matter.
         line = None
     hint = "put it into a file of its own, in a directory that is given as the configuration"
     yield Problem("only the first YAML document is read; this one is ignored", Place(document.file, line=line), hint)

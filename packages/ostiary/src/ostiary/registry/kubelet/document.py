@@ -1,6 +1,6 @@
-"""Reads one document of a ``CredentialProviderConfig``, or of the proposal's ``RegistryCredentialConfig``.
+"""Parses one document of a ``CredentialProviderConfig``, or of the proposal's ``RegistryCredentialConfig``.
 
-Called by `config` for every file. Every rule is the kubelet's; unlike there, every mistake is listed at its place.
+Every rule is the kubelet's. Unlike the kubelet, it reports every error with its position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIG_API_VERSIONS = (CONFIG_V1, f"{GROUP}/v1alpha1", f"{GROUP}/v1beta1")
 # The proposal's type has the first name, the proposal's example the second.
 PROPOSAL_KINDS = ("RegistryCredentialConfig", "credentialprovider")
 PROPOSAL_API_VERSIONS = ("v1alpha1", f"{GROUP}/v1alpha1")
-# The one argument that the proposal passes to every provider.
+# The only argument that the proposal passes to every provider.
 PROPOSAL_ARGUMENT = "get-credentials"
 
 CACHE_TYPES = ("ServiceAccount", "Token")
@@ -69,7 +69,7 @@ _FIELD_HINTS = {
 
 
 def _problems(reading: ConfigReader) -> list[Problem]:
-    """The mistakes of a document, including the unknown and repeated fields: the kubelet is strict since 1.32."""
+    """Return the errors of a document, including unknown and repeated fields: the kubelet is strict since 1.32."""
     try:
         reading.finish("", strict=True)
     except ConfigurationError as error:
@@ -88,7 +88,7 @@ def _strict_problem(problem: Problem, unknown: Iterable[Place]) -> Problem:
 
 
 class _ProviderReader:
-    """Reads the providers of one document, and checks each value at the place where it stands."""
+    """Reads the providers of one document, and validates each value at its position."""
 
     def __init__(self, reading: ConfigReader, *, has_token_attributes: bool = False, token_gate: bool = False) -> None:
         self._reading = reading
@@ -109,7 +109,7 @@ class _ProviderReader:
         )
 
     def proposed_provider(self, index: int, fields: ConfigSection) -> ProviderConfig:
-        # The proposal gives every provider a kind and an apiVersion of its own, without a use for them.
+        # The proposal gives every provider an unused kind and apiVersion.
         fields.ignore("kind", "apiVersion")
         return ProviderConfig(
             name=self._name(fields),
@@ -242,7 +242,10 @@ def _env(sections: Iterable[ConfigSection]) -> tuple[tuple[str, str], ...]:
 
 
 def _extra_args(fields: ConfigSection) -> tuple[tuple[str, str], ...]:
-    """The proposal's type has a list of names and values, its example a map whose names become upper case."""
+    """Read extra arguments.
+
+    The proposal's type has a list of names and values, its example a map whose names become upper case.
+    """
     if not isinstance(fields.plain("extraArgs"), dict):
         return _env(fields.sections("extraArgs"))
     section = fields.section("extraArgs")
@@ -277,11 +280,11 @@ def _qualified_name_mistakes(key: str) -> Iterator[str]:
 
 
 def _why_unparsable(pattern: str, error: UnparsableAddress) -> str:
-    """What Go would say of *pattern*, without what stands before an @: a pasted URL may hold a password there."""
+    """Return Go's error for *pattern*, without the text before an @: a pasted URL may hold a password there."""
     _, at, after_at = pattern.rpartition("@")
     reason = str(error)
     quoted = reason.partition('"')[2].rpartition('"')[0]
     if at and quoted not in after_at:
-        # What is quoted is of the part that is not shown.
+        # The quoted part is in the text that is not shown.
         reason = "what stands before the @ cannot be read"
     return f'parse "{redact(f"https://***@{after_at}" if at else f"https://{pattern}")}": {reason}'

@@ -1,4 +1,4 @@
-"""Sends what a source asks of a server, over TLS, bounded in time and size; and says in words why there is no reply."""
+"""Login sources over HTTPS: the credential server of a cluster, and OAuth token exchange. Bounded in time and size."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ LARGEST_SECRET_FILE = 1 << 16
 
 
 class NoReply(Exception):
-    """There is no answer; the message says why, as the end of a sentence."""
+    """There is no response; the message is the reason, as the end of a sentence."""
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLContext) -> tuple[int, bytes]:
-    """Status and body of the reply; raises `NoReply`. The scheme was checked when the configuration was read."""
+    """Send a POST and return status and body of the response; raises `NoReply`.
+
+    The scheme of *url* was validated with the configuration.
+    """
     http = OutgoingHttp(context=context, seconds=REPLY_SECONDS, largest=LARGEST_REPLY)
     try:
         reply = http.send("POST", url, body, headers=headers)
@@ -38,12 +41,15 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
         if reply.is_whole:
             return reply.status, reply.body
         why = f"answered with more than {LARGEST_REPLY} bytes"
-    # Outside of the handler: the exception's traceback has the request in it, and that the token.
+    # Raised outside of the handler: the exception's traceback holds the request, and so the token.
     raise NoReply(why)
 
 
 def client_context(authority: str, *, of: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """Trusts *authority*, a file, or the system's; shows *certificate*, if there is one. *of* is whose it is."""
+    """Return a context that trusts the CA file *authority*, or the system's CAs, and presents *certificate*, if any.
+
+    *of* names the owner of the files in errors.
+    """
     try:
         context = ssl.create_default_context(cafile=authority or None)
     except OSError:
@@ -57,7 +63,7 @@ def client_context(authority: str, *, of: str, certificate: str = "", key: str =
 
 
 def secret_in_file(path: str, *, what: str) -> str:
-    """The text of a file that holds a secret; raises `ConfigurationError`."""
+    """Read the text of a file that holds a secret; raises `ConfigurationError`."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read(LARGEST_SECRET_FILE).strip()
@@ -80,12 +86,11 @@ def _why(error: Exception) -> str:
     return f"cannot be reached: {redact(str(text))}"
 
 
-# A login from the credential server of a cluster: ``ostiary registry serve --listen``, through a gateway.
-#
-# Called by `respond`. The node shows a token of the gateway, or a client certificate; its policy says whether the node
-# may have the credentials of this image.
+# The credential server of a cluster: ``ostiary registry serve --listen``, through a gateway. The node presents a
+# gateway token or a client certificate, and the gateway's policy decides whether it may have the credentials of the
+# image.
 
-# What a status means to whoever runs the node.
+# The meaning of a status for the operator of the node.
 MEANINGS = {
     401: ("does not know this node's token", "renew the token: ostiary get-token --watch keeps one fresh in a file"),
     403: ("does not let this node have the credentials of this image", "its policy says who may create which paths"),
@@ -94,7 +99,7 @@ MEANINGS = {
 
 
 def ask_server(server: CredentialServer, request: Request) -> tuple[BasicAuth, timedelta | None] | None:
-    """The login that the server has for the image, if any; raises `CredentialError`."""
+    """Return the server's login for the image, if there is one; raises `CredentialError`."""
     headers = {"Accept": "application/json"}
     if server.token_file:
         token = secret_in_file(server.token_file, what="the token for the credential server")
@@ -118,7 +123,7 @@ def ask_server(server: CredentialServer, request: Request) -> tuple[BasicAuth, t
         response = decode_response(body, Request(request.image), now=SYSTEM_CLOCK.now())
     except ResponseRefused as refused:
         raise _failure(server, request.image, f"gave an answer that cannot be used: {refused.cause}") from None
-    # It answers for the image that was asked for, and nothing else of it is looked at.
+    # The response is for the requested image; ignore anything else in it.
     basic = response.auth.get(request.image)
     return None if basic is None else (basic, response.cache_duration)
 
@@ -132,13 +137,12 @@ def _failure(server: CredentialServer, image: str, why: str, hint: str | None = 
     )
 
 
-# RFC 8693: a pod's service account token, exchanged for one that a registry takes as a password.
-#
-# Called by `respond`. The token goes to the configured address and nowhere else, and is in no error.
+# Token exchange (RFC 8693): a pod's service account token for one that a registry accepts as a password. The token is
+# sent only to the configured address, and is in no error.
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT = "urn:ietf:params:oauth:token-type:jwt"
-# RFC 6749, section 5.2, and RFC 8693, section 2.2.2. Nothing else of a refusal is quoted.
+# RFC 6749, section 5.2, and RFC 8693, section 2.2.2. Nothing else of an error response is quoted.
 EXCHANGE_ERRORS = (
     "invalid_request",
     "invalid_client",
@@ -148,7 +152,7 @@ EXCHANGE_ERRORS = (
     "invalid_scope",
     "invalid_target",
 )
-# How much of a token's life is left when the kubelet asks again.
+# Remaining lifetime of a token when the kubelet requests the next one.
 MARGIN = timedelta(seconds=30)
 
 
@@ -185,7 +189,7 @@ def exchange_token(exchange: TokenExchange, request: Request) -> tuple[BasicAuth
 
 def _client_header(exchange: TokenExchange) -> str:
     secret = secret_in_file(exchange.client_secret_file, what="the client secret")
-    # RFC 6749, section 2.3.1: both halves are encoded as in a form, before they are joined.
+    # RFC 6749, section 2.3.1: both parts are form-encoded before they are joined.
     pair = f"{quote(exchange.client_id, safe='')}:{quote(secret, safe='')}"
     return "Basic " + b64encode(pair.encode()).decode()
 

@@ -1,6 +1,6 @@
-"""Writes any configuration that `config` can read as the ``CredentialProviderConfig`` v1 of today.
+"""Converts older configurations to ``CredentialProviderConfig`` v1: other versions, and flags of an in-tree kubelet.
 
-Called with what `load` returned, so that a broken configuration has been refused already. Pure.
+Takes what `load` returned, so an invalid configuration has been rejected already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PROPOSAL_NOTE = f"""\
 
 
 class _Quoted(str):
-    """Text of the configuration, always written in quotes: a bare ``*``, ``y`` or ``5`` is no text in YAML."""
+    """Text of the configuration, always written in quotes: a bare ``*``, ``y`` or ``5`` is no string in YAML."""
 
 
 class _MigrationDumper(yaml.SafeDumper):
@@ -44,7 +44,7 @@ _MigrationDumper.add_representer(
 
 
 def migrate(config: ProvidersConfig) -> str:
-    """The YAML of *config* as v1. A provider of the proposal's dialect must be taught the protocol of today."""
+    """Return *config* as YAML in v1. A provider of the proposal's dialect must be changed to the current protocol."""
     fields = {
         "apiVersion": CONFIG_V1,
         "kind": KIND,
@@ -84,12 +84,6 @@ def _token_attributes(attributes: TokenAttributes) -> dict[str, object]:
     return fields | {name: [_Quoted(key) for key in keys] for name, keys in lists.items() if keys}
 
 
-# What the file of ``--azure-container-registry-config`` said about signing in, as variables of the provider of today.
-#
-# Called by ``ostiary registry migrate``. The clouds' other files (``cloud.conf`` of AWS and GCE) said nothing that
-# their credential providers read. A secret in the file is named and never printed: the configuration of the kubelet is
-# no place for it.
-
 # The value of aadClientId and aadClientSecret that stood for the machine's own identity.
 _MACHINE = "msi"
 _AUTHORITIES = {
@@ -102,14 +96,19 @@ _AUTHORITIES = {
 
 @dataclass(frozen=True, slots=True)
 class AzureIdentity:
-    """As whom the node signs in: variables that azure-identity reads, and what has to be done by hand."""
+    """The identity with which the node signs in: variables for azure-identity, and the remaining manual steps."""
 
     env: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def read_azure_identity(path: str) -> AzureIdentity:
-    """What ``azure.json`` says, which may be YAML as well; raises `ConfigurationError`."""
+    """Convert the file of ``--azure-container-registry-config`` to variables of today's provider.
+
+    The file may be JSON or YAML. A secret in it is named and never printed: the kubelet's configuration is no place for
+    it. The files of other clouds (``cloud.conf`` of AWS and GCE) had no settings for their credential providers. Raises
+    `ConfigurationError`.
+    """
     value = read(path).value
     if not isinstance(value, dict):
         raise ConfigurationError(
@@ -148,15 +147,7 @@ def _text(value: dict[str, Json], key: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-# From the flags of a kubelet that still had credential providers inside to the ``CredentialProviderConfig`` of today.
-#
-#     --cloud-provider, --azure-container-registry-config, --cloud-config  ->  the providers that took their place
-#
-# Called by ``ostiary registry migrate --kubelet-flags``. The providers inside the kubelet were on by default where the
-# machine was one of their cloud, so that the cloud is what has to be known; clouds that had none are told. What their
-# configuration file says beyond that (`cloud_config`) is told too, for there is nobody left who reads it.
-
-# What each of them matched inside the kubelet, in the form of today.
+# The patterns of each in-tree provider, in today's format.
 _IN_TREE = {
     "aws": (
         "ostiary-ecr-credential-provider",
@@ -180,7 +171,7 @@ _IN_TREE = {
         timedelta(minutes=10),
     ),
 }
-# They had nothing to do with images.
+# These had nothing to do with images.
 _WITHOUT_PROVIDER = ("", "external", "openstack", "vsphere", "fake")
 _KNOWN = ("cloud-provider", "cloud-config", "azure-container-registry-config")
 _LATER = ("image-credential-provider-config", "image-credential-provider-bin-dir")
@@ -188,7 +179,7 @@ _LATER = ("image-credential-provider-config", "image-credential-provider-bin-dir
 
 @dataclass(frozen=True, slots=True)
 class KubeletFlags:
-    """Those flags of a kubelet that have to do with its credential providers."""
+    """The kubelet flags that concern its credential providers."""
 
     cloud_provider: str = ""
     cloud_config: str = ""
@@ -197,9 +188,9 @@ class KubeletFlags:
 
 
 def parse_flags(text: str) -> KubeletFlags:
-    """Read a command line of a kubelet, or a file of it: ``KUBELET_KUBEADM_ARGS="--cloud-provider=aws ..."``.
+    """Parse a kubelet command line, or a file with one: ``KUBELET_KUBEADM_ARGS="--cloud-provider=aws ..."``.
 
-    Flags that have nothing to do with credential providers are passed over. Raises `ConfigurationError`.
+    Other flags are ignored. Raises `ConfigurationError`.
     """
     values: dict[str, str] = {}
     for word, following in _words(text):
@@ -228,7 +219,7 @@ def _words(text: str) -> Iterable[tuple[str, str]]:
         words: list[str] = []
         for line in text.splitlines():
             for word in shlex.split(line, comments=True):
-                # A file of the environment: one variable that holds the whole command line.
+                # An environment file: one variable that holds the whole command line.
                 name, equals, value = word.partition("=")
                 is_variable = equals and name.isidentifier() and name.isupper()
                 words += shlex.split(value) if is_variable else [word]
@@ -240,9 +231,11 @@ def _words(text: str) -> Iterable[tuple[str, str]]:
 def in_tree_providers(
     flags: KubeletFlags, azure: AzureIdentity | None = None
 ) -> tuple[list[ProviderConfig], list[str]]:
-    """The providers of today, and what to tell about them. Raises `ConfigurationError` if there was none inside.
+    """Return the providers that replace a kubelet's in-tree ones, and notes about them.
 
-    *azure* is what the configuration file of the flags says.
+    In-tree providers were enabled by default on machines of their cloud, so the cloud has to be known. There are notes
+    about clouds without a provider, and about settings that no program reads any more. *azure* are the settings of the
+    configuration file that the flags name. Raises `ConfigurationError` if there was no in-tree provider.
     """
     if flags.gates_off:
         raise _unusable(
@@ -251,7 +244,7 @@ def in_tree_providers(
         )
     clouds = [flags.cloud_provider] if flags.cloud_provider not in _WITHOUT_PROVIDER else []
     if flags.azure_config and "azure" not in clouds:
-        # The flag alone was enough: the provider for Azure needed nothing else.
+        # The flag alone was enough: the Azure provider needed nothing else.
         clouds.append("azure")
     unknown = [cloud for cloud in clouds if cloud not in _IN_TREE]
     if unknown or not clouds:

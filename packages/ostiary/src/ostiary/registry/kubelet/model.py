@@ -1,6 +1,6 @@
-"""What a ``CredentialProviderConfig`` says, as values.
+"""The values of a ``CredentialProviderConfig``.
 
-Made by `document` and `config`; everything that runs, caches or explains a provider knows only this.
+Created by `config` and `document`; all other code depends only on this module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ostiary.wire.credential_provider import V1, ProviderDialect
 
 @dataclass(frozen=True, slots=True)
 class TokenAttributes:
-    """Which service account token a provider is given, and what its answers are cached by."""
+    """The service account token that a provider gets, and how its responses are cached."""
 
     audience: str
     cache_type: str
@@ -25,9 +25,9 @@ class TokenAttributes:
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """One credential provider. Two are equal if they run the same, wherever they stand.
+    """One credential provider. Two are equal if they run the same, regardless of their position.
 
-    In the proposal's dialect an answer tells itself how long it holds, so that the default is no caching.
+    In the proposal's dialect a response states its own lifetime, so the default is no caching.
     """
 
     name: str
@@ -42,15 +42,15 @@ class ProviderConfig:
 
     @property
     def any_port(self) -> bool:
-        """Whether a pattern without a port matches images with any: so says the proposal, and not the kubelet."""
+        """Return whether a pattern without a port matches any port, as in the proposal but not in the kubelet."""
         return self.dialect is ProviderDialect.PROPOSAL
 
 
 @dataclass(frozen=True, slots=True)
 class ProvidersConfig:
-    """All providers, in the order in which they are asked. `hash` is what the kubelet's metric shows.
+    """All providers, in the order in which they are run. `hash` is the value in the kubelet's metric.
 
-    `warnings` tell what the kubelet takes and does not use.
+    `warnings` are about settings that the kubelet accepts and ignores.
     """
 
     providers: tuple[ProviderConfig, ...]

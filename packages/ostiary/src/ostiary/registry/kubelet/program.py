@@ -1,6 +1,6 @@
 """The program ``ostiary-credential-provider``: one credential provider for many registries, by configuration alone.
 
-    request on stdin -> the daemon, if one runs -> its response, as it is
+    request on stdin -> the daemon, if one runs -> its response, unchanged
                else  -> the sources whose matchImages match, in order -> the first that has a login -> response
 
     apiVersion: ostiary/v1
@@ -10,8 +10,7 @@
       helper: docker-credential-pass             # or authFile, or command, or tokenExchange
       cacheDuration: 10m
 
-Run by the kubelet with ``--config FILE`` among the provider's args, for every image that it pulls, so nothing is
-imported before it is needed. `respond` asks the sources.
+The kubelet runs it with ``--config FILE`` for every image that it pulls, so modules are imported only when needed.
 """
 
 import sys
@@ -33,7 +32,7 @@ LARGEST_REQUEST = 1 << 20
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Answer one request of the kubelet and return the exit code."""
+    """Handle one request of the kubelet and return the exit code."""
     words = sys.argv[1:] if argv is None else argv
     if words in (["--help"], ["-h"]):
         print(HELP, end="")  # noqa: T201
@@ -50,19 +49,19 @@ def main(argv: list[str] | None = None) -> int:
         data = _response(path, stdin)
     except Exception as error:
         return _fail(error)
-    # At once and whole, and only when nothing can go wrong any more.
+    # Written in one piece, and only when nothing can fail any more.
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
     return OK
 
 
 def own_name() -> str:
-    """What the configuration of the kubelet calls this provider: the name of the file that it runs."""
+    """Return the name of this provider in the kubelet's configuration: the name of the executable."""
     return sys.argv[0].rpartition("/")[2] or PROGRAM
 
 
 def _ask_daemon(path: str, stdin: bytes, *, is_program: bool) -> int | None:
-    """The exit code, with the daemon's answer written; None if it is not there."""
+    """Write the daemon's response and return its exit code; None if there is no daemon."""
     from ostiary.registry.daemon import relay
 
     code = relay.ask(PROGRAM, b"provide", relay.absolute(path), own_name(), stdin, seconds=relay.PROVIDE_SECONDS)
@@ -90,7 +89,7 @@ def _fail(error: Exception) -> int:
     from ostiary.core.text import printable
     from ostiary.errors import OstiaryError
 
-    # Other errors are mistakes of ours; a traceback would go into the kubelet's log, with who knows what in it.
+    # Other errors are bugs of ours; a traceback in the kubelet's log could contain secrets.
     is_ours = isinstance(error, OstiaryError)
     text = printable(str(error)) if is_ours else f"{type(error).__name__}: {redact(str(error))}"
     print(f"{PROGRAM}: {text}", file=sys.stderr)  # noqa: T201

@@ -1,8 +1,7 @@
-"""One run of one credential provider: an image goes in on stdin, a `Response` or one clear error comes out.
+"""Runs a credential provider once: an image on stdin, a `Response` or one clear error as the result.
 
-Called by the cache, in a worker thread; knows nothing of caching. As with the kubelet the executable gets our
-environment and the configured variables. Unlike there everything it started is ended with it, what it prints is
-bounded, and its stderr is redacted before it becomes part of an error.
+Like in the kubelet, the executable gets our environment and the configured variables. Unlike there, everything it
+started is ended with it, its output is bounded, and its stderr is redacted before it becomes part of an error.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from ostiary.registry.metrics import NoRegistryMetrics, RegistryMetrics
 from ostiary.wire.credential_provider import Request, Response, ResponseRefused, decode_response, encode_request
 
 STDERR_SHOWN = 2048
-# The texts of a JSON answer without its field names, also of one that is cut off. Very short ones are words.
+# The strings of a JSON response without its field names, even if it is cut off. Very short ones are ordinary words.
 _JSON_VALUE = re.compile(r'"((?=(?:[^"\\]|\\.){4})[^"\\]*+(?:\\.[^"\\]*+)*)"(?!\s*:)')
-# A cache for all pods of an account must not hold the token of one of them.
+# A cache for all pods of an account must not contain the token of one of them.
 TOKEN_CACHE = "Token"  # noqa: S105
 
 
 class _FailureParts(TypedDict):
-    """What every error about a provider says."""
+    """The common parts of every error about a provider."""
 
     summary: str
     cause: str
@@ -41,7 +40,7 @@ class _FailureParts(TypedDict):
 
 
 class CredentialProvider:
-    """A configured provider and its executable, ready to be run any number of times, from any thread."""
+    """A configured provider and its executable. Can be run any number of times, from any thread."""
 
     def __init__(
         self,
@@ -59,7 +58,7 @@ class CredentialProvider:
         self._clock = clock or SYSTEM_CLOCK
 
     def run(self, image: str, service_account: Presented | None = None) -> Response:
-        """Ask for *image*, which is a repository; raises `CredentialError`."""
+        """Run the provider for *image*, which is a repository; raises `CredentialError`."""
         request = self._request(image, service_account)
         outcome = self._start(request)
         try:
@@ -71,7 +70,7 @@ class CredentialProvider:
         return response
 
     def environment(self) -> dict[str, str]:
-        """What the executable will see: our own variables, and those of the configuration over them."""
+        """Return the environment of the executable: our own variables, overridden by those of the configuration."""
         return {**os.environ, **dict(self.config.env)}
 
     def _request(self, image: str, service_account: Presented | None) -> Request:
@@ -98,7 +97,7 @@ class CredentialProvider:
         except OSError as error:
             raise self._could_not_start(request.image, error) from None
         except ValueError:
-            # A NUL in an argument or a variable, which no process can be given.
+            # A NUL in an argument or a variable, which cannot be passed to a process.
             raise self._could_not_start(request.image, OSError(errno.EINVAL, "")) from None
         finally:
             self._metrics.record_run(self.config.name, seconds=self._clock.monotonic() - started_at, failed=failed)
@@ -117,7 +116,7 @@ class CredentialProvider:
                 rule="token-as-password",
             )
 
-    # --- what went wrong, in words ---
+    # --- errors ---
 
     @property
     def _name(self) -> str:
@@ -153,7 +152,7 @@ class CredentialProvider:
         return "credential-provider-failed", f"failed with exit code {outcome.exit_code}", by_hand
 
     def _stderr_of(self, request: Request, outcome: Outcome) -> str:
-        """The end of its stderr, without anything that also stood on stdout, in its variables or in its token."""
+        """Return the end of its stderr, without anything that is also on stdout, in its variables or in its token."""
         secrets = [value for _, value in self.config.env if value]
         stdout = outcome.stdout.decode("utf-8", "replace")
         secrets += [*stdout.split(), *_JSON_VALUE.findall(stdout)]
@@ -167,13 +166,11 @@ class CredentialProvider:
         return {"summary": summary, "cause": cause, "where": self.config.place, "hint": hint}
 
 
-# Finds the executable of a credential provider on PATH, if it is not in the bin dir. The kubelet looks only there.
-
-
 def find_provider(name: str, bin_dir: str) -> str:
-    """The file of the provider *name*. What is in *bin_dir* comes first; the current directory is never searched.
+    """Return the executable of the provider *name*: in *bin_dir*, else on PATH. The kubelet looks only in *bin_dir*.
 
-    A file that is nowhere is named as one of *bin_dir*: starting it tells what is wrong.
+    The current directory is never searched. If there is no file, the path in *bin_dir* is returned: starting it gives
+    the error.
     """
     path = os.path.join(bin_dir, name)
     if os.path.dirname(name) or os.path.lexists(path):

@@ -1,7 +1,7 @@
-"""Answers one request of the kubelet from the configured sources: the first that has a login.
+"""Handles one request of the kubelet with the configured sources: the first that has a login.
 
-Called by `program`. A source that has nothing lets the next one be asked; one that fails ends the request with its
-error, since "nothing" would be kept and the reason lost.
+A source without a login lets the search continue. A failure ends the request with an error, because an empty response
+would be cached and the reason lost.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ostiary.wire.credential_provider import BasicAuth, CacheKeyType, Request, R
 if TYPE_CHECKING:
     from ostiary.registry.credentials import ImageCredential, RegistryLogin
 
-# The kubelet kills a provider after a minute, and only the provider: what we started must have ended before.
+# The kubelet kills a provider after a minute, and only the provider: processes that we started must have ended before.
 LIMIT_SECONDS = 45.0
 
 
 def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
-    """What *sources* say to *request*; raises `CredentialError` or `ConfigurationError`."""
+    """Return the response of *sources* to *request*; raises `CredentialError` or `ConfigurationError`."""
     for source in sources:
         if not any(matches(pattern, request.image) for pattern in source.match_images):
             continue
@@ -39,17 +39,17 @@ def respond(request: Request, sources: Iterable[LoginSource]) -> Response:
             durations = [duration for duration in (source.cache_duration, lifetime) if duration is not None]
             key = _key(request.image, source.cache_key_type)
             return Response(source.cache_key_type, min(durations, default=None), {key: basic})
-    # Not kept: somebody who is given access should have it at once.
+    # Not cached, so that newly granted access applies immediately.
     return Response(CacheKeyType.IMAGE, timedelta(0))
 
 
 def respond_disabled() -> Response:
-    """What a provider says that is switched off: nothing. Not kept, so that it counts at once when it is back on."""
+    """Return the response of a disabled provider: empty, and not cached, so that enabling it applies immediately."""
     return Response(CacheKeyType.IMAGE, timedelta(0))
 
 
 def _at_mirror(request: Request, hosts_dir: str) -> Request:
-    """*request* for the image's name at the host that containerd asks first."""
+    """Return *request* for the image's name at the host that containerd contacts first."""
     from ostiary.registry.mirrors.containerd import ContainerdHosts
     from ostiary.registry.mirrors.plan import NO_NAME
 
@@ -66,10 +66,10 @@ def _at_mirror(request: Request, hosts_dir: str) -> Request:
 
 
 def _ask(source: LoginSource, request: Request) -> tuple[BasicAuth, timedelta | None] | None:
-    """A login, and how long it holds if that is known."""
+    """Return a login, and its lifetime if that is known."""
     registry = request.image.partition("/")[0]
     origin = source.origin
-    # Each imported only if it is asked: the kubelet starts this program for every image that it pulls.
+    # Imported only if needed: the kubelet starts this program for every image that it pulls.
     if isinstance(origin, TokenExchange):
         from ostiary.registry.kubelet.http_sources import exchange_token
 
@@ -109,7 +109,7 @@ def _server(registry: str) -> str:
 
 def _key(image: str, kept_for: CacheKeyType) -> str:
     registry, _, path = image.partition("/")
-    # As a key, an image whose path begins like the registry's API would not match itself.
+    # As a key, an image whose path starts like the registry API would not match itself.
     whole = kept_for is CacheKeyType.REGISTRY or path.startswith(("v1/", "v2/"))
     return registry if whole else image
 

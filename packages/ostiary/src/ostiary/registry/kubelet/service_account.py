@@ -1,7 +1,7 @@
-"""Whose token a provider is given: the service account of the pod that wants the image.
+"""The service account token for a provider: that of the pod that pulls the image.
 
-Called by the keyring before it looks into a cache, because a cached answer belongs to the account. Where tokens
-come from is the caller's business (`TokenSource`); on a node it is the API server's TokenRequest.
+The keyring fetches it before the cache lookup, because a cached response belongs to the account. The caller provides
+the tokens (`TokenSource`); on a node they come from the API server's TokenRequest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class KubernetesServiceAccount:
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What one run of a provider is told of the pod's service account."""
+    """The data about the pod's service account for one run of a provider."""
 
     account: KubernetesServiceAccount
     token: Secret
@@ -54,23 +54,23 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Why a provider is not asked for this pod. It is not a failure."""
+    """Why a provider is not run for this pod. It is not a failure."""
 
     reason: str
 
 
 class TokenSource(Protocol):
-    """Gives service accounts and their tokens.
+    """Provides service accounts and their tokens.
 
-    Called from worker threads, many at once, on every lookup: an implementation keeps tokens while they are
-    fresh. Any exception means that the provider is not run; the other providers are.
+    Called from worker threads, concurrently, on every lookup, so an implementation caches fresh tokens. After any
+    exception the provider is not run; the other providers are.
     """
 
     def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
-        """The account, and all of its annotations."""
+        """Return the account and all of its annotations."""
 
     def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
-        """A token of *account* for one *audience*, bound to *pod*."""
+        """Return a token of *account* for one *audience*, bound to *pod*."""
 
 
 def wants_token(attributes: TokenAttributes | None, pod: PodCoordinates | None) -> bool:
@@ -78,14 +78,14 @@ def wants_token(attributes: TokenAttributes | None, pod: PodCoordinates | None) 
 
 
 def skip_without_account(attributes: TokenAttributes | None) -> Skip | None:
-    """For a pod without a service account: whether a provider insists on one."""
+    """Return whether a provider is skipped for a pod without a service account, because it requires one."""
     if attributes is not None and attributes.require_service_account:
         return Skip("Service account name is empty, and this provider serves only pods that have one")
     return None
 
 
 def present(attributes: TokenAttributes, pod: PodCoordinates, tokens: TokenSource | None) -> Presented | Skip:
-    """Fetch what a provider is told; raises `CredentialError`. A missing required annotation is a skip."""
+    """Fetch the data for a provider; raises `CredentialError`. A missing required annotation gives a `Skip`."""
     if tokens is None:
         raise _unavailable(pod, "there is no source of service account tokens", "give the keyring a TokenSource")
     try:
@@ -108,7 +108,7 @@ def present(attributes: TokenAttributes, pod: PodCoordinates, tokens: TokenSourc
 def _select_annotations(attributes: TokenAttributes, annotations: Mapping[str, str]) -> dict[str, str] | Skip:
     for key in attributes.required_annotation_keys:
         if key not in annotations:
-            # This is how a workload stays out, so it must not look like a mistake.
+            # Workloads opt out this way, so it must not be reported as an error.
             return Skip(f"required annotation {printable(key)} not found")
     keys = (*attributes.required_annotation_keys, *attributes.optional_annotation_keys)
     return {key: annotations[key] for key in keys if key in annotations}

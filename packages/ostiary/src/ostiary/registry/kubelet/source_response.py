@@ -1,4 +1,4 @@
-"""What the sources of ``ostiary-credential-provider`` share when they read an answer and tell why there is none."""
+"""Parsing the responses of sources of ``ostiary-credential-provider``, and errors if there is none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ostiary.errors import AnswerInvalid
 
 
 def json_object(data: bytes) -> Mapping[str, object]:
-    """The JSON object in *data*; an empty one if there is none."""
+    """Return the JSON object in *data*; an empty one if there is none."""
     try:
         value = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError):

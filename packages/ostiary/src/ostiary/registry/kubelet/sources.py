@@ -1,7 +1,4 @@
-"""The configuration of ``ostiary-credential-provider``: which images, and where their logins come from.
-
-Read by `program`; knows nothing of how a login is fetched.
-"""
+"""The configuration of ``ostiary-credential-provider``: image patterns, and where their logins come from."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ KIND = "ImageCredentialSources"
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """A docker credential helper on the PATH, by its suffix."""
+    """A docker credential helper on PATH, by its suffix."""
 
     suffix: str
 
@@ -45,11 +42,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class TokenExchange:
-    """RFC 8693: the pod's service account token for one that the registry takes as the password of *username*."""
+    """Exchange of the pod's service account token for the registry password of *username* (RFC 8693)."""
 
     url: str
     username: str
-    # The form's own names: audience, scope, resource, requested_token_type.
+    # Form parameters by name: audience, scope, resource, requested_token_type.
     form: Mapping[str, str] = field(default_factory=dict)
     client_id: str = ""
     client_secret_file: str = ""
@@ -58,7 +55,7 @@ class TokenExchange:
 
 @dataclass(frozen=True, slots=True)
 class CredentialServer:
-    """The credential server of a cluster, which is asked in the name of this node."""
+    """The credential server of a cluster, called with this node's identity."""
 
     url: str
     token_file: str = ""
@@ -72,10 +69,10 @@ Origin = Helper | AuthFile | Command | TokenExchange | CredentialServer
 
 @dataclass(frozen=True, slots=True)
 class LoginSource:
-    """Where the logins of some images come from, and how long the kubelet may keep them.
+    """Where the logins of some images come from, and how long the kubelet may cache them.
 
-    With `hosts_dir`, containerd's directory of mirrors, it is asked for the login of the host that containerd asks
-    first, for containerd sends that host the credential of the image's own name.
+    With `hosts_dir`, containerd's directory of mirrors, the login is for the host that containerd contacts first,
+    because containerd sends that host the credential of the image's own name.
     """
 
     match_images: tuple[str, ...]
@@ -86,15 +83,15 @@ class LoginSource:
 
 
 def load(path: str | os.PathLike[str]) -> tuple[LoginSource, ...]:
-    """The sources of a configuration file; raises `ConfigurationError` with every mistake and its place.
+    """Load the sources from a configuration file; raises `ConfigurationError` with every error and its position.
 
-    Paths in it are relative to the file: the kubelet's working directory is nobody's choice.
+    Relative paths are resolved from the file: the kubelet's working directory is arbitrary.
     """
     return _sources(read(path), os.path.dirname(os.path.abspath(path)))
 
 
 def loads(text: str | bytes, *, file: str | None = None) -> tuple[LoginSource, ...]:
-    """`load` from memory. There is no folder that a path could be relative to."""
+    """Like `load`, from memory. There is no folder from which relative paths could be resolved."""
     return _sources(parse(text, file=file), None)
 
 
@@ -261,7 +258,7 @@ def _cache_key_type(fields: ConfigSection, origin: Origin) -> CacheKeyType:
 
 
 def is_confidential(url: str) -> bool:
-    """Whether a token may be sent to *url*: over TLS, or to this machine."""
+    """Return whether a token may be sent to *url*: over TLS, or to this machine."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

@@ -1,11 +1,11 @@
-"""Tokens of service accounts from the API server: the `TokenSource` of whoever may ask for them, as a kubelet does.
+"""Service account tokens from the API server: the `TokenSource` of callers that may request them, like a kubelet.
 
     account -> GET serviceaccounts/NAME -> its uid and annotations
-    token   -> kept and fresh? -> use it;  else POST serviceaccounts/NAME/token, bound to the account's uid and the pod
+    token   -> cached and fresh? -> use it;  else POST serviceaccounts/NAME/token, bound to the account's uid and pod
 
-Called by the keyring, from many threads. A token is kept as the kubelet keeps it: until a fifth of its life is left, or
-for a day; and until it expires if the API server cannot give another one. How the server is reached is the caller's
-business (`ApiServer`): the doors do not know each other.
+A token is cached like in the kubelet: until a fifth of its lifetime is left, or for a day; and until it expires if the
+API server cannot issue another one. The caller provides the connection to the server (`ApiServer`), so that this module
+does not depend on the client. Thread-safe.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class ApiServerReply(Protocol):
 
 
 class ApiServer(Protocol):
-    """Sends one signed request; raises an `OstiaryError` if there is no answer at all."""
+    """Sends one signed request; raises an `OstiaryError` if there is no response."""
 
     def send(self, method: str, path: str, body: bytes | None = None) -> ApiServerReply: ...
 
 
 class ApiServerTokens:
-    """A `TokenSource` that asks an API server. Two pods, or two audiences, never share a token."""
+    """A `TokenSource` that uses an API server. Two pods, or two audiences, never share a token."""
 
     def __init__(self, server: ApiServer, *, clock: Clock | None = None, limit: int = TOKEN_LIMIT) -> None:
         self._server = server
@@ -67,7 +67,7 @@ class ApiServerTokens:
         self._kept: dict[_Key, BoundToken] = {}
 
     def service_account(self, namespace: str, name: str) -> tuple[KubernetesServiceAccount, Mapping[str, str]]:
-        """The account as it is now. Never kept: a kubelet asks as well, and an annotation may be taken away."""
+        """Return the current account. Never cached, like in the kubelet: an annotation may be removed."""
         reply = self._server.send("GET", service_account_path(namespace, name))
         if reply.status != 200:
             raise _refusal(reply, f'"get" on serviceaccounts in namespace {printable(namespace)}')
@@ -78,7 +78,7 @@ class ApiServerTokens:
         return KubernetesServiceAccount(namespace, name, uid), annotations
 
     def token(self, account: KubernetesServiceAccount, *, pod: PodCoordinates, audience: str) -> Secret:
-        """A token bound to *account* and, where it has a name, to *pod*."""
+        """Return a token bound to *account* and, if it has a name, to *pod*."""
         key = (account, pod.name, pod.uid, audience)
         with self._runs.lock:
             cached = self._kept.get(key)
@@ -90,7 +90,7 @@ class ApiServerTokens:
         try:
             return wait(run).token
         except OstiaryError:
-            # As the kubelet: a token that is merely old serves while no newer one can be had.
+            # Like the kubelet: an old token stays in use until it expires if no newer one is available.
             if cached is not None and self._clock.now() < cached.expires_at:
                 return cached.token
             raise
@@ -112,7 +112,7 @@ class ApiServerTokens:
         return bound_token
 
     def _keep(self, key: _Key, bound: BoundToken | None, error: BaseException | None) -> None:
-        """With the lock held."""
+        """Store the result. The caller holds the lock."""
         if bound is None:
             return
         self._kept.pop(key, None)
@@ -129,7 +129,7 @@ def _refresh_at(bound: BoundToken) -> datetime:
     return min(issued_at + LONGEST_KEPT, bound.expires_at - bound.lifetime / 5)
 
 
-# --- refusals ---
+# --- error responses ---
 
 
 def _refusal(reply: ApiServerReply, permission: str, audience: str | None = None) -> CredentialError:

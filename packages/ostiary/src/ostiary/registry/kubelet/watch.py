@@ -1,11 +1,10 @@
-"""Puts a changed provider configuration into force without a restart. The kubelet needs one.
+"""Applies a changed provider configuration without a restart. The kubelet needs one.
 
-    looks changed?  ->  read and check all of it  ->  swap it in whole     or: keep the old one and say why
+    changed?  ->  read and validate all of it  ->  replace it atomically     or: keep the old one and log why
 
-``providers: []`` switches all providers off. What a configuration that is gone means, `WhenMissing` says.
-
-Called by long-running programs beside a keyring. Looking costs a few `stat` calls, and only `check_now` looks:
-from a thread that waits between two looks, or whenever the program thinks fit (on SIGHUP, say).
+``providers: []`` disables all providers. `WhenMissing` determines the effect of a missing configuration. A check costs
+a few `stat` calls, and only `check_now` performs it: from a polling thread, or whenever the caller decides (on SIGHUP,
+say).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ log = logging.getLogger("ostiary.registry")
 
 
 class WhenMissing(Enum):
-    """What happens when the file is removed, or the last file of the directory. It is logged in any case.
+    """What happens when the file, or the last file of the directory, is removed. It is logged in any case.
 
-    KEEP: the providers stay in force; a file may be gone by mistake. DISABLE: there are no providers any more.
+    KEEP: the providers stay active; a file may be missing by accident. DISABLE: there are no providers any more.
     """
 
     KEEP = "keep"
@@ -40,14 +39,14 @@ class WhenMissing(Enum):
 
 
 def load_or_none(path: str) -> ProvidersConfig:
-    """The configuration at *path*, in which an empty list of providers is allowed."""
+    """Load the configuration at *path*, whose list of providers may be empty."""
     return load(path, allow_empty=True)
 
 
 class Watch:
-    """Keeps *keyring* at the configuration that stands at *path*, a file or a directory.
+    """Keeps *keyring* in sync with the configuration at *path*, a file or a directory.
 
-    *reload* reads and checks it; `load_or_none` does, unless given.
+    *reload* reads and validates it; by default `load_or_none`.
     """
 
     def __init__(
@@ -72,18 +71,18 @@ class Watch:
 
     @property
     def hash(self) -> str:
-        """Of the configuration in force."""
+        """Return the hash of the active configuration."""
         return self._keyring.config.hash
 
     def check_now(self) -> bool:
-        """Look, and put a changed configuration into force; says whether it did. Never raises for a bad file."""
+        """Apply the configuration if it changed; returns whether it did. Never raises for an invalid file."""
         with self._checking:
             look = _look(self._path)
-            # After an error always again: the missing executable may be there by now.
+            # After an error always retry: a missing executable may have been installed.
             if self.last_error is None and look == self._seen and is_settled(look.values(), self._clock):
                 return False
             try:
-                # What changes while it is read looks different from what was seen, and is read next time.
+                # A change during the load gives a different fingerprint than the stored one and is read next time.
                 config = self._reload(self._path)
             except ConfigurationError as error:
                 disables = self._when_missing is WhenMissing.DISABLE and _is_missing(error)
@@ -105,7 +104,7 @@ class Watch:
         return True
 
     def start(self, *, every: float = POLL_SECONDS, pause: Callable[[float], bool] | None = None) -> None:
-        """Look again and again from a thread. *pause* waits for so many seconds and returns True to stop."""
+        """Check periodically from a thread. *pause* waits for the given seconds and returns True to stop."""
         if self._thread is not None:
             return
         wait_or_stop = pause or self._stop.wait
@@ -115,7 +114,7 @@ class Watch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking. The configuration in force stays."""
+        """Stop checking. The configuration stays active."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -126,11 +125,11 @@ class Watch:
             try:
                 self.check_now()
             except Exception:
-                # A bug in one look must not end all later ones without a word.
+                # A bug in one check must not silently end all later ones.
                 log.exception("the credential provider config cannot be watched at this moment")
 
     def _note(self, error: ConfigurationError, *, disables: bool) -> None:
-        # Once, and not at every look while it stays the same.
+        # Log once, and not on every check while the error stays the same.
         if str(error) != str(self.last_error):
             then = "no provider stays in force" if disables else "the old one stays in force"
             log.error("%s; %s: %s", error.summary, then, error.cause, extra={"code": error.code})
@@ -138,12 +137,12 @@ class Watch:
 
 
 def _is_missing(error: ConfigurationError) -> bool:
-    """Whether there is no file. One that cannot be read is there, and may say anything."""
+    """Return whether there is no file. One that cannot be read exists, and may have any content."""
     return error.code == "config-not-found" or isinstance(error.__cause__, FileNotFoundError)
 
 
 def _look(path: str) -> _Look:
-    """How the files look from outside; nothing if they cannot be seen."""
+    """Return the fingerprints of the files; empty if they are not accessible."""
     try:
         if not os.path.isdir(path):
             return {path: fingerprint(path)}

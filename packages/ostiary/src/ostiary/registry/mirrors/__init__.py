@@ -1,1 +1,1 @@
-"""Registry mirrors: where a container runtime asks for an image, and the credentials for each of those places."""
+"""Registry mirrors: where a container runtime pulls an image from, and the credentials for each endpoint."""

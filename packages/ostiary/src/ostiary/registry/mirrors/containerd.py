@@ -1,9 +1,9 @@
-"""Where containerd pulls from: its ``certs.d``, a directory for each registry with a ``hosts.toml`` in it.
+"""Mirrors of containerd: its ``certs.d``, with a directory per registry that contains a ``hosts.toml``.
 
     registry.example.com:5000  ->  registry.example.com_5000_/ , else registry.example.com:5000/ , else _default/
 
-The first directory that exists counts, also one without a ``hosts.toml``. The hosts of the file are asked in its
-order, and last its ``server``, or the registry itself if the file names none.
+The first directory that exists counts, even without a ``hosts.toml``. The hosts of the file are tried in its order, and
+last its ``server``, or the registry itself if the file names none.
 """
 
 from __future__ import annotations
@@ -27,20 +27,15 @@ from ostiary.registry.mirrors.plan import (
 )
 from ostiary.registry.mirrors.toml_file import TomlFile, TomlTable, read_toml, unusable
 
-# Reads containerd's ``hosts.toml``: the hosts that are asked for the images of one registry, in the order of the file.
-#
-# Of a file with a mistake containerd logs an error, uses nothing, and asks the registry itself: the mirror is silently
-# not used. Here the mistake is told. Header values and certificates are read by nobody here.
-
 CAPABILITIES = frozenset({"pull", "resolve", "push"})
 API_ROOT = "/v2"
-# What only matters to the connection.
+# Only relevant to the connection.
 _CONNECTION_KEYS = ("ca", "client", "dial_timeout")
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryHost:
-    """A host to ask. `path` is the root of its API; `written` is its address as it stands in the file."""
+    """A host to contact. `path` is the root of its API; `written` is its address as written in the file."""
 
     written: str
     scheme: str
@@ -56,7 +51,7 @@ class RegistryHost:
 
 @dataclass(frozen=True, slots=True)
 class HostsFile:
-    """`server` is None if the file does not name one: then it is the registry itself. It is asked last."""
+    """`server` is None if the file does not name one: then it is the registry itself. It is tried last."""
 
     hosts: tuple[RegistryHost, ...]
     server: RegistryHost | None
@@ -66,7 +61,11 @@ class HostsFile:
 
 
 def parse_hosts_file(file: TomlFile) -> HostsFile:
-    """What *file* says. With `problems`, containerd would not use any of it."""
+    """Parse a ``hosts.toml``. The result has the hosts in the order of the file.
+
+    For an invalid file containerd logs an error, ignores all of it and contacts the registry itself, so the mirror is
+    silently not used. Here the errors are reported in `problems`. Header values and certificates are not read.
+    """
     root = file.root
     in_order = tuple(dict.fromkeys(_hosts_in_order(file)))
     hosts = tuple(_host_tables(root.table("host"), in_order))
@@ -89,7 +88,7 @@ def parse_hosts_file(file: TomlFile) -> HostsFile:
 
 
 def _hosts_in_order(file: TomlFile) -> list[str]:
-    """The names of the hosts as their tables stand; a table inside a host's table is no host."""
+    """Return the names of the hosts in the order of their tables. A table inside a host's table is not a host."""
     return [keys[1] for _, keys, is_array in file.headers if len(keys) > 1 and keys[0] == "host" and not is_array]
 
 
@@ -139,7 +138,7 @@ class _HostTable:
     def _api_root(self, path: str) -> str:
         if not path:
             return "" if self._override_path else API_ROOT
-        # Two slashes at the beginning would stay two.
+        # Two leading slashes would be preserved.
         clean = "/" + posixpath.normpath(path).strip("/")
         if clean.endswith(API_ROOT) or self._override_path:
             return clean
@@ -147,7 +146,7 @@ class _HostTable:
 
 
 def _split(written: str) -> SplitResult | None:
-    """The parts of an address, as containerd reads it: what does not begin with ``http`` is taken for a host."""
+    """Parse an address like containerd: text that does not begin with ``http`` is a host."""
     try:
         parts = urlsplit(written if written.startswith("http") else f"https://{written}")
         # In a path, an @ can only be the end of a login that was not escaped.
@@ -158,7 +157,7 @@ def _split(written: str) -> SplitResult | None:
 
 
 def _without_userinfo(address: str) -> str:
-    """*address* as it may be shown."""
+    """Return *address* without userinfo, safe to display."""
     return f"***@{address.rpartition('@')[2]}" if "@" in address else address
 
 
@@ -203,14 +202,14 @@ class ContainerdHosts:
 
 
 def directory_names(registry: str) -> tuple[str, ...]:
-    """The names that the directory of *registry* may have, the first one that exists counts."""
+    """Return the possible directory names of *registry*; the first one that exists counts."""
     host, colon, port = registry.rpartition(":")
     with_underscores = (f"{host}_{port}_",) if colon and host else ()
     return (*with_underscores, registry, DEFAULT_DIRECTORY)
 
 
 def read_hosts_file(folder: str) -> HostsFile | None:
-    """The ``hosts.toml`` of *folder*; None if there is none, or an empty one. Its mistakes are in it."""
+    """Read the ``hosts.toml`` of *folder*; None if it is missing or empty. The result includes its errors."""
     file = read_toml(os.path.join(folder, HOSTS_FILE))
     if file is None:
         return None
@@ -235,7 +234,7 @@ def _upstream(name: ImageName, place: Place) -> RegistryHost:
 
 
 def is_of_registry(host: str, registry: str) -> bool:
-    """Whether *host* is the registry itself, and no mirror of it."""
+    """Return whether *host* is the registry itself and not a mirror of it."""
     return host == registry or (registry == DOCKER_HUB and host == HUB_PULL_HOST)
 
 
@@ -258,14 +257,14 @@ def _endpoint(host: RegistryHost, name: ImageName) -> PullEndpoint:
         host.place,
         skip,
         note,
-        # Its credentials are tried at every host that asks for one.
+        # containerd tries these credentials at every host that requires some.
         gets_kubelet_credential=True,
         resolves=resolves,
     )
 
 
 def mirrored_path(host: RegistryHost, path: str) -> str:
-    """The repository at *host*: what stands behind the API's version in its path comes before the image's own path."""
+    """Return the repository at *host*: the path after the API version in its URL is prepended to the image's path."""
     _, marker, below = f"{host.path}/".partition(f"{API_ROOT}/")
     return f"{below}{path}" if marker else path
 

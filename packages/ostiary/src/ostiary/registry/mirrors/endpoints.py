@@ -1,7 +1,7 @@
 """The credentials for each endpoint of a pull: those of the image's name at that host, and not of its own name.
 
-podman, skopeo, buildah, CRI-O's auth file, and everybody who keeps a login for each host look them up so. What the
-kubelet hands over is for the image's own name; `PullEndpoint.gets_kubelet_credential` says where that is used.
+podman, skopeo, buildah, CRI-O's auth file, and other programs that store a login per host use them. The kubelet's
+credential is for the image's own name; `PullEndpoint.gets_kubelet_credential` says where that is used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EndpointLookup:
-    """An endpoint that is asked, and the credentials to try there, in order."""
+    """An endpoint, and the credentials to try there, in order."""
 
     endpoint: PullEndpoint
     lookup: Lookup
@@ -30,7 +30,7 @@ class EndpointLookup:
 
 @dataclass(frozen=True, slots=True)
 class PullLookup:
-    """The endpoints of a pull that are asked, in order, each with its credentials."""
+    """The endpoints of a pull that are contacted, in order, each with its credentials."""
 
     plan: PullPlan
     endpoints: tuple[EndpointLookup, ...]
@@ -48,7 +48,7 @@ def lookup_endpoints(
     pod: PodCoordinates | None = None,
     pull_secrets: Sequence[PullSecret] = (),
 ) -> PullLookup:
-    """The credentials for every place that *image* is pulled from; waits for providers that must run.
+    """Return the credentials for every endpoint of *image*; waits for providers that must run.
 
     Raises what `Mirrors.plan` and `Keyring.lookup` raise.
     """
@@ -75,7 +75,7 @@ async def lookup_endpoints_async(
     pod: PodCoordinates | None = None,
     pull_secrets: Sequence[PullSecret] = (),
 ) -> PullLookup:
-    """`lookup_endpoints` for an event loop. The files of *mirrors* are small, and read in the loop."""
+    """Like `lookup_endpoints`, for an event loop. The files of *mirrors* are small, and read in the loop."""
     plan = mirrors.plan(image)
     endpoints = [
         EndpointLookup(
@@ -93,11 +93,10 @@ def _without_name(endpoint: PullEndpoint) -> Lookup:
     return Lookup(endpoint.host, skipped=(Skipped(endpoint.host, NO_NAME),))
 
 
-# Tells for one image which hosts are asked in which order, with which credential, and why. No password is shown.
-#
-# PullPlan -> each endpoint -> `explain` of the image's name there -> PullExplanation
+# Explanations: PullPlan -> each endpoint -> `explain` of the image's name there -> PullExplanation. No password is
+# shown.
 
-# What the kubelet's own credential, which is for the image's own name, is used for.
+# Where the kubelet's own credential, which is for the image's own name, is used.
 KUBELET_RULES = {
     RuntimeFamily.CONTAINERD: "the kubelet looks up credentials for the image's own name, and containerd sends them to "
     "every host that it asks, mirrors included",
@@ -108,7 +107,7 @@ KUBELET_RULES = {
 
 @dataclass(frozen=True, slots=True)
 class EndpointExplanation:
-    """One endpoint. `position` is 0 for one that is left out, and then `explanation` is None."""
+    """One endpoint. `position` is 0 for one that is skipped, and then `explanation` is None."""
 
     position: int
     address: str
@@ -123,7 +122,10 @@ class EndpointExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PullExplanation:
-    """The endpoints in order. `own_name` is the look-up of the image's own name, which is what the kubelet does."""
+    """The endpoints in order.
+
+    `own_name` explains the lookup of the image's own name, which is what the kubelet does.
+    """
 
     image: str
     names: tuple[str, ...]
@@ -135,13 +137,13 @@ class PullExplanation:
 
     @property
     def has_credential(self) -> bool:
-        """Whether some endpoint has a credential of its own, or a provider that matches was not run."""
+        """Return whether some endpoint has a credential of its own, or a matching provider was not run."""
         explanations = [each.explanation for each in self.endpoints if each.explanation is not None]
         return any(each.candidates or not each.complete for each in explanations)
 
 
 def explain_endpoints(mirrors: Mirrors, image: str, explain_name: Callable[[str], ImageExplanation]) -> PullExplanation:
-    """Explain the pull of *image*. *explain_name* explains the look-up of one name, and knows keyring and pod."""
+    """Explain the pull of *image*. *explain_name* explains the lookup of one name with the caller's keyring and pod."""
     plan = mirrors.plan(image)
     return PullExplanation(
         image,

@@ -1,8 +1,8 @@
-"""Where an image is really pulled from: the endpoints in the order in which a container runtime asks them.
+"""Pull plans: the endpoints of an image in the order in which a container runtime contacts them.
 
-    image -> Mirrors.plan -> PullPlan(endpoints) -> endpoint_lookup, endpoint_explain
+    image -> Mirrors.plan -> PullPlan(endpoints) -> `endpoints` looks up or explains their credentials
 
-`containerd` and `registries_conf` each make plans as their runtime does. Plain data; nothing is contacted.
+`containerd` and `registries_conf` create plans like their runtime does. Plain data; nothing is contacted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_NAME = "no image name can have this host, so no credential can be kept for it
 
 
 class RuntimeFamily(Enum):
-    """Whose mirror configuration it is. The value is its name for people."""
+    """The runtime whose mirror configuration it is. The value is its display name."""
 
     CONTAINERD = "containerd"
     CONTAINERS = "podman, skopeo, buildah and CRI-O"
@@ -29,12 +29,12 @@ class RuntimeFamily(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PullEndpoint:
-    """A place that is asked for an image.
+    """A location that an image may be pulled from.
 
     Credentials are looked up for `repository`, the image's name at this host; it is empty if no image name can have
-    this host. `skip` says why the endpoint is left out, and is empty if it is asked. `gets_kubelet_credential`: the
-    runtime sends the credential that the kubelet handed over, which is for the image's own name, to this host, too.
-    `resolves`: it is asked which content the image's name stands for, and not only for content.
+    this host. `skip` is why the endpoint is skipped, and empty if it is contacted. `gets_kubelet_credential`: the
+    runtime also sends this host the credential from the kubelet, which is for the image's own name. `resolves`: it may
+    resolve the image's tag, and not only serve content.
     """
 
     address: str
@@ -51,9 +51,9 @@ class PullEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """The endpoints for one image, in order. `image` is as it was given, `names` are the full names that it stands for.
+    """The endpoints for one image, in order. `image` is as given, `names` are the full names that it stands for.
 
-    `warnings` are about what the runtime would pass over in silence.
+    `warnings` are about what the runtime silently ignores.
     """
 
     image: str
@@ -64,12 +64,12 @@ class PullPlan:
 
     @property
     def asked(self) -> tuple[PullEndpoint, ...]:
-        """Those that are not left out."""
+        """Return the endpoints that are not skipped."""
         return tuple(endpoint for endpoint in self.endpoints if not endpoint.skip)
 
 
 def checked_plan(plan: PullPlan, place: Place) -> PullPlan:
-    """*plan*, unless it has more endpoints than anybody means: each is a look-up. Raises `ConfigurationError`."""
+    """Return *plan*, unless it has too many endpoints, each of which is a lookup. Raises `ConfigurationError`."""
     if len(plan.endpoints) > MOST_ENDPOINTS:
         message = f"{len(plan.endpoints)} endpoints for one image are more than {MOST_ENDPOINTS}"
         problem = Problem(message, place, "leave out mirrors, or registries of unqualified-search-registries")
@@ -78,24 +78,24 @@ def checked_plan(plan: PullPlan, place: Place) -> PullPlan:
 
 
 class Mirrors(Protocol):
-    """A mirror configuration of a node. The files are read at every call, as the runtimes do."""
+    """A mirror configuration of a node. The files are read on every call, as by the runtimes."""
 
     def plan(self, image: str) -> PullPlan:
-        """Where *image* is pulled from; raises `ImageNameError`, and `ConfigurationError` for unusable files."""
+        """Return where *image* is pulled from; raises `ImageNameError`, and `ConfigurationError` for invalid files."""
         ...
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether *host*, maybe with a port, is this machine by its name or address."""
+    """Return whether *host*, maybe with a port, is this machine by its name or address."""
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     return is_loopback(name)
 
 
 def credential_name(host: str, path: str) -> str:
-    """The name under which credentials for *path* at *host* are looked up; empty if no image name has this host.
+    """Return the name under which credentials for *path* at *host* are looked up; empty if no image name has this host.
 
     ``http://mirror/v2`` is such a host: ``mirror/team/app`` names an image of Docker Hub, and Docker Hub's credential
-    must not be sent to somebody else.
+    must not be sent to another host.
     """
     name = f"{host}/{path}"
     try:

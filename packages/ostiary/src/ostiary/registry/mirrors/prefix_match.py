@@ -1,10 +1,10 @@
-"""Which ``[[registry]]`` table of a registries.conf an image falls under, and how its name is rewritten. Pure.
+"""Matches images to ``[[registry]]`` tables of a registries.conf by prefix, and rewrites their names. Pure.
 
     prefix "example.com/foo", location "mirror.example.net":  example.com/foo/app:v1 -> mirror.example.net/app:v1
 
-The rules are those of containers-registries.conf(5) as the programs have them, quirks included: a prefix is compared
-with the name without tag and digest, so that a prefix with a tag never matches when an image is read; a prefix without
-a port also matches the same host with one.
+The rules are those of containers-registries.conf(5) as implemented, quirks included: a prefix is compared with the name
+without tag and digest, so a prefix with a tag never matches when an image is read; a prefix without a port also matches
+the same host with one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ T = TypeVar("T", bound=HasPrefix)
 
 
 def match_length(name: str, prefix: str) -> int | None:
-    """How much of *name* falls to *prefix*; None if it does not match. *name* begins with a host."""
+    """Return how many characters of *name* match *prefix*; None if it does not match. *name* begins with a host."""
     if prefix.startswith(WILDCARD):
-        # Any number of labels stands for the star. The first place counts where the rest of the prefix stands.
+        # The star stands for any number of labels. The first occurrence of the rest of the prefix counts.
         start = name.find(prefix[1:])
         if start < 0 or "/" in name[:start]:
             return None
@@ -40,9 +40,9 @@ def match_length(name: str, prefix: str) -> int | None:
 
 
 def longest_match(name: str, tables: Iterable[T]) -> T | None:
-    """The table with the longest prefix that matches *name*.
+    """Return the table with the longest prefix that matches *name*.
 
-    Of two prefixes of the same length the first in the order of their bytes counts, which is the one with a star.
+    Of two prefixes of the same length the first in byte order counts, which is the one with a star.
     """
     best: T | None = None
     for table in sorted(tables, key=lambda each: each.prefix.encode("utf-8", "surrogatepass")):
@@ -52,9 +52,9 @@ def longest_match(name: str, tables: Iterable[T]) -> T | None:
 
 
 def rewrite(reference: str, prefix: str, location: str) -> str | None:
-    """*reference*, with its tag or digest, at *location*; None if *prefix* does not match it."""
+    """Return *reference*, with its tag or digest, at *location*; None if *prefix* does not match it."""
     length = match_length(reference, prefix)
     if length is None:
         return None
-    # Without a location, which only a prefix with a star may lack, the name stays as it is.
+    # Without a location, which only a prefix with a star may omit, the name is unchanged.
     return location + reference[length:] if location else reference

@@ -1,10 +1,10 @@
-"""Where podman, skopeo, buildah and CRI-O pull from: ``registries.conf`` and its drop-in files.
+"""Mirrors of podman, skopeo, buildah and CRI-O: ``registries.conf`` and its drop-in files.
 
-    registries.conf -> registries.conf.d/*.conf, by name -> one set of tables, a later prefix in place of an earlier one
+    registries.conf -> registries.conf.d/*.conf, by name -> one set of tables; a later prefix replaces an earlier one
     image -> its short-name alias -> the table with the longest prefix -> its mirrors in order -> its location, last
 
-`blocked` and the credentials are judged for the name at each endpoint, and not for the image's own name: that is how a
-registry can be blocked and its mirrors still be used.
+`blocked` and the credentials depend on the name at each endpoint, not on the image's own name: so a registry can be
+blocked while its mirrors are still used.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from ostiary.registry.mirrors.plan import PullEndpoint, PullPlan, RuntimeFamily,
 from ostiary.registry.mirrors.prefix_match import WILDCARD, longest_match, rewrite
 from ostiary.registry.mirrors.toml_file import TomlFile, TomlTable, names_in, read_toml, unusable
 
-# Reads one file of containers-registries.conf(5), version 2, and the lists of the deprecated version 1.
-#
-# A mistake makes the programs refuse every pull, so it is told; a key that they do not know they pass over.
+# Parsing of one file: containers-registries.conf(5), version 2, and the lists of the deprecated version 1. An invalid
+# file makes the programs fail every pull, so errors are reported; unknown keys are ignored as by the programs.
 
 _SCHEMES = ("http://", "https://")
 _VERSION_1 = ("search", "insecure", "block")
 
 
 class PullFromMirror(Enum):
-    """For which references a mirror is used."""
+    """The references for which a mirror is used."""
 
     ALL = "all"
     DIGEST_ONLY = "digest-only"
@@ -39,7 +38,7 @@ class PullFromMirror(Enum):
 
 
 class ShortNameMode(Enum):
-    """What happens to an image without a registry's name if several registries may have it."""
+    """How to resolve an image without a registry's name that several registries may have."""
 
     ENFORCING = "enforcing"
     PERMISSIVE = "permissive"
@@ -56,7 +55,7 @@ class MirrorTable:
 
 @dataclass(frozen=True, slots=True)
 class RegistryTable:
-    """A ``[[registry]]``. `location` is empty only where the prefix has a star."""
+    """A ``[[registry]]`` table. `location` is empty only if the prefix has a star."""
 
     prefix: str
     location: str
@@ -69,9 +68,9 @@ class RegistryTable:
 
 @dataclass(frozen=True, slots=True)
 class RegistriesFile:
-    """What one file says. None where it says nothing, so that an earlier file's word stands.
+    """The settings of one file. None means unset: the value of an earlier file remains.
 
-    An alias whose value is empty takes an earlier one away.
+    An alias with an empty value removes an earlier one.
     """
 
     tables: tuple[RegistryTable, ...] = ()
@@ -81,7 +80,7 @@ class RegistriesFile:
 
 
 def parse_registries_file(file: TomlFile, *, is_drop_in: bool = False) -> RegistriesFile:
-    """What *file* says; its mistakes are added to it."""
+    """Parse *file*; its errors are added to it."""
     root = file.root
     root.ignore("credential-helpers", "additional-layer-store-auth-helper")
     tables = tuple(table for written in root.tables("registry") if (table := _registry(written)) is not None)
@@ -189,7 +188,7 @@ def _aliases(root: TomlTable) -> Iterator[tuple[str, str]]:
 
 
 def is_short_name(name: str) -> bool:
-    """Whether *name*, without tag and digest, leaves open which registry is meant."""
+    """Return whether *name*, without tag and digest, does not determine its registry."""
     host, slash, _ = name.partition("/")
     has_host = bool(slash) and ("." in host or ":" in host or host == "localhost")
     if has_host or ":" in name or "@" in name:
@@ -225,13 +224,13 @@ def _version_1(registries: TomlTable) -> RegistriesFile:
 
 SYSTEM_FILE = "/etc/containers/registries.conf"
 DROP_IN_SUFFIX = ".conf"
-# Each is read at every look-up.
+# Each is read on every lookup.
 MOST_DROP_INS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Registries:
-    """All files together. `files` are those that were read, in order; `problems` make every pull fail."""
+    """The merged files. `files` are those that were read, in order; `problems` make every pull fail."""
 
     files: tuple[str, ...] = ()
     tables: dict[str, RegistryTable] = field(default_factory=dict)
@@ -242,15 +241,15 @@ class Registries:
     warnings: tuple[Problem, ...] = ()
 
     def find(self, name: str) -> RegistryTable | None:
-        """The table for *name*, a repository with its host."""
+        """Return the table for *name*, a repository with its host."""
         return longest_match(name, self.tables.values())
 
 
 class RegistriesConf:
-    """The mirrors of a ``registries.conf``, with the drop-in files of the directory of the same name and ``.d``.
+    """The mirrors of a ``registries.conf`` with the drop-in files of the directory of the same name plus ``.d``.
 
-    With the system's own file, the user's ``~/.config/containers/registries.conf.d`` is read as well, as the programs
-    do it.
+    For the system's own file, the user's ``~/.config/containers/registries.conf.d`` is read as well, as by the
+    programs.
     """
 
     def __init__(self, path: str | os.PathLike[str] = SYSTEM_FILE) -> None:
@@ -276,7 +275,7 @@ def drop_in_directories(path: str) -> list[str]:
 
 
 def read_registries(path: str) -> Registries:
-    """What the file at *path* and its drop-ins say. A missing main file is a mistake: it was asked for."""
+    """Read the file at *path* and its drop-ins. A missing main file is an error because the caller named it."""
     main = read_toml(path)
     if main is None:
         return Registries(problems=(Problem("the file does not exist", Place(path)),))
@@ -284,7 +283,7 @@ def read_registries(path: str) -> Registries:
     merged.add(parse_registries_file(main), path, main.problems, main.warnings)
     for drop_in in _drop_ins(path):
         file = read_toml(drop_in)
-        # It may have gone between the listing and now.
+        # It may have been removed since the listing.
         if file is not None:
             merged.add(parse_registries_file(file, is_drop_in=True), drop_in, file.problems, file.warnings)
     return merged.result()
@@ -343,11 +342,11 @@ class _RegistriesMerge:
         )
 
 
-# --- names without a registry ---
+# --- short names ---
 
 
 def full_names(image: str, registries: Registries, path: str) -> tuple[ImageName, ...]:
-    """The full names that *image* stands for, in the order in which they are tried."""
+    """Return the full names that *image* stands for, in the order in which they are tried."""
     parsed = parse_image_name(image)
     short, tail = _without_tail(image)
     if not is_short_name(short):
@@ -366,7 +365,7 @@ def full_names(image: str, registries: Registries, path: str) -> tuple[ImageName
 
 
 def _without_tail(image: str) -> tuple[str, str]:
-    """The name, and its tag and digest with their separators."""
+    """Split *image* into its name, and its tag and digest with their separators."""
     name, at, digest = image.partition("@")
     folder, slash, last = name.rpartition("/")
     last, colon, tag = last.partition(":")
@@ -396,7 +395,7 @@ def _rewritten(name: ImageName, table: RegistryTable, location: str, place: Plac
         rewritten = parse_image_name(text)
     except ImageNameError:
         rewritten = None
-    # What would be read as an image of Docker Hub is refused, as by the programs.
+    # A result that would be parsed as an image of Docker Hub is rejected, as by the programs.
     if rewritten is None or str(rewritten) != text:
         message = f'{name} would be "{printable(text)}" there, which is not the full name of an image'
         hint = (
@@ -440,6 +439,6 @@ def _endpoint(
         place,
         skip,
         note="" if is_mirror or is_own else "the location of the table stands for the registry",
-        # A credential that was handed over for the image's own name is sent to no other host.
+        # A credential for the image's own name is sent to no other host.
         gets_kubelet_credential=is_own,
     )

@@ -1,7 +1,7 @@
-"""Reads a TOML file of a container runtime: bounded, with the line of each table, and every mistake collected.
+"""Reads a TOML file of a container runtime: bounded, with the line of each table, and collecting all errors.
 
-Both runtimes compare the names of keys without regard to case and pass over keys that they do not know. A value of
-another type makes them refuse the file. Here an unknown key is a warning, and all mistakes of a file are told at once.
+Both runtimes compare key names without regard to case and ignore unknown keys. A value of the wrong type makes them
+reject the file. Here an unknown key is a warning, and all errors of a file are reported together.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ MAX_BYTES = 1024 * 1024
 _LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _LOGIN = re.compile(r'\["(?:[^"\\]|\\.)*@')
 _LONG_STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
-# Nothing in a header spans lines; what follows it can only be a comment.
+# Nothing in a header spans lines; only a comment can follow it.
 _HEADER = re.compile(r"\s*\[\[?[^\n]+\]\]?\s*(?:#.*)?")
 
 
 class TomlFile:
-    """One file: its `root`, and what was found to be wrong (`problems`) or passed over (`warnings`)."""
+    """One file: its `root`, the errors found (`problems`) and what is ignored (`warnings`)."""
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name = name
@@ -52,7 +52,7 @@ class TomlFile:
         except RecursionError:
             self.problems.append(Problem("it is nested too deeply", Place(self.name)))
         except tomllib.TOMLDecodeError as error:
-            # The message itself is not told: it may quote what stands there.
+            # The message itself is not shown: it may quote the file.
             line = _LINE.search(str(error))
             self.problems.append(Problem("it is not TOML", Place(self.name, line=int(line[1]) if line else None)))
         return "", {}
@@ -63,7 +63,7 @@ class TomlFile:
 
 
 class TomlTable:
-    """A table of a file. What is asked for is known; `finish` warns of everything else."""
+    """A table of a file. Keys that are read are known; `finish` warns about all others."""
 
     def __init__(self, file: TomlFile, values: Mapping[str, object], path: str) -> None:
         self._file = file
@@ -82,7 +82,7 @@ class TomlTable:
         return bool(self._get(key, bool, "true or false"))
 
     def strings(self, key: str) -> tuple[str, ...] | None:
-        """The texts, or None if the key is not there: an empty list may replace an earlier one."""
+        """Return the texts; None if the key is absent: an empty list may replace an earlier one."""
         value = self._get(key, list, "a list of strings")
         if value is None:
             return None
@@ -93,7 +93,7 @@ class TomlTable:
         return texts
 
     def mapping(self, key: str) -> Mapping[str, object]:
-        """A table whose keys are names that somebody chose."""
+        """Return a table whose keys are arbitrary names."""
         return self._get(key, dict, "a table") or {}
 
     def table(self, key: str) -> TomlTable:
@@ -109,7 +109,7 @@ class TomlTable:
         return tuple(TomlTable(self._file, item, join(path, number)) for number, item in enumerate(tables))
 
     def ignore(self, *keys: str) -> None:
-        """These may be there, with any value, and play no part for us."""
+        """Accept these keys with any value; they are not used."""
         self._known.update(keys)
 
     def problem(self, message: str, hint: str | None = None) -> None:
@@ -137,7 +137,7 @@ class TomlTable:
 
 
 def read_toml(path: str) -> TomlFile | None:
-    """The file at *path*; None if there is none. What cannot be read is one of its problems."""
+    """Read the file at *path*; None if there is none. A file that cannot be read has a problem that says so."""
     try:
         with open(path, "rb") as file:
             return TomlFile(path, file.read(MAX_BYTES + 1))
@@ -155,7 +155,7 @@ def unusable(problems: Sequence[Problem]) -> ConfigurationError:
 
 
 def names_in(folder: str) -> list[str]:
-    """The names in *folder*, sorted by their bytes; none if it does not exist. Raises `ConfigurationError`."""
+    """Return the names in *folder*, sorted by their bytes; none if it does not exist. Raises `ConfigurationError`."""
     try:
         return sorted(os.listdir(folder), key=os.fsencode)
     except FileNotFoundError:
@@ -165,12 +165,12 @@ def names_in(folder: str) -> list[str]:
         raise unusable([Problem(f"the directory cannot be read: {why}", Place(folder))]) from error
 
 
-# --- where tables stand ---
+# --- positions of tables ---
 
 
 def table_headers(text: str) -> Iterator[tuple[int, tuple[str, ...], bool]]:
-    """The header of each table, in the order of the text: its line, its keys, and whether it is one of an array."""
-    # What looks like a header inside a string is none. The lines stay where they are.
+    """Yield the header of each table in the order of the text: its line, its keys, and whether it is in an array."""
+    # Text inside a string may look like a header. Keep the line breaks.
     plain = _LONG_STRING.sub(lambda found: "''" + "\n" * found[0].count("\n"), text)
     for number, line in enumerate(plain.split("\n"), 1):
         if _HEADER.fullmatch(line):
@@ -186,7 +186,7 @@ def _keys_of(header: str) -> tuple[str, ...]:
         return ()
     keys: list[str] = []
     while value:
-        # The last key of a header that begins with two brackets holds a list of one table.
+        # The last key of an array header holds a list of one table.
         if isinstance(value, dict):
             (key, value), *_ = value.items()
             keys.append(key)
@@ -196,13 +196,13 @@ def _keys_of(header: str) -> tuple[str, ...]:
 
 
 def _lines_of(headers: Sequence[tuple[int, tuple[str, ...], bool]]) -> dict[str, int]:
-    """The line of the header of each table, by the table's path."""
+    """Return the header line of each table by the table's path."""
     last: dict[tuple[str, ...], int] = {}
     lines: dict[str, int] = {}
     for line, keys, is_array in headers:
         if is_array:
             last[keys] = last.get(keys, -1) + 1
-            # Arrays inside of it begin anew.
+            # Nested arrays restart.
             for inner in [other for other in last if len(other) > len(keys) and other[: len(keys)] == keys]:
                 del last[inner]
         path = ""

@@ -1,1 +1,1 @@
-"""A credential provider to try the registry door with."""
+"""Image credential providers: for the clouds' own registries, and one to try the registry tools with."""

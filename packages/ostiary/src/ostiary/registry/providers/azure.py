@@ -1,10 +1,10 @@
-"""Azure's Container Registry: ``ostiary-azure-credential-provider``.
+"""Azure Container Registry: ``ostiary-azure-credential-provider``.
 
     Entra ID -> access token -> GET /v2/ -> challenge -> POST /oauth2/exchange -> refresh token, which is the password
 
-The node signs in however azure-identity finds out (managed identity, environment, ...). With a service account token
-the pod signs in as the application of its annotations. Tokens are sent only to registries of Azure, and only to the
-registry itself: the challenge is written by somebody who has not proved anything yet.
+The node signs in as azure-identity determines (managed identity, environment, ...). With a service account token the
+pod signs in as the application of its annotations. Tokens are sent only to Azure registries, and only to the registry
+itself: its challenge comes from a server that has not proved its identity yet.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ SCOPE = "https://containerregistry.azure.net/.default"
 CLIENT_ANNOTATION = "kubernetes.azure.com/acr-client-id"
 TENANT_ANNOTATION = "kubernetes.azure.com/acr-tenant-id"
 CLIENT_VARIABLE, TENANT_VARIABLE = "AZURE_CLIENT_ID", "AZURE_TENANT_ID"
-# For clouds of one's own: more endings of hosts that are registries of Azure, separated by commas.
+# For private clouds: more host suffixes of Azure registries, separated by commas.
 SUFFIXES_VARIABLE = "OSTIARY_AZURE_REGISTRY_SUFFIXES"
 SUFFIXES = (".azurecr.io", ".azurecr.cn", ".azurecr.us", ".azurecr.de")
 MIRROR_OPTION = "--registry-mirror="
-# A refresh token of a registry holds for three hours.
+# A refresh token of a registry is valid for three hours.
 CACHE = timedelta(hours=1)
 TIMEOUT_SECONDS = 15.0
 _HINT = "see that the node's identity, or the pod's, has the role AcrPull for this registry"
 
 
 class AzureProvider:
-    """Override `identity` to sign in otherwise.
+    """Credentials for Azure. Override `identity` to sign in differently.
 
-    *mirrors* maps the host of an image to the registry of Azure that it is really pulled from.
+    *mirrors* maps the host of an image to the Azure registry that it is pulled from.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, mirrors: Mapping[str, str] | None = None) -> None:
@@ -53,7 +53,7 @@ class AzureProvider:
         self._suffixes = (*SUFFIXES, *(text.strip() for text in more.split(",") if text.strip()))
 
     def credentials(self, request: ImageRequest) -> ImageCredentials | None:
-        """The login of the image's registry, or of its mirror; None if that is not one of Azure's."""
+        """Return the login of the image's registry, or of its mirror; None if it is not an Azure registry."""
         registry = self._mirrors.get(request.registry, request.registry)
         if not self.is_azure(registry):
             return None
@@ -63,11 +63,11 @@ class AzureProvider:
         return ImageCredentials.for_registry(USERNAME, password, cache=CACHE)
 
     def is_azure(self, registry: str) -> bool:
-        """Whether a token of Azure may be sent to *registry*."""
+        """Return whether an Azure token may be sent to *registry*."""
         return registry.partition(":")[0].endswith(self._suffixes)
 
     def identity(self, request: ImageRequest) -> ClientAssertionCredential | DefaultAzureCredential:
-        """A credential of azure-identity, for the node or for the pod."""
+        """Return a credential of azure-identity, for the node or for the pod."""
         from azure.identity import ClientAssertionCredential, DefaultAzureCredential
 
         assertion = request.service_account_token
@@ -87,10 +87,10 @@ class AzureProvider:
 
 
 class _RefreshTokenExchange:
-    """An access token of Azure for a refresh token of one registry, at that registry."""
+    """Exchanges an Azure access token for a refresh token of one registry, at that registry."""
 
     def __init__(self, request: ImageRequest, registry: str, tenant: str) -> None:
-        # azure-identity brings it along.
+        # A dependency of azure-identity.
         import requests
 
         self._request, self._registry, self._tenant = request, registry, tenant
@@ -131,7 +131,7 @@ class _RefreshTokenExchange:
 
 
 def mirrors_of(arguments: Sequence[str]) -> dict[str, str]:
-    """What ``--registry-mirror=mcr.example.com:cache.azurecr.io,...`` says."""
+    """Parse ``--registry-mirror=mcr.example.com:cache.azurecr.io,...``."""
     values = [word.removeprefix(MIRROR_OPTION) for word in arguments if word.startswith(MIRROR_OPTION)]
     pairs = [pair.strip().partition(":") for value in values for pair in value.split(",")]
     return {source: target for source, colon, target in pairs if source and colon and target}

@@ -1,7 +1,7 @@
-"""Image credential providers for the clouds' own registries, each a program that the kubelet runs.
+"""Common parts of the image credential providers for cloud registries (ECR, Google, Azure).
 
-Called by the providers for ECR, Google and Azure. Each leaves signing in to the cloud's own library, which is imported
-when a request needs it. What those libraries raise becomes one error here, without any secret in it.
+Signing in is left to the cloud's own library, which is imported when a request needs it. Its exceptions are converted
+to one error without secrets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ostiary.sdk import ImageRequest
 
 @contextmanager
 def signing_in(request: ImageRequest, *, cloud: str, extra: str, hint: str) -> Iterator[None]:
-    """Around the calls of a cloud's library: a missing library names its *extra*, other failures become ours."""
+    """Convert exceptions of a cloud's library; the error for a missing library names its *extra*."""
     try:
         yield
         return
@@ -28,7 +28,7 @@ def signing_in(request: ImageRequest, *, cloud: str, extra: str, hint: str) -> I
         failure: OstiaryError = _missing(error.name or extra, extra)
     except Exception as error:
         failure = unavailable(request, f"{cloud}: {_describe_error(error, request)}", hint=hint)
-    # Outside of the handler: what a library raises may carry the request that it sent.
+    # Raised outside of the handler: the library's exception may hold the request that it sent.
     raise failure
 
 

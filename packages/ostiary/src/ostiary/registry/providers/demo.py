@@ -1,6 +1,6 @@
-"""The program ``ostiary-demo-credential-provider``: a credential provider in ten lines, to try the registry door with.
+"""The program ``ostiary-demo-credential-provider``: a credential provider in ten lines, for trying the registry tools.
 
-It has a login for whichever registry is asked for, and no registry knows it.
+It returns a login for any registry. No registry accepts it.
 """
 
 from __future__ import annotations

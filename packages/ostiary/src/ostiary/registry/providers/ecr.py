@@ -1,9 +1,9 @@
-"""Amazon's Elastic Container Registry, private and public: ``ostiary-ecr-credential-provider``.
+"""Amazon Elastic Container Registry, private and public: ``ostiary-ecr-credential-provider``.
 
     host of the image -> account, region -> (service account token -> role) -> GetAuthorizationToken
 
-The node's own AWS credentials are used, however botocore finds them. With a service account token, the role of the
-annotation ``eks.amazonaws.com/ecr-role-arn``, or else of $AWS_ECR_ROLE_ARN, is assumed instead.
+Uses the node's AWS credentials as found by botocore. With a service account token, the role of the annotation
+``eks.amazonaws.com/ecr-role-arn``, or else of $AWS_ECR_ROLE_ARN, is assumed instead.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ROLE_ANNOTATION = "eks.amazonaws.com/ecr-role-arn"
 ROLE_VARIABLE = "AWS_ECR_ROLE_ARN"
 SESSION_NAME = "ostiary-ecr-credential-provider"
 PUBLIC_HOSTS = ("public.ecr.aws", "ecr-public.aws.com")
-# The only region that hands out tokens for public images.
+# The only region that issues tokens for public images.
 PUBLIC_REGION = "us-east-1"
-# The domains of Amazon's partitions, the isolated ones included.
+# The domains of Amazon's partitions, including the isolated ones.
 _DOMAINS = (
     "amazonaws.com",
     "amazonaws.com.cn",
@@ -54,7 +54,7 @@ _HINT = "see that the node, or the role, may call ecr:GetAuthorizationToken"
 
 @dataclass(frozen=True, slots=True)
 class EcrRegistry:
-    """Whose registry an image is in. `account` is empty for the public one."""
+    """The registry of an image. `account` is empty for the public one."""
 
     account: str
     region: str
@@ -63,7 +63,7 @@ class EcrRegistry:
 
 
 def parse_host(host: str) -> EcrRegistry | None:
-    """The registry at *host*, with or without a port; None if it is not one of Amazon's."""
+    """Parse *host*, with or without a port; None if it is not an Amazon registry."""
     name = host.partition(":")[0]
     if name in PUBLIC_HOSTS:
         return EcrRegistry("", PUBLIC_REGION)
@@ -74,14 +74,14 @@ def parse_host(host: str) -> EcrRegistry | None:
 
 
 class EcrProvider:
-    """Override `role_for` or `session` to use another identity."""
+    """Credentials for ECR. Override `role_for` or `session` to use another identity."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
 
     def credentials(self, request: ImageRequest) -> ImageCredentials | None:
-        """The login of the image's registry; None if that is not one of Amazon's."""
+        """Return the login of the image's registry; None if it is not an Amazon registry."""
         registry = parse_host(request.registry)
         if registry is None:
             return None
@@ -93,11 +93,11 @@ class EcrProvider:
         return ImageCredentials.for_registry(*login, cache=self._half_life(data.get("expiresAt")))
 
     def role_for(self, request: ImageRequest) -> str:
-        """The role that the pod's service account takes on."""
+        """Return the role that the pod's service account assumes."""
         return request.annotations.get(ROLE_ANNOTATION) or self._environ.get(ROLE_VARIABLE, "")
 
     def session(self, registry: EcrRegistry, request: ImageRequest) -> Session:
-        """A botocore session that acts for the node, or for the pod's service account."""
+        """Return a botocore session for the node, or for the pod's service account."""
         import botocore.session
 
         session = botocore.session.get_session()
@@ -124,7 +124,7 @@ class EcrProvider:
         return data
 
     def _half_life(self, expires_at: object) -> timedelta:
-        """Half of what is left, so that no pull begins with a token about to end."""
+        """Return half of the remaining lifetime, so that no pull starts with a token that is about to expire."""
         if not isinstance(expires_at, datetime):
             return timedelta(0)
         half = max(timedelta(0), (expires_at - self._clock.now()) / 2)
@@ -146,7 +146,7 @@ def _assume_role(session: Session, registry: EcrRegistry, role: str, token: Secr
 def _client(session: Session, service: str, registry: EcrRegistry, **options: object) -> BaseClient:
     from botocore.config import Config
 
-    # The kubelet waits for one minute in all.
+    # The kubelet's timeout is one minute in total.
     config = Config(
         connect_timeout=5,
         read_timeout=10,
@@ -159,7 +159,7 @@ def _client(session: Session, service: str, registry: EcrRegistry, **options: ob
 
 
 def _login(token: object) -> tuple[str, Secret] | None:
-    """The token is base64 of ``AWS:<password>``."""
+    """Decode a token, which is base64 of ``AWS:<password>``."""
     try:
         text = b64decode(token, validate=True).decode() if isinstance(token, str) else ""
     except (binascii.Error, ValueError):

@@ -1,9 +1,9 @@
-"""Google's Artifact Registry and Container Registry: ``ostiary-google-credential-provider``.
+"""Google Artifact Registry and Container Registry: ``ostiary-google-credential-provider``.
 
     (annotated service account token -> token exchange)  or  application default credentials -> an access token
 
 On a node the default credentials are those of its metadata server. A pod whose service account has the annotation
-``iam.gke.io/enable-wi-image-pull: "true"`` is signed in as itself, and never as the node instead.
+``iam.gke.io/enable-wi-image-pull: "true"`` signs in as itself, and never as the node instead.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ STS_URL = "https://sts.googleapis.com/v1/token"
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:token-exchange"
 JWT = "urn:ietf:params:oauth:token-type:jwt"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"  # noqa: S105
-# The metadata server hands out the same token until shortly before its end.
+# The metadata server returns the same token until shortly before it expires.
 MARGIN = timedelta(minutes=1)
 _HOST = re.compile(r"container\.cloud\.google\.com|(?:[a-z0-9-]+\.)?gcr\.io|[a-z0-9-]+\.pkg\.dev")
 _HINT = "see that the node's service account may read from Artifact Registry"
 
 
 class GoogleProvider:
-    """Override `access_token` to sign in otherwise."""
+    """Credentials for Google. Override `access_token` to sign in differently."""
 
     def __init__(self, environ: Mapping[str, str] | None = None, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
 
     def credentials(self, request: ImageRequest) -> ImageCredentials | None:
-        """The login of the image's registry; None if that is not one of Google's."""
+        """Return the login of the image's registry; None if it is not a Google registry."""
         if not is_google(request.registry):
             return None
         with signing_in(request, cloud="Google", extra="google", hint=_HINT):
@@ -51,7 +51,7 @@ class GoogleProvider:
         return ImageCredentials.for_registry(USERNAME, token, cache=max(timedelta(0), lifetime - MARGIN))
 
     def access_token(self, request: ImageRequest) -> tuple[Secret, timedelta]:
-        """A token for the registry, and how long it holds: the pod's if its service account asks, else the node's."""
+        """Return a token and its lifetime: the pod's if its service account opts in, else the node's."""
         if request.annotations.get(ANNOTATION) == "true":
             return self._token_of_pod(request)
         return self._token_of_node()
@@ -91,7 +91,7 @@ class GoogleProvider:
 
 
 def is_google(registry: str) -> bool:
-    """Whether a token of Google may be given to *registry*: anybody can name an image, and its host is theirs."""
+    """Return whether a Google token may be sent to *registry*. Any user can choose an image name, and so its host."""
     return _HOST.fullmatch(registry) is not None
 
 

@@ -1,6 +1,6 @@
 -- uses: state log
 -- 6 head
--- Empties the log, so that another can take its place; answers the own head, and changes nothing, if that is further.
+-- Clears the log before an import. Returns the own head, without a change, if that is larger.
 if head > tonumber(ARGV[6]) then
   return reply(text(head))
 end

@@ -1,5 +1,5 @@
 -- uses: state
--- 6 kind, 7 the beginning of the names
--- No byte of UTF-8 is 255.
+-- 6 kind, 7 prefix of the names
+-- UTF-8 has no byte 255.
 local prefix = ARGV[7]
 return reply(redis.call('ZLEXCOUNT', key('object_names:' .. ARGV[6]), '[' .. prefix, '(' .. prefix .. '\255'))

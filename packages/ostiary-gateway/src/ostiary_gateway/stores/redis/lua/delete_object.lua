@@ -1,7 +1,7 @@
 -- uses: state object
--- 6 kind, 7 name, 8 the version that must be there or ''
+-- 6 kind, 7 name, 8 the expected version or ''
 local kind, name, expected = ARGV[6], ARGV[7], tonumber(ARGV[8])
--- A command that needs no memory comes first: then a full memory is no reason to refuse the others.
+-- The first command must need no memory: then Redis accepts the others even if its memory is full.
 redis.call('DEL', key('nothing'))
 local version = object_version(kind, name)
 note_time()

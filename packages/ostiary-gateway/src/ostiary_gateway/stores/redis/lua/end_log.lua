@@ -1,4 +1,4 @@
 -- uses: state
--- 6 up to which number revocations are no longer known
+-- 6 the number up to which revocations count as deleted
 redis.call('HSET', KEYS[1], 'forgotten', ARGV[6], 'swept', ARGV[6])
 return reply(1)

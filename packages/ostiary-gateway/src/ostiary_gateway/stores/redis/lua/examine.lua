@@ -1,6 +1,6 @@
 -- uses: state session
 -- 6 cursor, 7 about how many
--- Looks at some sessions; where to go on, how many they and their tokens were, and how many have which mistake.
+-- Checks some sessions. Returns the next cursor, the numbers of sessions and tokens, and the number of each error.
 local mistakes = {session = 0, index = 0, token = 0}
 local sessions, tokens = 0, 0
 local scan = redis.call('ZSCAN', key('by_creation'), ARGV[6], 'COUNT', ARGV[7])

@@ -1,6 +1,6 @@
 -- uses: state session
 -- 6 and on: ids
--- Those that are alive, each with its living tokens.
+-- Returns the active ones, each with its active tokens.
 local rows = {}
 for index = 6, #ARGV do
   local session = load_session(ARGV[index])

@@ -1,6 +1,6 @@
 -- uses: state log session change revoking
 -- 6 number, 7 cursor
--- Goes on with a revocation of many sessions; how many ended, and where to go on.
+-- Continues a revocation of many sessions. Returns how many ended, and the next cursor.
 local entry = redis.call('HGET', key('unfinished'), ARGV[6])
 if not entry then
   return reply({0, '0'})

@@ -1,6 +1,6 @@
 -- uses: state log
 -- 6 microseconds
--- Answers which revocations of many sessions somebody has begun, and nobody went on with for so long.
+-- Returns the unfinished revocations of many sessions that made no progress for so long.
 if has_diverged() then
   return {'diverged'}
 end

@@ -1,5 +1,5 @@
 -- uses: state
--- 6 kind, 7 after this name or '', 8 how many at most
+-- 6 kind, 7 after this name or '', 8 maximum number
 confirm_if('1')
 local first = ARGV[7] == '' and '-' or '(' .. ARGV[7]
 local names = redis.call('ZRANGEBYLEX', key('object_names:' .. ARGV[6]), first, '+', 'LIMIT', 0, ARGV[8])

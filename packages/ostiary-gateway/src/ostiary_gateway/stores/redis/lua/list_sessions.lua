@@ -1,6 +1,6 @@
 -- uses: state session
--- 6 index, 7 also in this index or '', 8 first, 9 how many to look at, 10 of this kind or ''
--- The newest first; and whether there are more.
+-- 6 index, 7 another index that must contain them or '', 8 first, 9 how many to scan, 10 kind or ''
+-- Returns the number of scanned sessions, and the sessions, the newest first.
 local ids = redis.call('ZREVRANGE', key(ARGV[6]), ARGV[8], tonumber(ARGV[8]) + tonumber(ARGV[9]) - 1)
 local rows = {}
 for _, id in ipairs(ids) do

@@ -1,3 +1,3 @@
 -- uses: state
--- The whole log, and up to which number it is no longer known.
+-- Returns the number up to which the log was deleted, and the rest of the log.
 return reply({forgotten, redis.call('HGETALL', key('log'))})

@@ -1,13 +1,13 @@
 -- uses: state session
--- 6 index, 7 also in this index or '', 8 how many to look at, 9 of this kind or ''
--- 10, 11 the place after which to begin: when its session began, and the id; or '' and ''
--- The newest first, those of the same moment by their ids; then the place of the last that was looked at, if there are
--- more.
+-- 6 index, 7 another index that must contain them or '', 8 how many to scan, 9 kind or ''
+-- 10, 11 the cursor after which to begin: when its session began, and the id; or '' and ''
+-- Returns sessions, the newest first, those of the same moment by id; then the cursor of the last scanned one, if there
+-- are more.
 local index, count = key(ARGV[6]), tonumber(ARGV[8])
 local first = 0
 if ARGV[10] ~= '' then
   first = redis.call('ZCOUNT', index, '(' .. ARGV[10], '+inf')
-  -- The session of the place may have ended: pass over those of its moment that came before it.
+  -- The session of the cursor may have ended: skip those of its moment that came before it.
   local passed
   repeat
     passed = 0

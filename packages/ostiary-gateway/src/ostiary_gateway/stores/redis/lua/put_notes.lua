@@ -1,6 +1,6 @@
 -- uses: state
--- 6 topic, 7 microseconds, 8 how many are kept, then keys and notes
--- notes:TOPIC: key -> expires written data    note_order:TOPIC: keys as they came    note_expiry:TOPIC: keys
+-- 6 topic, 7 microseconds, 8 maximum number, then keys and messages
+-- notes:TOPIC: key -> expires written data    note_order:TOPIC: keys by insertion    note_expiry:TOPIC: keys
 local notes, order, expiry = key('notes:' .. ARGV[6]), key('note_order:' .. ARGV[6]), key('note_expiry:' .. ARGV[6])
 local function remove(name)
   redis.call('HDEL', notes, name)
@@ -8,7 +8,7 @@ local function remove(name)
   redis.call('ZREM', expiry, name)
 end
 local count = (#ARGV - 8) / 2
--- Twice as many as come: however many have expired, they are gone after a while.
+-- Remove twice as many as are added, so that all expired ones are gone after a while.
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', expiry, '-inf', text(now), 'LIMIT', 0, 2 * count)) do
   remove(name)
 end

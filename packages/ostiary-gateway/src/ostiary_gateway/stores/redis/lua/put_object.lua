@@ -1,6 +1,6 @@
 -- uses: state object
--- 6 kind, 7 name, 8 data, 9 the version that must be there or '', 10 how many there may be
--- The new version, as text; nothing if another is there.
+-- 6 kind, 7 name, 8 data, 9 the expected version or '', 10 maximum number
+-- Returns the new version as text; nothing if the current one differs.
 local kind, name, expected = ARGV[6], ARGV[7], tonumber(ARGV[9])
 local version = object_version(kind, name)
 if expected and expected ~= version then

@@ -1,6 +1,6 @@
 -- uses: state
--- 6 digest, 7 expires, 8 data, 9 how many are kept
--- record:DIGEST: expires data    records: digests in the order in which they came    record_expiry: digests
+-- 6 digest, 7 expires, 8 data, 9 maximum number
+-- record:DIGEST: expires data    records: digests by insertion    record_expiry: digests
 local name, expires = key('record:' .. ARGV[6]), tonumber(ARGV[7]) + shift
 local old = redis.call('GETRANGE', name, 0, 19)
 if old ~= '' and tonumber(string.match(old, '%-?%d+')) > now then

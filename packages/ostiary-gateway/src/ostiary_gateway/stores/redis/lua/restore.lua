@@ -1,6 +1,6 @@
 -- uses: state log session change revoking
--- 6 and on: number and entry of revocations that the caller knows of
--- After a failover that has lost some: nobody can be sure of numbers so far, and what was revoked is revoked again.
+-- 6 and on: number and entry of revocations that the caller knows
+-- After a failover that lost some: previous numbers are unreliable, so the revocations are recorded and applied again.
 correct_time()
 if lacks_some() then
   head, era = math.max(head, known_number), new_id()
@@ -15,10 +15,10 @@ for index = 6, #ARGV, 2 do
   local is_lost = tonumber(ARGV[index]) > swept and not (kept and cjson.decode(kept)[1] == id)
   if is_lost and redis.call('SADD', restored, id) == 1 then
     redis.call('PEXPIRE', restored, MARKS_KEPT)
-    -- Dated: who has signed in since then stays. Clocks may differ a little, in favour of the revocation.
+    -- Dated: sessions that began since then stay. Small clock differences are resolved in favour of the revocation.
     local until_then = tonumber(recorded) + TOLERANCE
     at = text(at == '' and until_then or math.min(tonumber(at), until_then))
-    -- What it leaves to be done is found by the next heartbeat.
+    -- The next heartbeat finds unfinished work.
     revoke(id, kind, value, at, by, owner or '')
   end
 end

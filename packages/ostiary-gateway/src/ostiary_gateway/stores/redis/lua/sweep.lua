@@ -1,6 +1,6 @@
 -- uses: state log session change
--- 6 how many at most
--- Deletes some of what has expired; how many tokens that were, and whether there may be more.
+-- 6 maximum number
+-- Deletes some of what has expired. Returns the number of tokens, and whether there may be more.
 local limit = tonumber(ARGV[6])
 local swept = 0
 note_time()

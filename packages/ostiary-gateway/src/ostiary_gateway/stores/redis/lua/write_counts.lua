@@ -1,7 +1,7 @@
 -- uses: state
--- 6 table, 7 how many are kept, then for each: key, the value that was read, the new one or '', milliseconds
--- counts:TABLE: keys by when they no longer matter, in the store's time
--- Nothing if one of the values is another by now; else for each whether there was room for it.
+-- 6 table, 7 maximum number, then for each: key, the value that was read, the new one or '', milliseconds
+-- counts:TABLE: keys by expiry, in the store's time
+-- Returns nothing if a value has changed; otherwise for each whether there was room for it.
 local all = key('counts:' .. ARGV[6])
 local function name_of(index)
   return key('count:' .. ARGV[6] .. ':' .. ARGV[index])
@@ -33,7 +33,7 @@ for index = 8, #ARGV, 4 do
       if ARGV[6] == 'wide' then
         room[#room] = 0
       else
-        -- What matters the least makes room.
+        -- Evict the key that expires first.
         local least = redis.call('ZPOPMIN', all)[1]
         redis.call('DEL', key('count:' .. ARGV[6] .. ':' .. least))
       end

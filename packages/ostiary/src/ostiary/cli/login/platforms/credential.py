@@ -1,8 +1,7 @@
-"""The exchanged token between two runs of one job: a file that is sealed with the job's own secret.
+"""The credential of a job or pod: the platform's proof exchanged at the gateway, and cached between runs.
 
-Called by `credential`. `cached_workload_token` says what it is called and how it is sealed, and reads it when kubectl
-asks. A job without a home, or with one that cannot be written, works without a cache. Files of jobs that are over are
-cleared away when another one is written.
+The cache file is sealed with the job's own secret; `cached_workload_token` defines its name and format. A job without a
+writable home works without a cache. Writing a file removes the expired files of other jobs.
 """
 
 from __future__ import annotations
@@ -27,15 +26,13 @@ from ostiary.errors import CredentialError, OstiaryError
 from ostiary.model import Secret
 from ostiary.wire.client_authentication import V1, V1BETA1, ExecAnswer, decode_answer, encode_answer
 
-# The platform's proof for a token of the gateway: RFC 8693, ``POST /auth/token``.
-#
-# `exchange_proof` is what programs call that keep a token fresh; the commands call `credential`, which also caches. The
-# token is an access token alone: when it expires, the platform's proof is exchanged again.
+# Token exchange (RFC 8693, ``POST /auth/token``). The result is an access token only: when it expires, the platform's
+# proof is exchanged again.
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadToken:
-    """A token of the gateway, until `expires_at` by the clock of this machine; and whose proof it was given for."""
+    """A token of the gateway, and the proof it was issued for. `expires_at` is by the clock of this machine."""
 
     token: Secret
     expires_at: datetime
@@ -47,10 +44,10 @@ class WorkloadToken:
 def exchange_proof(
     choice: PlatformChoice, *, authorities_pem: str | None = None, clock: Clock = SYSTEM_CLOCK
 ) -> WorkloadToken:
-    """Find this job's or pod's proof, and exchange it at the gateway of *choice*. Nothing is cached.
+    """Find the proof of this job or pod, and exchange it at the gateway of *choice*. Nothing is cached.
 
-    Raises `CredentialError` if there is no proof, `LoginRefused` if the gateway says no, and `ProviderError` if the
-    platform or the gateway could not be asked.
+    For applications that keep a token fresh themselves. Raises `CredentialError` if there is no proof, `LoginRefused`
+    if the gateway denies it, and `ProviderError` if the platform or the gateway is unavailable.
     """
     proof = find_proof(choice, clock=clock)
     gateway = GatewayClient(choice.server, authorities_pem=authorities_pem, clock=clock)
@@ -59,12 +56,12 @@ def exchange_proof(
 
 
 PREFIX = "workload+"
-# How many files of ended jobs are looked at when one is written.
+# The maximum number of files to check for expiry when one is written.
 MOST_CLEARED = 1000
 
 
 class WorkloadCache:
-    """What is kept for one job and one choice. Without a secret of the job nothing is ever kept."""
+    """The cache file of one job and one choice. Without a secret of the job, nothing is cached."""
 
     def __init__(self, name: str, secret: Secret, *, clock: Clock) -> None:
         self._path, self._secret, self._clock = f"{files.sessions_folder()}/{name}", secret, clock
@@ -78,7 +75,7 @@ class WorkloadCache:
         return f"{self._path}.lock"
 
     def ready(self) -> ExecAnswer | None:
-        """The credential, if it is good for a while, and its file can be trusted."""
+        """Return the credential if it is still valid and its file is private."""
         try:
             sealed = files.read(f"{self._path}.token")
         except OstiaryError:
@@ -88,7 +85,7 @@ class WorkloadCache:
         return None if answer is None else decode_answer(answer, api_version=V1)
 
     def save(self, granted: WorkloadToken) -> ExecAnswer:
-        """Keep *granted* if that is possible; gives what to answer with."""
+        """Save *granted* if possible, and return the credential to print."""
         answer = ExecAnswer(granted.token, None, None, granted.expires_at)
         now = self._clock.now()
         renew_at = int((granted.expires_at - renewal_margin(granted.expires_at - now)).timestamp())
@@ -99,7 +96,7 @@ class WorkloadCache:
             v1beta1=encode_answer(answer, api_version=V1BETA1).encode(),
         )
         sealed = seal(content, self._key, renew_at=renew_at, nonce=secrets.token_bytes(16))
-        # Without a home, or on a read-only disk, the credential is good all the same.
+        # Without a writable home the credential is still usable.
         with suppress(OstiaryError):
             files.write(f"{self._path}.token", sealed)
             with suppress(OSError):
@@ -113,7 +110,7 @@ class WorkloadCache:
 
 
 def cache_for(choice: PlatformChoice, *, clock: Clock) -> WorkloadCache | None:
-    """The cache of this job; None where the job has nothing that another one does not have."""
+    """Return the cache of this job. None if the job has no secret that other jobs lack."""
     entry = cache_entry(choice.as_options(), dict(os.environb))
     if entry is None:
         return None
@@ -122,7 +119,7 @@ def cache_for(choice: PlatformChoice, *, clock: Clock) -> WorkloadCache | None:
 
 
 def _clear(folder: str, now: float) -> None:
-    """Remove what has expired. Who finds no file for its job exchanges again, so nothing is lost by a race."""
+    """Remove expired files. A race is harmless: a job without its file exchanges again."""
     names = [name for name in os.listdir(folder) if name.startswith(PREFIX) and name.endswith(".token")]
     for name in names[:MOST_CLEARED]:
         path = os.path.join(folder, name)
@@ -134,12 +131,10 @@ def _clear(folder: str, now: float) -> None:
                     files.remove(f"{path.removesuffix('token')}{kind}")
 
 
-# A credential of this job or pod, for any number of processes of it that want one at the same moment.
+# One exchange at a time, for concurrent processes of one job.
 #
-#     ready? -> take it
-#       no   -> wait for the lock -> ready by now? take it -> find the proof -> exchange it -> keep it
-#
-# Called by get-token, login and whoever else prints or uses one. It is `turn` without a person and without renewal.
+#     cached? -> use it
+#       no    -> wait for the lock -> cached now? use it -> find the proof -> exchange it -> save
 
 # Most clients give up on a plugin after a minute.
 WAIT_SECONDS = 50.0
@@ -147,7 +142,7 @@ WAIT_SECONDS = 50.0
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTurn:
-    """How one process wants the credential of its job."""
+    """How one process obtains the credential of its job. Like `Turn`, but without prompts and refresh."""
 
     choice: PlatformChoice
     authorities_pem: str | None = None
@@ -157,9 +152,9 @@ class WorkloadTurn:
         return cache_for(self.choice, clock=self.clock)
 
     def credential(self, *, doubted: bool = False) -> tuple[ExecAnswer, WorkloadToken | None]:
-        """One that is good for a while, and what it was exchanged for, if it was not in the cache.
+        """Return a credential that is valid for a while, and its exchange, or None if it was cached.
 
-        With *doubted* the gateway is asked whether it still knows the one that lies ready.
+        With *doubted*, query the gateway whether the cached one is still valid.
         """
         cache = self.cache()
         cached = None if cache is None else cache.ready()
@@ -192,13 +187,13 @@ class WorkloadTurn:
         except CredentialError:
             return True
         except OstiaryError:
-            # Nobody can say; what lies ready is the best there is.
+            # The gateway is unreachable, so use the cached credential.
             return False
         return False
 
 
 def describe(granted: WorkloadToken | None) -> str:
-    """What was found and asked, for ``--verbose``. No secret is in it."""
+    """Describe the exchange for ``--verbose``, without secrets."""
     if granted is None:
         return "the cached token of this job is used"
     until = granted.expires_at.astimezone().strftime("%H:%M:%S")
@@ -208,7 +203,7 @@ def describe(granted: WorkloadToken | None) -> str:
 
 @contextmanager
 def _hold_lock(cache: WorkloadCache) -> Iterator[None]:
-    """Wait for another process of this job that is asking. Without a lock two ask, and both get a token."""
+    """Wait for another process of this job to finish. Without a lock, both exchange and both get a token."""
     with ExitStack() as stack:
         with suppress(OstiaryError):
             stack.enter_context(files.hold_lock(cache.lock_file, WAIT_SECONDS))

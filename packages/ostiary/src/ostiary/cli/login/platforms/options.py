@@ -1,4 +1,4 @@
-"""``--from`` and what belongs to it, for the commands that sign in as a job or pod."""
+"""``--from`` and related options, for the commands that sign in as a job or pod."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ostiary.cli.gateway_http import checked_address
 from ostiary.cli.login.options import SERVER_VARIABLE
 from ostiary.cli.login.platforms.proof import PlatformChoice
 
-# What a person signs in with has no meaning for a job.
+# Options for users, which do not apply to a job.
 _OF_PEOPLE = ("account", "provider", "device", "no_browser", "store")
 _OF_PLATFORMS = ("audience", "token_file", "token_variable", "can", "scope")
 
@@ -49,7 +49,7 @@ def add_platform(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_platform(arguments: argparse.Namespace) -> PlatformChoice | None:
-    """What ``--from`` asks for; None without it. Raises `UsageError` for options that do not fit together."""
+    """Return the choice of ``--from``, or None without it. Raises `UsageError` for conflicting options."""
     if arguments.platform is None:
         for name in _OF_PLATFORMS:
             if getattr(arguments, name):
@@ -73,13 +73,13 @@ def chosen_platform(arguments: argparse.Namespace) -> PlatformChoice | None:
         arguments.scope or "",
         arguments.ca,
     )
-    # Read here first: a mistake is told with its place, and nobody is asked.
+    # Validate locally first: the error has a position and no request is sent.
     _ = choice.wanted_scope
     return choice
 
 
 def platform_words(choice: PlatformChoice) -> list[str]:
-    """*choice* as the command line of ``get-token`` spells it, for a kubeconfig."""
+    """Return *choice* as options of ``get-token``, for a kubeconfig."""
     words = ["--from", choice.platform]
     for option, value in (
         ("--audience", choice.audience),

@@ -1,8 +1,7 @@
-"""What a platform says of a job or pod, and the checks before it leaves this machine.
+"""The identity token of a job or pod, and its validation before it is sent.
 
-Every module of a platform makes a `PlatformProof`; `find` checks it with `check_proof`. The token is somebody else's,
-so it is read without verifying it: that is the gateway's business. But one that is not for the gateway is never sent to
-it, since whoever gets it could present it where it is good.
+The gateway verifies the token; here its claims are read unverified. A token for another audience is never sent to the
+gateway, because the receiver could present it to that audience.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ CODE = "platform-proof-unavailable"
 
 @dataclass(frozen=True, slots=True)
 class PlatformChoice:
-    """Which proof is wanted. `audience` is what the gateway expects; a file or variable only where one was named.
+    """The requested proof. `audience` is what the gateway expects; file and variable are set only if they were named.
 
-    `can` are the rules of a token that can do less, for clients that discover the API; `scope` is sent as it is.
+    `can` are the rules of a scoped token, for clients that discover the API; `scope` is sent unchanged.
     """
 
     server: str
@@ -49,13 +48,13 @@ class PlatformChoice:
 
     @property
     def wanted_scope(self) -> str:
-        """The ``scope`` of the exchange, empty for all that the job may do; raises `ScopeError`."""
+        """The ``scope`` of the exchange, empty for an unrestricted token. Raises `ScopeError`."""
         if self.scope:
             return str(parse_scope(self.scope))
         return str(scope_of_rules(self.can)) if self.can else ""
 
     def as_options(self) -> Options:
-        """As `cached_workload_token` reads the same from a command line."""
+        """Return the choice in the form that `cached_workload_token` parses from a command line."""
         options = {
             "--from": self.platform,
             "--server": self.server,
@@ -69,13 +68,13 @@ class PlatformChoice:
         return {option: value for option, value in options.items() if value}
 
     def platform_here(self) -> str | None:
-        """The platform that is meant on this machine; None if ``auto`` finds none."""
+        """Return the platform on this machine, or None if ``auto`` detects none."""
         return platform_of(self.as_options(), dict(os.environb))
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformProof:
-    """A token that the platform signed. `where` says where it came from, and is no secret."""
+    """A token signed by the platform. `where` is its source, and not secret."""
 
     platform: str
     token: Secret
@@ -88,7 +87,7 @@ class PlatformProof:
 
 
 def check_proof(proof: PlatformProof, audience: str, *, hint: str, clock: Clock = SYSTEM_CLOCK) -> PlatformProof:
-    """*proof* with its claims, if it can be sent to whoever calls itself *audience*; raises `CredentialError`."""
+    """Return *proof* with its claims. Raises `CredentialError` if it is not valid for *audience*."""
     text = proof.token.reveal()
     claims = unverified_claims(text)
     if claims is None:
@@ -105,7 +104,7 @@ def check_proof(proof: PlatformProof, audience: str, *, hint: str, clock: Clock 
 
 
 def unverified_claims(token: str) -> Mapping[str, object] | None:
-    """What a JWT says of itself, with nothing verified; None if it is none."""
+    """Return the claims of a JWT without verifying it. None if it is not a JWT."""
     parts = token.split(".")
     if len(parts) != 3 or not all(parts) or not fits_token_header(token):
         return None
@@ -117,7 +116,7 @@ def unverified_claims(token: str) -> Mapping[str, object] | None:
 
 
 def token_from_file(path: str) -> str:
-    """The token that *path* holds; raises `OSError`, or `ValueError` if it is no text or far too long."""
+    """Return the token in *path*. Raises `OSError`, or `ValueError` if it is not ASCII or too long."""
     with open(path, "rb") as file:
         content = file.read(LARGEST_TOKEN + 1)
     if len(content) > LARGEST_TOKEN:

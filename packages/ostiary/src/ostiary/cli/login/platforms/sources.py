@@ -1,4 +1,4 @@
-"""Finds the platform's proof of who this job or pod is. Called by `exchange`."""
+"""Find the platform's identity token for this job or pod: Kubernetes, GitHub, GitLab, SPIFFE, or a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ostiary.core.tls import TlsSettings, build_context
 from ostiary.errors import ProviderError
 from ostiary.model import Secret
 
-# ``--from file``: a JWT that some other program keeps fresh in a file.
+# ``--from file``: a JWT that another process keeps fresh in a file.
 
 VARIABLE = FILE_VARIABLE.decode()
 
@@ -56,7 +56,7 @@ def token_file_hint(choice: PlatformChoice) -> str:
 
 
 def named_file(choice: PlatformChoice) -> str | None:
-    """The token file that the command line or the environment names."""
+    """Return the token file named on the command line or in the environment."""
     return named_token_file(choice.as_options(), dict(os.environb))
 
 
@@ -69,12 +69,12 @@ def proof_in(path: str, platform: str) -> PlatformProof:
     except ValueError:
         cause = "what is there is not a JWT"
     if cause is not None:
-        # Outside of the handlers: what could not be decoded may be the token.
+        # Raised outside of the handlers: what could not be decoded may be the token.
         raise no_proof(cause, path, "check the path, and that this user may read the file")
     return PlatformProof(platform, Secret(token), path)
 
 
-# ``--from github``: asks the token endpoint of the GitHub Actions job for an ID token with the gateway's audience.
+# ``--from github``: requests an ID token for the gateway's audience from the token endpoint of the GitHub Actions job.
 
 URL_VARIABLE, SECRET_VARIABLE = "ACTIONS_ID_TOKEN_REQUEST_URL", GITHUB_SECRET.decode()
 SECONDS, LARGEST = 20.0, 1 << 20
@@ -105,7 +105,7 @@ def _check_address(url: str) -> None:
     except ValueError:
         parts, host = urlsplit(""), ""
     if not host or parts.scheme not in ("https", "http") or (parts.scheme == "http" and not is_loopback(host)):
-        # Not quoted: it is not the address that GitHub sets, and may be anything.
+        # Not quoted: it was not set by GitHub, and may be anything.
         raise no_proof(f"${URL_VARIABLE} is not an https address", f"${URL_VARIABLE}", "unset it; GitHub sets it")
 
 
@@ -122,7 +122,7 @@ def _ask(url: str, secret: str) -> tuple[int, bytes]:
     except NO_REPLY as error:
         reason = reason_of(error)
         cause = redact(str(getattr(reason, "strerror", None) or type(reason).__name__))
-    # Outside of the handler: the exception holds the request, and that the secret.
+    # Raised outside of the handler: the exception references the request and so the secret.
     raise ProviderError(
         "GitHub's token endpoint is unreachable",
         cause=cause,
@@ -141,7 +141,7 @@ def _value(body: bytes) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-# ``--from gitlab``: the ID token that GitLab puts into a variable of the job, as ``id_tokens`` of the job says.
+# ``--from gitlab``: the ID token in a variable of the job, as configured in ``id_tokens``.
 
 
 def find_gitlab_proof(choice: PlatformChoice) -> PlatformProof:
@@ -161,15 +161,15 @@ def gitlab_hint(choice: PlatformChoice) -> str:
     )
 
 
-# ``--from kubernetes``: a projected token of the pod, or one that the pod asks its API server for.
+# ``--from kubernetes``: a projected token of the pod, or one that the pod requests from its API server.
 #
 #     --token-file or the variable  ->  that file
 #     else the projected token      ->  /var/run/secrets/ostiary/token
 #     else TokenRequest             ->  as the pod's own service account, bound to the pod; needs a role
 #
-# The kubelet renews a projected token in place, so the file is read every time.
+# The kubelet rotates a projected token in place, so the file is read every time.
 
-# The shortest that an API server gives; it is used at once.
+# The shortest lifetime that an API server accepts; the token is used immediately.
 KUBERNETES_SECONDS = 600
 _ACCOUNT = "system:serviceaccount:"
 _CLAIMS = "kubernetes.io"
@@ -189,7 +189,7 @@ def kubernetes_hint(choice: PlatformChoice) -> str:
 
 
 def _request_token(choice: PlatformChoice) -> PlatformProof:
-    # Imported here: with a projected token nobody asks the API server.
+    # Lazy import: not needed with a projected token.
     from ostiary.client.access import ClusterAccess
     from ostiary.client.api_requests import ApiRequests
     from ostiary.kubeconfig import in_cluster
@@ -217,7 +217,7 @@ def _request_token(choice: PlatformChoice) -> PlatformProof:
 
 
 def _own_account() -> tuple[str, str, str] | None:
-    """Namespace and name of the pod's account, and the pod's name, as the mounted token says them."""
+    """Return namespace and name of the pod's account, and the pod's name, from the mounted token."""
     try:
         claims = unverified_claims(token_from_file(POD_TOKEN)) or {}
     except (OSError, ValueError):
@@ -235,10 +235,9 @@ def _own_account() -> tuple[str, str, str] | None:
 # ``--from spiffe``: a JWT-SVID with the gateway's audience, from a file or from the agent of this machine.
 #
 #     --token-file or the variable  ->  that file, which an agent or spiffe-helper keeps fresh
-#     else $SPIFFE_ENDPOINT_SOCKET  ->  the Workload API, which knows the workload by its process
+#     else $SPIFFE_ENDPOINT_SOCKET  ->  the Workload API, which identifies the workload by its process
 #
-# The agent gives the workload nothing that only it has, so what is exchanged for its token is not cached; with a file
-# it is.
+# The agent gives the workload no secret of its own, so the exchanged token is not cached; with a file it is.
 
 SOCKET_VARIABLE = SPIFFE_SOCKET.decode()
 
@@ -279,9 +278,9 @@ LOOKED_FOR = (
 
 
 def find_proof(choice: PlatformChoice, *, clock: Clock = SYSTEM_CLOCK) -> PlatformProof:
-    """The proof that *choice* asks for, fit to be sent to its audience and to nobody else.
+    """Return the proof for *choice*, validated for its audience.
 
-    Raises `CredentialError` if there is none, and `ProviderError` if the platform could not be asked.
+    Raises `CredentialError` if there is none, and `ProviderError` if the platform is unavailable.
     """
     platform = choice.platform_here()
     if platform is None:

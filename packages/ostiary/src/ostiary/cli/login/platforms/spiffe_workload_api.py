@@ -1,7 +1,7 @@
-"""One call of the SPIFFE Workload API: a JWT-SVID of this workload, from the agent on the other side of a Unix socket.
+"""A client for one call of the SPIFFE Workload API: fetch a JWT-SVID from the agent over a Unix socket.
 
-Called by `spiffe`. The call is gRPC (``SpiffeWorkloadAPI/FetchJWTSVID``): HTTP/2 by the library h2, and two small
-messages that are written and read here. A gRPC library would be a hundred times as large as all of this.
+The call is gRPC (``SpiffeWorkloadAPI/FetchJWTSVID``) over HTTP/2 by the library h2; its two small messages are encoded
+and decoded here. A gRPC library would be a hundred times larger than this module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class _GrpcReply:
 
 
 def fetch_jwt_svid(endpoint: str, audience: str, *, hint: str, seconds: float = SECONDS) -> str:
-    """A JWT-SVID for *audience*; raises `CredentialError` if the agent gives none, `ProviderError` if it is away."""
+    """Return a JWT-SVID for *audience*.
+
+    Raises `CredentialError` if the agent issues none, and `ProviderError` if the agent is unavailable.
+    """
     path = _socket_path(endpoint)
     if path is None:
         cause = "it is not the address of a Unix socket"
@@ -75,7 +78,7 @@ def _unreachable(path: str, cause: str) -> ProviderError:
 
 
 def _call(path: str, message: bytes, seconds: float) -> _GrpcReply:
-    """Send one message and read the whole answer; raises `OSError`."""
+    """Send one message and read the whole response. Raises `OSError`."""
     with needing("spiffe", purpose="the SPIFFE Workload API"):
         from h2.config import H2Configuration
         from h2.connection import H2Connection
@@ -84,7 +87,7 @@ def _call(path: str, message: bytes, seconds: float) -> _GrpcReply:
     deadline = monotonic() + seconds
     http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
     headers = [(":method", "POST"), (":scheme", "http"), (":path", METHOD), (":authority", "localhost")]
-    # Without the last one an agent answers nobody: it keeps requests out that another program was made to send.
+    # Agents reject calls without the last header, which prevents requests forged through another process (SSRF).
     headers += [("content-type", "application/grpc"), ("te", "trailers"), ("workload.spiffe.io", "true")]
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(seconds)
@@ -98,7 +101,7 @@ def _call(path: str, message: bytes, seconds: float) -> _GrpcReply:
             connection.sendall(http.data_to_send())
             remaining = deadline - monotonic()
             if remaining <= 0:
-                # Also if it sends something all the time that is no answer.
+                # Also limits an agent that keeps sending frames without completing the response.
                 raise OSError(0, "it did not answer in time")
             connection.settimeout(remaining)
             received = connection.recv(65536)
@@ -132,17 +135,17 @@ def _take(event: object, answer: _GrpcReply, http: object) -> None:
             raise OSError(0, "it ended the call")
 
 
-# --- the two messages ---
+# --- messages ---
 
 
 def _request(audience: str) -> bytes:
-    """``JWTSVIDRequest``: a list of audiences, field 1."""
+    """Encode a ``JWTSVIDRequest``: a list of audiences, field 1."""
     text = audience.encode()
     return b"\x0a" + _varint(len(text)) + text
 
 
 def _first_token(message: bytes) -> str | None:
-    """The token of the first ``JWTSVID`` (field 1) of a ``JWTSVIDResponse``; its own field 2."""
+    """Return field 2, the token, of the first ``JWTSVID`` (field 1) of a ``JWTSVIDResponse``."""
     try:
         svid = next((content for number, content in _fields(message) if number == 1), b"")
         token = next((content for number, content in _fields(svid) if number == 2), b"")
@@ -152,7 +155,7 @@ def _first_token(message: bytes) -> str | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields of a message that are texts or messages; what has another type is left out."""
+    """Yield the length-delimited fields of a message. Fields of other types are skipped."""
     position = 0
     while position < len(message):
         key, position = _read_varint(message, position)

@@ -1,8 +1,8 @@
--- Sessions and tokens, as they are changed.
+-- Changing sessions and tokens.
 -- by_creation, user:NAME, group:NAME: session ids by creation    by_expiry: session ids    token_expiry: digests
--- tokens_of:ID: digests    of_kind:KIND:NAME: session ids by expiry, of those that are no sign-ins
+-- tokens_of:ID: digests    of_kind:KIND:NAME: session ids by expiry, except sign-ins
 
--- Whether a revocation with a larger number than `since` is about this session, or may be and is no longer known.
+-- Whether a revocation with a larger number than `since` covers this session, or may have and was deleted already.
 local function covers(session, since)
   if since < forgotten or since > head or is_marked('session', session.id, 0) then
     return true
@@ -37,7 +37,7 @@ local function delete_token(digest, id)
   return redis.call('ZREM', key('token_expiry'), digest)
 end
 
--- How many tokens were deleted with it.
+-- Returns how many tokens were deleted with it.
 local function delete_session(session)
   local deleted = 0
   leave_indexes(session)
@@ -106,8 +106,8 @@ local function token_value(first, id)
   return delegation == '' and value or value .. '\0' .. delegation
 end
 
--- Whether one of the tokens is there already, and is another one. The same one was added by an attempt of which the
--- caller never saw the answer.
+-- Whether one of the digests belongs to another token already. The same token was added by an earlier attempt, whose
+-- response was lost.
 local function is_taken(first, id)
   local given = {}
   for index = first, #ARGV, 5 do

@@ -1,6 +1,6 @@
--- The log of revocations. Each has the next number, and an id by which two histories can be told apart after a failover.
+-- The revocation log. Each entry has the next number, and an id that distinguishes two histories after a failover.
 -- log: number -> [id, kind, value, at, by, recorded, undone, owner]
--- marks:KIND:VALUE: the numbers of those that are about it
+-- marks:KIND:VALUE: the numbers of the revocations of this value
 local HOUR = 3600 * 1000000
 local TOLERANCE = 2 * 1000000
 local MARKS_KEPT = 2 * 3600 * 1000
@@ -14,7 +14,7 @@ end
 local known_number = tonumber(ARGV[3])
 local known_id, known_era = string.match(ARGV[4], '^(%S*) (%S*)$')
 
--- Whether this server lacks revocations that the caller knows of, or has others in their place.
+-- Whether this server lacks revocations that the caller knows, or has others with their numbers.
 local function lacks_some()
   if not known_number or known_number <= forgotten then
     return false
@@ -22,12 +22,12 @@ local function lacks_some()
   if known_number >= head then
     return known_number > head or known_id ~= head_id
   end
-  -- Every number that this server gave has an entry; one that came with the log of another store may have none.
+  -- Every number that this server assigned has an entry; one from the log of another store may have none.
   local entry = redis.call('HGET', key('log'), text(known_number))
   return entry and cjson.decode(entry)[1] ~= known_id
 end
 
--- The same, or somebody else has found it out: then the caller may still know of some that nobody else does.
+-- Like lacks_some, also if another process has detected it: the caller may know revocations that no one else does.
 local function has_diverged()
   return known_number and (known_era ~= era or lacks_some())
 end
@@ -56,7 +56,7 @@ local function announce()
   redis.call('PUBLISH', key('revoked'), text(head))
 end
 
--- If the clock was set back. A number without a revocation tells readers that what they remember has other times now.
+-- Corrects the time if the clock was set back. A number without a revocation makes readers drop their caches.
 local function correct_time()
   if clock + shift < latest - TOLERANCE then
     shift, now = latest - clock, latest
@@ -66,7 +66,7 @@ local function correct_time()
   end
 end
 
--- The number of the last revocation that was written down before this time.
+-- Returns the number of the last revocation that was recorded before this time.
 local function last_before(moment)
   local first = redis.call('ZRANGEBYSCORE', key('log_by_time'), text(moment), '+inf', 'LIMIT', 0, 1)
   return first[1] and tonumber(first[1]) - 1 or head

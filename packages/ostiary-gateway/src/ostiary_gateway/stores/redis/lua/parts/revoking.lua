@@ -1,9 +1,9 @@
--- Ends what a revocation names: at once where that is little, in portions where it is much.
+-- Ends what a revocation covers: immediately if it is little, in portions if it is much.
 local PORTION = 100
 
 local function end_token(digest)
   local token, session = living(digest)
-  -- A spent one stays, so that its second use is noticed.
+  -- A used one stays, so that its reuse is detected.
   if token == nil or token.kind == 'spent' then
     return 0
   end
@@ -21,8 +21,8 @@ local function end_session(id)
   return ended
 end
 
--- Deletes some of the sessions that `entry` ends; how many were alive, and where to go on, '0' at the end. Whatever is
--- there during the whole scan is met by it.
+-- Deletes some of the sessions that `entry` ends. Returns how many were active, and the next cursor, '0' at the end.
+-- The scan finds every session that exists during all of it.
 local function end_portion(entry, number, cursor)
   local _, kind, value = unpack(entry)
   local index = key(kind == 'before' and 'by_creation' or kind .. ':' .. value)
@@ -42,7 +42,7 @@ local function end_portion(entry, number, cursor)
   return ended, scan[1]
 end
 
--- Notes that somebody is at it, or with cursor '0' that it is finished.
+-- Records progress, or with cursor '0' that the revocation is finished.
 local function note_progress(number, entry, cursor)
   if cursor == '0' then
     redis.call('HDEL', key('unfinished'), number)
@@ -55,9 +55,9 @@ local function note_progress(number, entry, cursor)
   redis.call('HSET', KEYS[1], 'unfinished', unfinished)
 end
 
--- How many ended, and where to go on.
+-- Returns how many ended, and the next cursor.
 local function revoke(id, kind, value, at, by, owner)
-  -- A command that needs no memory comes first: then the others are not refused either when the memory is full.
+  -- The first command must need no memory: then Redis accepts the others even if its memory is full.
   redis.call('DEL', key('nothing'))
   local ended, cursor = 0, '0'
   if kind == 'token' then

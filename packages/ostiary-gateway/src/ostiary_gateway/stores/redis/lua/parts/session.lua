@@ -1,11 +1,11 @@
--- Sessions and tokens, as they are read.
+-- Reading sessions and tokens.
 -- session:ID: user [username, uid, groups, extra], rest, created, expires, sequence, kind, name, used,
 --   origin [names of its origins among the groups, hint]
--- token:DIGEST: kind issued expires ID, and where there is one, a NUL and the delegation. A version that knows of none
--- takes all that for the id, and finds no session: it would take such a token for all that its session may do.
--- unfinished: revocations of so many sessions that they are still being deleted; what they end is gone already.
+-- token:DIGEST: kind issued expires ID, and with a delegation, a NUL and the delegation. Versions without delegations
+-- read all of that as the id and find no session; otherwise they would grant such a token all rights of its session.
+-- unfinished: revocations of so many sessions that they are still being deleted; their sessions are invalid already.
 
--- What it is indexed by: its groups, and its origins as groups.
+-- The names in the index: its groups, and its origins as groups.
 local function groups_of(session)
   local _, _, groups = unpack(cjson.decode(session.user))
   if session.origin ~= '' then
@@ -35,7 +35,7 @@ local function ends(entry, number, session)
   return false
 end
 
--- The session, whether or not it has expired; nil if there is none.
+-- Returns the session, whether or not it has expired; nil if there is none.
 local function load_session(id)
   local row = redis.call('HMGET', key('session:' .. id), 'user', 'rest', 'created', 'expires', 'sequence', 'kind', 'name',
     'used', 'origin')
@@ -85,7 +85,7 @@ local function session_row(session)
   }
 end
 
--- A token and its session, if both are alive.
+-- Returns a token and its session, if both are active.
 local function living(digest)
   local token = load_token(digest)
   if token == nil or token.expires <= now then
