@@ -49,6 +49,8 @@ _IN_NAMESPACE = f"{PREFIX}/namespaces/{{namespace}}/serviceaccounts"
 
 
 class AccountsApi:
+    """Endpoints of service accounts and their tokens."""
+
     def __init__(self, accounts: ServiceAccounts, api_tokens: ApiTokens) -> None:
         self._accounts = accounts
         self._api_tokens = api_tokens
@@ -183,6 +185,8 @@ def _limit(text: str | None) -> int:
 
 
 class ApiTokensApi:
+    """Endpoints with which users create, list and revoke their own API tokens."""
+
     def __init__(self, api_tokens: ApiTokens) -> None:
         self._api_tokens = api_tokens
         self.routes = [

@@ -30,9 +30,13 @@ COLLECT_SECONDS = 1.0
 MOST_WAITING = 10_000
 
 
-# Records when API tokens were last used, in the background. A use is recorded when the token is read from the store, so
-# it is about as exact as the interval of the owner checks, and written if the store has none of the last minutes.
 class TokenUse:
+    """Record in the background when API tokens were last used.
+
+    A use is recorded when the token is read from the store, so it is about as exact as the interval of the owner
+    checks. It is written if the store has none of the last minutes.
+    """
+
     def __init__(self, tokens: Tokens, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock
@@ -76,6 +80,8 @@ class _Check:
 
 
 class OwnerRevalidation:
+    """Check the owner of each workload token, at most once per interval, and end the token if its owner is invalid."""
+
     def __init__(
         self,
         tokens: Tokens,

@@ -105,6 +105,8 @@ class AccountPage:
 
 
 class ServiceAccounts:
+    """The service accounts of a gateway: those in the token store and those declared in gateway.yaml."""
+
     def __init__(self, tokens: Tokens, settings: ServiceAccountSettings, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._tokens = tokens
         self._objects = ability(tokens.store, ObjectStore)

@@ -39,11 +39,9 @@ from ostiary_gateway.wire.ostiary_dev import (
     time_text,
 )
 
-# Errors of registration and removal. The messages are shown to the caller.
-
 
 class PluginRefusal(AccountRefusal):
-    """The request is valid but conflicts with the current state."""
+    """The request is valid but conflicts with the current state. The message is shown to the caller."""
 
     default_code = "api-plugin-refused"
     status, reason = 422, "Invalid"
@@ -60,9 +58,13 @@ class UnknownPlugin(PluginRefusal):
         super().__init__(f'there is no API plugin "{name}"')
 
 
-# A group can be registered only if it is not served by the upstream, another plugin, a provider, Kubernetes or the
-# gateway. If the upstream does not respond, the registration fails.
 class Registrations:
+    """List, register and remove API plugins.
+
+    A group can be registered only if it is not served by the upstream, another plugin, a provider, Kubernetes or
+    the gateway. If the upstream does not respond, the registration fails.
+    """
+
     def __init__(self, plugins: ApiPlugins, requests: UpstreamClient, clock: Clock) -> None:
         self._plugins = plugins
         self._requests = requests
@@ -189,9 +191,12 @@ def _pin(text: str) -> str:
     return pin
 
 
-# The engine has authorized each request. Permission to *create* ``apiplugins`` is permission to choose the server that
-# gets the requests to a group.
 class ApiPluginsApi:
+    """Endpoints of ``apiplugins``. The engine has authorized each request.
+
+    Permission to *create* ``apiplugins`` is permission to choose the server that receives the requests to a group.
+    """
+
     def __init__(self, registrations: Registrations) -> None:
         self._registrations = registrations
         path = f"{PREFIX}/apiplugins"

@@ -45,6 +45,8 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class SelfReviews:
+    """Respond to SelfSubjectAccessReview, SelfSubjectRulesReview and SelfSubjectReview."""
+
     def __init__(self, authorizer: Authorizer, clock: Clock = SYSTEM_CLOCK) -> None:
         self._authorizer = authorizer
         self._clock = clock

@@ -233,7 +233,7 @@ class SubjectAccessReviews:
 
     A review cannot respond with 404, and its reason is shown to the user. So every denial reads the same, hidden or
     not, and an operator finds the reason by the decision id. A request under a rule of *step_up* is denied unless the
-    extra fields of the user prove a sufficient sign-in: the user is told to step up, and no request is held.
+    extra fields of the user prove a sufficient sign-in: the user is prompted to step up, and no request is held.
     """
 
     def __init__(

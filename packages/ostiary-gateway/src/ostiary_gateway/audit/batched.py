@@ -18,11 +18,12 @@ from ostiary_gateway.capabilities import ability
 from ostiary_gateway.interfaces.audit import STORE_SECONDS, AuditProvider, Batches, ChoosesBatches
 from ostiary_gateway.interfaces.lifecycle import Closes
 
-# A provider may block. It runs in a thread with its own event loop, so that it cannot delay the gateway's loop.
-
 
 class ProviderThread:
-    """A thread with an event loop, started by the first call. All calls must come from one event loop."""
+    """A thread with an event loop, so that a provider that blocks cannot delay the gateway's loop.
+
+    It is started by the first call. All calls must come from one event loop.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -14,7 +14,7 @@ from ostiary.core.cache import Cache
 from ostiary.core.clock import Clock
 
 ENTRIES = 4096
-# Operators are asked about a request id within a day.
+# Users report a request id to their operator within a day.
 KEPT_SECONDS = 24 * 3600.0
 # Unauthenticated clients control these texts: a path can be as long as a request head.
 LONGEST_TEXT = 512
@@ -40,6 +40,8 @@ class EndedRequest:
 
 
 class EndedRequests:
+    """Bounded cache of requests that ended before a policy decision, by request id."""
+
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._kept: Cache[str, EndedRequest] = Cache(seconds=KEPT_SECONDS, clock=clock, entries=entries)
         # Called with each request. Must not block.

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WebhookAuditSettings:
+    """The settings ``audit.webhook``."""
+
     url: Annotated[
         str,
         Text(

@@ -153,7 +153,8 @@ class RevokedStreams:
     async def apply(self, revocation: Revocation) -> None:
         """Apply *revocation*; raises `ProviderError` if the store is unavailable."""
         affected = self._affected_tokens(revocation)
-        # A revoked token is invalid in any case. Other kinds spare later sign-ins, which the store can tell apart.
+        # A revoked token is invalid in any case. Other kinds do not apply to later sign-ins, which only the
+        # store can distinguish.
         cut = await self._ask_again(affected, surely_gone=revocation.kind is RevocationKind.TOKEN)
         self._on_revoked(revocation, cut)
 

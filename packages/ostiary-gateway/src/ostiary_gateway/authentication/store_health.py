@@ -25,6 +25,8 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class StoreHealth:
+    """Periodic write check of the token store."""
+
     def __init__(self, tokens: Tokens, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock

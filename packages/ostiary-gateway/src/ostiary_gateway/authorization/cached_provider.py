@@ -203,7 +203,7 @@ class CachedAuthorizationProvider:
         return rules
 
     def gives_rights(self, user: UserInfo) -> bool | None:
-        """Return whether *user* has more rights than discovery; None if the provider cannot tell."""
+        """Return whether *user* has more rights than discovery; None if the provider cannot determine it."""
         telling = ability(self._provider, TellsRights)
         if telling is None:
             return None

@@ -100,7 +100,7 @@ class Authorizer:
     def from_settings(
         cls, configured: AuthorizationSettings, *, clock: Clock = SYSTEM_CLOCK, refusals: RecentDenials | None = None
     ) -> Authorizer:
-        """Create the chain of a configuration. *refusals* are those of the previous configuration."""
+        """Create the chain of a configuration. *refusals* are the recent denials of the previous one."""
         return cls(
             [
                 Link(provider.name, provider.instance, provider.on_error, provider.upstreams)

@@ -45,6 +45,8 @@ class Refusal:
 
 
 class RecentDenials:
+    """Bounded cache of denials by decision id."""
+
     def __init__(self, *, clock: Clock, entries: int = ENTRIES) -> None:
         self._clock = clock
         self._kept: Cache[str, Refusal] = Cache(

@@ -69,6 +69,8 @@ class DecisionBatch:
 
 
 class RecentDecisions:
+    """Bounded cache of the latest decisions of this worker. It is filled only while an operator watches."""
+
     def __init__(self, *, clock: Clock) -> None:
         self._now, self._monotonic = clock.now, clock.monotonic
         # Read for every request. Stays True until the first request after the watch has ended.

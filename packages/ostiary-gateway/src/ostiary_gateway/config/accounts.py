@@ -31,6 +31,8 @@ class DeclaredAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccountSettings:
+    """The settings ``serviceAccounts``."""
+
     lifetime: Annotated[timedelta, Duration("of an account's token, if none is asked for")] = timedelta(hours=1)
     longest_lifetime: Annotated[
         timedelta, Duration("the longest that can be asked for; more is an error, and is not shortened")
@@ -59,6 +61,8 @@ class ServiceAccountSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiTokenSettings:
+    """The settings ``apiTokens``."""
+
     enabled: Annotated[
         bool,
         Flag(

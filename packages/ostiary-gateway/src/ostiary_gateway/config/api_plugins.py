@@ -105,6 +105,8 @@ class DeclaredApiPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiPluginSettings:
+    """The settings ``apiPlugins``."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = {
         "dependentRequired": {"certificate": ["key"], "key": ["certificate"]},
     }

@@ -158,6 +158,8 @@ def _colour(doc: str) -> Parsed[str]:
 
 @dataclass(frozen=True, slots=True)
 class PagesSettings:
+    """The settings ``pages``."""
+
     name: Annotated[str, Text("what people call this gateway, at the top and in the title of each page")] = "ostiary"
     logo: Annotated[
         Path | None, FilePath(f"an image at the top of each page, beside the name: {_IMAGE}", unset="a plain door")

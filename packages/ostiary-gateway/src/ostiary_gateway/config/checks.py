@@ -184,7 +184,7 @@ def _asks_nobody(identity: Identity, config: GatewayConfig) -> bool:
 
 
 def _renewal_note(identity: Identity, config: GatewayConfig) -> str:
-    """Tell the operator how long a user disabled at the IdP can stay signed in."""
+    """Return a note for the operator: how long a user disabled at the IdP can stay signed in."""
     shorter, session = short_duration(config.tokens.unchecked_session), short_duration(config.tokens.session)
     match renewal_check(identity, config.groups):
         case RenewalCheck.ACCEPTED:

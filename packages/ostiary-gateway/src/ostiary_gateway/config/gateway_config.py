@@ -38,6 +38,8 @@ LEAST_MAX_STALE = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
+    """The settings ``tokens``: lifetimes of tokens and sessions, and session limits."""
+
     lifetime: Annotated[
         timedelta,
         Duration(
@@ -121,6 +123,8 @@ class AuthorizationSettings(DecisionSettings):
 
 @dataclass(frozen=True, slots=True)
 class Webhooks:
+    """The settings ``webhooks``: which webhooks are served, and who may call them."""
+
     token_review: Annotated[bool, Flag("whether TokenReview is answered, below `/webhooks`")] = False
     subject_access_review: Annotated[bool, Flag("whether SubjectAccessReview is answered, below `/webhooks`")] = False
     revocations: Annotated[
@@ -163,6 +167,8 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
+    """The complete configuration of a gateway, with the constructed providers."""
+
     listen: Listen
     external_url: str
     health: Address

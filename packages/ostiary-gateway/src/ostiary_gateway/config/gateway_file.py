@@ -64,6 +64,8 @@ class AttributesEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityEntry:
+    """One entry of ``identity``: an identity provider before it is built."""
+
     name: Annotated[
         str,
         EntryName(f"{_NAME}; part of a URL, so not `groups`, `provider`, `renew`, `logout` and the like"),
@@ -100,6 +102,8 @@ class IdentityEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
+    """One entry of ``groups``: a group provider before it is built."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = _TYPE_OR_PROVIDER
 
     name: Annotated[str, EntryName(_NAME)]
@@ -121,6 +125,8 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizationEntry:
+    """One entry of ``authorization.chain``: an authorization provider before it is built."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = _TYPE_OR_PROVIDER
 
     name: Annotated[str, EntryName(_NAME)]
@@ -152,6 +158,8 @@ class AdmissionEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamEntry(UpstreamSettings):
+    """One entry of ``upstreams``."""
+
     name: Annotated[str, EntryName(_NAME)]
     server: Annotated[
         str,
@@ -187,6 +195,8 @@ class AuthorizationFile(DecisionSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFile:
+    """The declared settings of ``gateway.yaml``."""
+
     api_version: Annotated[str, Constant("the version of this file's format", API_VERSION)]
     kind: Annotated[str, Constant("the kind of this file", KIND)]
     listen: Annotated[Listen, Section("where the gateway listens", Listen)]

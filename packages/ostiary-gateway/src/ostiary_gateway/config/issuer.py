@@ -124,6 +124,8 @@ def _note(fields: ConfigSection, key: str, read: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JwtIssuerSettings:
+    """The settings ``issuer``."""
+
     audiences: Annotated[
         tuple[str, ...],
         Names(

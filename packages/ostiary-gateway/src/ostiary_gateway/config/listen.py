@@ -19,6 +19,8 @@ from ostiary_gateway.settings.sections import OptionalSection, Section
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
+    """The settings ``tls`` of a listener."""
+
     certificate: Annotated[
         Path, FilePath("PEM, with the chain; a renewed one is shown to whoever connects next", holds=Holds.CERTIFICATES)
     ]
@@ -90,6 +92,8 @@ class GrpcListen:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
+    """The settings ``listen``."""
+
     address: Annotated[
         Address,
         listen_address(

@@ -1,6 +1,6 @@
 """Detect changed settings that a reload cannot apply, from their declarations. No side effects.
 
-``ostiary-gateway store migrate`` uses `store_key` to tell whether two configurations name the same store.
+``ostiary-gateway store migrate`` uses `store_key` to check whether two configurations name the same store.
 """
 
 from __future__ import annotations

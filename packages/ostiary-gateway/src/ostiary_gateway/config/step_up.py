@@ -99,6 +99,8 @@ class StepUpRuleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepUpSettings:
+    """The settings ``stepUp``."""
+
     hold: Annotated[
         timedelta,
         Duration(

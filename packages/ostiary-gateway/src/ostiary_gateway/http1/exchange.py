@@ -65,7 +65,7 @@ class ClientConnection(Protocol):
     transport: OutgoingTransport
     loop: asyncio.AbstractEventLoop
     remote_address: str
-    # Tells the upstream where the request came from.
+    # The header lines that report the origin of the request to the upstream.
     forwarded_lines: bytes
     peer_certificate: bytes | None
     draining: bool

@@ -159,7 +159,7 @@ class FilteredHeaders:
 
 @dataclass(frozen=True, slots=True)
 class HeaderNames:
-    """The headers that tell an upstream the user's identity.
+    """The headers that pass the user's identity to an upstream.
 
     The defaults are those of kube-apiserver's documentation.
     """

@@ -146,7 +146,7 @@ def _classify(name: bytes) -> Action:
 
 
 def _is_theirs(cookie: bytes) -> bool:
-    """Whether an upstream may set this cookie: with the gateway's cookie it could sign users in as someone else.
+    """Whether an upstream may set this cookie: with the gateway's cookie it could sign users in as another user.
 
     A nameless cookie is sent back as its bare value, which could look like one of the gateway's cookies.
     """

@@ -151,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         # Set by the event loop first.
         self.transport: OutgoingTransport
         self.remote_address = ""
-        # Tells the upstream where the request came from. Built once per connection.
+        # The header lines that report the origin of the request to the upstream. Built once per connection.
         self.forwarded_lines = b""
         self.peer_certificate: bytes | None = None
         self.draining = False

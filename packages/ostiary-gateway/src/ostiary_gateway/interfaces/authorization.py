@@ -96,8 +96,8 @@ class ListsRules(Protocol):
 class TellsRights(Protocol):
     """A provider that knows whether a user has any rights, to offer only clusters that the user can access.
 
-    Return True if the policy allows the user anything, in any namespace, besides discovery, self reviews and the
-    gateway's own API. Without it, the gateway evaluates a few requests that most users of a cluster make.
+    Return True if the policy allows the user anything, in any namespace, in addition to discovery, self reviews
+    and the built-in API. Without it, the gateway evaluates a few requests that most users of a cluster make.
     """
 
     def gives_rights(self, user: UserInfo) -> bool: ...
@@ -192,14 +192,14 @@ class LintsPolicy(Protocol):
 
     @staticmethod
     def lint(paths: Iterable[str | os.PathLike[str]]) -> tuple[Finding, ...]:
-        """Return errors and probable mistakes. Never raises for the content of the files."""
+        """Return errors and warnings. Never raises for the content of the files."""
 
 
 @runtime_checkable
 class AllowsEverything(Protocol):
     """Declares that the provider allows every request of every user.
 
-    The gateway warns about it at every start, and refuses to listen beyond localhost if users are not authenticated
+    The gateway warns about it at every start, and does not listen beyond localhost if users are not authenticated
     either (`ostiary_gateway.interfaces.identity.Unauthenticated`). A provider without it is assumed to deny some
     requests.
     """

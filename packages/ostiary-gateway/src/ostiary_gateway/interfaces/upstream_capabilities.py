@@ -14,8 +14,8 @@ class UpstreamLines(Protocol):
     """A streaming response of the upstream, line by line.
 
     `answer` is a complete error response instead, if the upstream returned one. `batches` yields the lines without
-    their ends, all that are available at once. It ends when the upstream ends the response; it raises `ProviderError`
-    if the response is truncated, a line is too long, or nothing arrived for too long.
+    their ends, as many at a time as are available. It ends when the upstream ends the response; it raises
+    `ProviderError` if the response is truncated, a line is too long, or nothing arrived for too long.
     """
 
     answer: UpstreamAnswer | None

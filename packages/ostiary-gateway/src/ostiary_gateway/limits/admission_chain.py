@@ -16,6 +16,8 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class AdmissionChain:
+    """The admission providers of a gateway, in order."""
+
     def __init__(self, providers: Sequence[AdmissionProvider]) -> None:
         self._providers = providers
 

@@ -149,7 +149,7 @@ class LineGuard:
 
     @property
     def torn(self) -> bool:
-        """Whether the previous holder of the lock did not complete its line."""
+        """Whether the previous owner of the lock did not complete its line."""
         return bool(self._memory[self._place])
 
     def leave(self) -> None:

@@ -126,11 +126,8 @@ def _error_reply(error: OstiaryError) -> bytes:
     return ERROR + json.dumps({"summary": error.summary, **dict(error.lines())}).encode()
 
 
-# Idle timeout.
-
-
 class IdleTime:
-    """The time since the last activity. Call `touch` for every activity."""
+    """Idle timeout: the time since the last activity. Call `touch` for every activity."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

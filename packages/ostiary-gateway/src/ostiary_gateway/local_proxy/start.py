@@ -79,7 +79,7 @@ def _error_of(content: bytes) -> OstiaryError:
 
 def _start(deadline: float) -> bool:
     """Start the process. Returns False if another one is running. Raises `OstiaryError` if it cannot be started."""
-    import httptools  # noqa: F401  # The process in the background could tell nobody.
+    import httptools  # noqa: F401  # The background process could not report a missing module.
 
     reading, writing = os.pipe()
     try:

@@ -54,6 +54,8 @@ _DONE = LoginAnswer(
 
 
 class Logouts:
+    """Handle logouts that an IdP initiates: end the sessions of the sign-in that the message names."""
+
     def __init__(
         self,
         identity: Mapping[str, Identity],

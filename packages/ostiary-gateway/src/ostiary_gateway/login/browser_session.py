@@ -63,6 +63,8 @@ def _code_of(secret: Secret, purpose: bytes) -> str:
 
 
 class BrowserSessions:
+    """Browser sessions in the token store: begin, find, attest and end."""
+
     def __init__(
         self, tokens: Tokens, recheck: Recheck, lengths: SessionLifetimes, *, secure: bool, clock: Clock
     ) -> None:

@@ -38,6 +38,8 @@ class Ticket:
 
 
 class Tickets:
+    """Tickets of step-ups in progress, in the token store. A ticket is identified by its secret."""
+
     def __init__(self, store: RecordStore, *, clock: Clock) -> None:
         self._records = Records(store, "step-up ticket", LIFETIME, clock=clock)
 
@@ -67,13 +69,12 @@ class Tickets:
         return None if value is None else Ticket(**{**value, "required": required_from_json(value["required"])})
 
 
-# Demands of held requests are in the token store, so that any worker and replica can report them to the user's machine.
-# There is one demand per session, the latest. It outlives the held request: after the 401 the credential plugin queries
-# what was demanded.
-
-
 class StoredDemands:
-    """Implements `ostiary_gateway.proxy.step_up_gate.StepUpDemands`."""
+    """Demands of held requests, in the token store (`ostiary_gateway.proxy.step_up_gate.StepUpDemands`).
+
+    Any worker and replica can therefore report them to the user's machine. There is one demand per session, the latest.
+    It outlives the held request: after the 401 the credential plugin queries what was demanded.
+    """
 
     def __init__(self, store: RecordStore, identity: Mapping[str, Identity], *, clock: Clock) -> None:
         self._demands = Records(store, "step-up demand", LIFETIME, clock=clock)

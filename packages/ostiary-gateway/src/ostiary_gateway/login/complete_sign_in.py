@@ -31,6 +31,8 @@ from ostiary_gateway.sessions import Tokens
 
 
 class CompleteSignIn:
+    """Build the response to a finished, denied or failed sign-in."""
+
     def __init__(
         self,
         tokens: Tokens,

@@ -68,6 +68,8 @@ class Pending(Exception):
 
 
 class Devices:
+    """Device authorization requests, from the codes to the tokens."""
+
     def __init__(
         self,
         store: RecordStore,

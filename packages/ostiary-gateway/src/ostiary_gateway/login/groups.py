@@ -46,6 +46,8 @@ class ContractBroken(ProviderError):
 
 
 class GroupChecks:
+    """Query the group providers for the relevant groups of a user."""
+
     def __init__(self, groups: Sequence[Groups], relevant_groups: RelevantGroups) -> None:
         self._groups = tuple(groups)
         self._relevant_groups = relevant_groups

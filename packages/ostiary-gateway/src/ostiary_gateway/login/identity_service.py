@@ -97,6 +97,8 @@ Outcome = SignedIn | Elsewhere | Challenge
 
 
 class IdentityService:
+    """Call the identity and group providers, with a timeout, and validate what they return."""
+
     def __init__(
         self,
         identity: Mapping[str, Identity],

@@ -62,7 +62,7 @@ class ApplicationReturnTo:
 
 
 ReturnTo = CliReturnTo | DeviceReturnTo | ApplicationReturnTo | None
-"""What a login is for; None: a token, or the page where there is one. `required` is what the sign-in must prove."""
+"""What a login is for. None: a token, or a page of the gateway. `required` is what the sign-in must prove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,8 @@ class Flow:
 
 
 class LoginTransactions:
+    """Login transactions in the token store, each bound to one browser by a cookie."""
+
     def __init__(self, store: RecordStore, *, secure: bool, clock: Clock) -> None:
         self._records = Records(store, "flow", LIFETIME, clock=clock)
         self._cookie = Cookie("login", secure=secure)

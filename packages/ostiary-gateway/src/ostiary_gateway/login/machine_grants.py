@@ -17,6 +17,8 @@ from ostiary_gateway.sessions import Attested, Issued, Tokens
 
 
 class Grants:
+    """Create and redeem the grants of users to clients."""
+
     def __init__(self, tokens: Tokens, lengths: SessionLifetimes, step_ups: StepUps) -> None:
         self._tokens = tokens
         self._lengths = lengths

@@ -44,6 +44,8 @@ from ostiary_gateway.login.visit import AddressLimit, Visit, bearer, comes_from,
 
 
 class ProviderRoutes:
+    """The routes below ``/auth`` that lead to an identity provider and back."""
+
     def __init__(
         self,
         identity: Mapping[str, Identity],

@@ -28,6 +28,8 @@ _USER_BYTES = 16
 
 
 class UsedTokens:
+    """Replay cache: the identifiers of used single-use messages, until the messages expire."""
+
     def __init__(self, store: ObjectStore, *, clock: Clock, kind: str = USED) -> None:
         self._store = store
         self._counting = ability(store, CountsStoredObjects)

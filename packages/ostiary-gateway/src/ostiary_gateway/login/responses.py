@@ -191,7 +191,7 @@ def exchange_answer(issued: IssuedToken, *, seconds: int, scope: str = "") -> Lo
 
 
 def program_token(issued: IssuedToken) -> LoginAnswer:
-    """Like `token_pair`, but without a renewal token: the workload presents a newer proof instead."""
+    """Like `token_pair`, but without a refresh token: the workload presents a newer proof instead."""
     session = issued.session
     return json_answer(
         200,
@@ -231,7 +231,7 @@ def refusal(refused: LoginRefused) -> LoginAnswer:
 
 
 def not_renewed(refusal: LoginRefused) -> LoginAnswer:
-    """Return the error for an invalid renewal token.
+    """Return the error for an invalid refresh token.
 
     401: sign in again. 409: another client has just refreshed the session.
     """

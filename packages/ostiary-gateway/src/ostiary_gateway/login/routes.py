@@ -92,10 +92,13 @@ from ostiary_gateway.sessions import ApplicationTokens, Attested, Tokens
 if TYPE_CHECKING:
     from ostiary_gateway.issuer.issuer import JwtIssuer
 
-# The clusters that a user can use, as JSON and as a kubeconfig; for clients with a token and browsers with a session.
-
 
 class ClusterAnswers:
+    """The clusters that a user can use, as JSON and as a kubeconfig.
+
+    Serves clients with a token and browsers with a session.
+    """
+
     def __init__(
         self,
         site: Site,

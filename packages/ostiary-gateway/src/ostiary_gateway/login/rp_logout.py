@@ -20,6 +20,8 @@ from ostiary_gateway.sessions import unseal_hint
 
 
 class SignOuts:
+    """Redirect users to the logout page of their IdP after they signed out here."""
+
     def __init__(
         self,
         identity: Mapping[str, Identity],

@@ -1,6 +1,6 @@
 """The session API for clients with tokens: refresh, end and inspect a session.
 
-Clients that refresh with the same renewal token at the same moment get the same response: the first one refreshes, and
+Clients that refresh with the same refresh token at the same moment get the same response: the first one refreshes, and
 the others wait for it. Shortly afterwards the same worker returns the same response, and so do all replicas if the
 store has messages for replicas. Otherwise another worker rejects the token with a 409, which does no harm. A second use
 later than that ends the session.

@@ -44,6 +44,8 @@ Pause = Callable[[float], Awaitable[object]]
 
 
 class StepUpCalls:
+    """The endpoint ``POST /auth/step-up``."""
+
     def __init__(
         self,
         tokens: Tokens,
@@ -171,6 +173,8 @@ _EXPIRED = "this step-up has expired: start again"
 
 
 class StepUps:
+    """Check the tickets of step-ups, and apply a completed step-up to its session."""
+
     def __init__(self, tokens: Tokens, tickets: Tickets, demands: StoredDemands, *, clock: Clock) -> None:
         self._tokens = tokens
         self._demands = demands

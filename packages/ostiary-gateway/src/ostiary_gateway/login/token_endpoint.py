@@ -103,6 +103,8 @@ FindToken = Callable[[str], Awaitable[Found | None]]
 
 
 class JwtRequests:
+    """Token requests whose result is a JWT signed by the gateway."""
+
     def __init__(
         self, issuer: JwtIssuer | None, find_token: FindToken, events: LoginEvents, *, clock: Clock = SYSTEM_CLOCK
     ) -> None:

@@ -123,6 +123,8 @@ class _VisitorCheck:
 
 
 class ApplicationChecks:
+    """Periodic checks, at the identity provider, of the users of application sessions."""
+
     def __init__(
         self, tokens: Tokens, recheck: Recheck, *, interval: timedelta, clock: Clock, pause: Pause = asyncio.sleep
     ) -> None:

@@ -71,6 +71,8 @@ class Redeemed:
 
 
 class ApplicationSignIns:
+    """Pending sign-ins for web applications, and their single-use codes."""
+
     def __init__(self, store: RecordStore, *, secure: bool, clock: Clock) -> None:
         self._requests = Records(store, "application sign-in", LIFETIME, clock=clock)
         self._codes = Records(store, "application code", CODE_LIFETIME, clock=clock)
@@ -152,6 +154,8 @@ _EXPIRED = "this sign-in has expired: open the application again"
 
 
 class ApplicationVisits:
+    """The endpoints below ``/auth`` that sign browsers in and out of web applications."""
+
     def __init__(
         self,
         applications: Applications,

@@ -118,6 +118,8 @@ class CachedBearer:
 
 
 class BearerCache:
+    """Cache of authenticated bearer tokens, by digest. Bounded in bytes, in total and per user."""
+
     def __init__(self, *, size: int = SIZE, size_per_user: int = SIZE_PER_USER) -> None:
         self.by_digest: BoundedByOwner[bytes, CachedBearer] = BoundedByOwner(size, size_per_user)
 

@@ -140,6 +140,8 @@ class ActionSettings(TrustedIssuer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFile:
+    """The declared settings of ``backend.yaml``."""
+
     api_version: Annotated[str, Constant("the version of this file's format", API_VERSION)]
     kind: Annotated[str, Constant("the kind of this file", KIND)]
     gateway: Annotated[TrustedGateway, Section("the gateway whose tokens are accepted", TrustedGateway)]

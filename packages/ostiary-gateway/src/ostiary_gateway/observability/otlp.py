@@ -274,9 +274,12 @@ SPANS_PER_TURN = 32
 _PROTOBUF = "application/x-protobuf"
 
 
-# A collector that speaks OTLP/HTTP: one POST of protobuf per batch. *headers_file* is read for every batch, because the
-# operator replaces its contents before they expire.
 class OtlpCollector:
+    """Client of an OTLP/HTTP collector: one POST of protobuf per batch.
+
+    *headers_file* is read for every batch, because the operator replaces its contents before they expire.
+    """
+
     def __init__(
         self,
         url: str,

@@ -27,8 +27,8 @@ from ostiary_gateway.wire.audit_policy import AuditLevel
 from ostiary_gateway.wire.authorization import MAX_BYTES, V1, ReviewError, decode_status, encode_review
 
 # The cluster's response arrives after the request is completed, and often after its last audit event, so it cannot be
-# an annotation there. It gets an event of its own, with the id of the request and a stage that no reader mistakes for
-# its end.
+# an annotation there. It gets an event of its own, with the id of the request and a stage that cannot be confused
+# with its end.
 
 log = logging.getLogger("ostiary.gateway")
 
@@ -37,6 +37,8 @@ _LONGEST_REASON = 1024
 
 
 class ShadowRecorder:
+    """Record the cluster's decisions beside those of the gateway, as audit events."""
+
     def __init__(self, auditor: Auditor, *, clock: Clock, tells_upstream: bool) -> None:
         self._auditor = auditor
         self._clock = clock

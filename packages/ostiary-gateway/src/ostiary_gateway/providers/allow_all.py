@@ -12,7 +12,7 @@ from ostiary.model import Attributes, Decision, UserInfo, Verdict
 from ostiary_gateway.catalog import Context
 from ostiary_gateway.interfaces.authorization import Explanation, Grant, NonResourceRule, ResourceRule, Rules, Subject
 
-# Conspicuous on purpose: a reader of the audit log must not mistake this for a policy.
+# Conspicuous on purpose: a reader of the audit log must not confuse this with a policy.
 REASON = "ALLOW ALL: no policy is in force, everybody may do everything"
 
 _ALLOWED = Decision(Verdict.ALLOW, REASON)
@@ -20,6 +20,8 @@ _ANY = ("*",)
 
 
 class AllowAllAuthorization:
+    """Authorization provider that allows every request of every user."""
+
     allows_everything = True
 
     @classmethod

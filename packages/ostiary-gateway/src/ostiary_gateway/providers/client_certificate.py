@@ -29,6 +29,8 @@ from ostiary_gateway.settings.kinds import Flag, Text
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificateSettings:
+    """The settings of the identity provider ``client_certificate``."""
+
     credential_id: Annotated[
         bool, Flag("whether the user's extra fields have the id of the certificate", name="credentialID")
     ] = True

@@ -48,6 +48,8 @@ _Groups = Mapping[str, ListedGroup]
 
 
 class FileGroups:
+    """Group provider that reads groups and members from a YAML file."""
+
     def __init__(self, *, path: str | os.PathLike[str], clock: Clock = SYSTEM_CLOCK) -> None:
         self._source = f"file {Path(path).name}"
         self._file = watched_yaml(path, _groups, clock=clock)

@@ -110,6 +110,8 @@ class GoogleApi:
 
 
 class CloudIdentity:
+    """Membership queries to the Cloud Identity API."""
+
     scope = "https://www.googleapis.com/auth/cloud-identity.groups.readonly"
     endpoint = "https://cloudidentity.googleapis.com"
 
@@ -151,6 +153,8 @@ class CloudIdentity:
 
 
 class Directory:
+    """Membership queries to the Admin SDK's Directory API."""
+
     scope = "https://www.googleapis.com/auth/admin.directory.group.member.readonly"
     endpoint = "https://admin.googleapis.com"
 

@@ -14,6 +14,8 @@ from ostiary_gateway.settings.sections import Section
 
 @dataclass(frozen=True, slots=True)
 class HtpasswdSettings:
+    """The settings of the identity provider ``htpasswd``."""
+
     path: Annotated[
         Path,
         FilePath(

@@ -58,7 +58,7 @@ class SingleUserIdentity:
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the client is not on the loopback"
             )
-        # Requests through a proxy on this machine come from the loopback too, whoever the client is.
+        # Requests through a proxy on this machine come from the loopback too, regardless of the client.
         if any(name in _OF_PROXIES for name, _ in request.headers):
             raise LoginRefused(
                 "this gateway accepts only clients on its own machine", cause="the request came through a proxy"

@@ -15,6 +15,8 @@ _NO_COOKIE = "it is missing, or not the name of a cookie"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SsoCookieSettings(IssuerSettings):
+    """The settings of the identity provider ``sso_cookie``."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = {"not": {"required": ["keysURL", "keysFile"]}}
 
     cookie: Annotated[

@@ -51,6 +51,8 @@ def _file(doc: str, holds: Holds, unset: str = "none") -> FilePath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectAccessReviewSettings:
+    """The settings of the authorization provider ``subject_access_review``."""
+
     server: Annotated[
         str,
         Text("the URL of the API server that is asked", empty="", missing=BAD_SERVER, missing_hint=BAD_SERVER_HINT),

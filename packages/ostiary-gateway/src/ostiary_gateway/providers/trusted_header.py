@@ -57,6 +57,8 @@ class HeaderSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedHeaderSettings:
+    """The settings of the identity provider ``trusted_header``."""
+
     names: Annotated[
         tuple[str, ...],
         Texts(

@@ -149,7 +149,7 @@ Ask = Callable[[RequestContext, CachedToken], None]
 
 
 class BrowserGate:
-    """Authenticates the browsers of one engine. *ask* continues with a request whose token was found."""
+    """Authenticate the browsers of one engine. *ask* continues with a request whose token was found."""
 
     def __init__(
         self,

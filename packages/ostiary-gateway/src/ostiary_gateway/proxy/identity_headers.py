@@ -1,4 +1,4 @@
-"""The headers that tell an upstream the user's identity: impersonation, request headers, and signed JWTs.
+"""The headers that pass the user's identity to an upstream: impersonation, request headers, and signed JWTs.
 
 The header names are `http1.headers.HeaderNames`; headers of these names in a client's request are dropped there.
 """

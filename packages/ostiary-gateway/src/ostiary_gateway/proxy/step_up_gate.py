@@ -75,10 +75,9 @@ class StepUpDemands(Protocol):
     async def state(self, demand: Demand) -> DemandState: ...
 
 
-# Limits the number of held requests, per user and in total. One instance per worker.
-
-
 class HeldPlaces:
+    """Limit the number of held requests, per user and in total. One instance per worker."""
+
     def __init__(self, *, per_user: int, in_all: int) -> None:
         self._per_user, self._in_all = per_user, in_all
         self._held: Counter[str] = Counter()
@@ -133,7 +132,7 @@ def open_step_up(
 
 
 class StepUpGate:
-    """Checks step-up rules for one engine. *ask* continues with a request whose session has changed."""
+    """Check the step-up rules of one engine. *ask* continues with a request whose session has changed."""
 
     def __init__(
         self,

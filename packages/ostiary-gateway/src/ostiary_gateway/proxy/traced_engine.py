@@ -82,6 +82,8 @@ LONGEST_TEXT = 1024
 
 
 class TracedContext(RequestContext):
+    """A `RequestContext` that also records the steps of its request as spans."""
+
     __slots__ = ("_traces", "trace")
 
     def __init__(

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Noted(Generic[T]):
-    """How a *T* is stored as a note: its key, the owner who is charged for it, its JSON, and the owner's rate limit."""
+    """How a *T* is stored as a message: key, owner who is charged for it, JSON, and the owner's rate limit."""
 
     key: Callable[[T], str]
     owner: Callable[[T], str]
@@ -59,9 +59,10 @@ class Noted(Generic[T]):
 class MessageWriter(Generic[T]):
     """Write this worker's records of requests to the token store, so that every replica can explain them.
 
-        add (during the request): a bounded queue  ->  flush, about once a second: one batch of notes
+        add (during the request): a bounded queue  ->  flush, about once a second: one batch of messages
 
-    Clients can cause any number of denials, so the queue, the notes per second and the notes per owner are bounded.
+    Clients can cause any number of denials, so the queue, the messages per second and the messages per owner are
+    bounded.
     *on_dropped* is called for each record that is not stored. The worker that served the request still caches it.
     """
 
@@ -123,7 +124,7 @@ class MessageWriter(Generic[T]):
 
 
 def note_key(request_id: str) -> str:
-    """Return the key of a request's note. Case-insensitive, because users read ids out to operators."""
+    """Return the key of a request's message. Case-insensitive, because users read ids out to operators."""
     return request_id.strip().lower()
 
 
@@ -209,7 +210,7 @@ async def _find(notes: NoteStore | None, topic: str, request_id: str, decode: Ca
 
 
 def _read(note: Note, decode: Callable[[object], T]) -> T | None:
-    """Decode a note. Returns None if another version wrote it in a form that this one cannot read."""
+    """Decode a message. Returns None if another version wrote it in a form that this one cannot read."""
     try:
         return decode(json.loads(note.data))
     except (ValueError, KeyError, TypeError):

@@ -23,7 +23,7 @@ class SeenReplica:
     """A replica compared with the others.
 
     `name` is the host, plus a part of the id if several replicas share the host. `silent_seconds` is the age of its
-    last note if that is overdue, else 0.
+    last message if that is overdue, else 0.
     """
 
     replica: Replica
@@ -47,7 +47,7 @@ class SeenReplica:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A replica, and the age of its last note if that is overdue."""
+    """A replica, and the age of its last message if that is overdue."""
 
     replica: Replica
     silent_seconds: float = 0.0

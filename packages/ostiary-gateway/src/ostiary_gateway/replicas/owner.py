@@ -1,6 +1,6 @@
 """Ownership of the token store: the store is used only while it is confirmed to belong to this gateway.
 
-Two gateways with different policies that share a store by mistake would accept each other's tokens. Therefore a store
+Two gateways with different policies that accidentally share a store would accept each other's tokens. Therefore a store
 that records its owner is claimed before its first use and confirmed every few seconds. Until it is confirmed, and while
 it belongs to another gateway, every use of the store fails: no user gets in, and nothing is written.
 """

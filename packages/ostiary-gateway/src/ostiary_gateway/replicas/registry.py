@@ -1,7 +1,7 @@
 """Registry of the replicas in the token store: publishes this replica's state, and reads the state of the others.
 
-    gather (all workers)  ->  merge  ->  Replica  ->  a note in the store     every few seconds
-    notes of all replicas  ->  compare  ->  log, metrics, ``ostiary-gateway status``, the page
+    gather (all workers)  ->  merge  ->  Replica  ->  a message in the store     every few seconds
+    messages of all replicas  ->  compare  ->  log, metrics, ``ostiary-gateway status``, the page
 
 With a store without `NoteStore`, a replica sees only itself.
 """
@@ -180,7 +180,7 @@ class ReplicaRegistry:
         self._left = False
 
     async def run(self) -> None:
-        """Publish until cancelled; only once if the store has no notes."""
+        """Publish until cancelled; only once if the store has no messages for replicas."""
         while True:
             try:
                 await self.publish()
@@ -271,13 +271,13 @@ class Replicas:
 
 
 async def read_replicas(notes: NoteStore) -> list[SeenReplica]:
-    """Return all replicas that have written a note recently."""
+    """Return all replicas that have written a message recently."""
     return compare(await _read_heard(notes))
 
 
 async def _read_heard(notes: NoteStore) -> list[Heard]:
     latest = await notes.latest_notes(TOPIC, MOST_REPLICAS)
-    # Use only the store's clock, because the clocks of machines differ. The newest note counts as the current time.
+    # Use only the store's clock, because the clocks of machines differ. The newest message counts as the current time.
     now = max((note.written_at for note in latest), default=None)
     replicas = []
     for note in latest:

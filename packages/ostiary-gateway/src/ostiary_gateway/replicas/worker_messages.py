@@ -1,7 +1,7 @@
 """JSON messages between the workers of one gateway: denials, decisions, ended requests and unsaved revocations.
 
 `worker_ipc` sends them. All workers run the same version, so messages are not validated. Replicas on other machines,
-which may run another version, read the same JSON as notes in the token store.
+which may run another version, read the same JSON as messages in the token store.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class RequirementJson(TypedDict):
 
 
 class RequestJson(TypedDict):
+    """The attributes of a request, as JSON."""
+
     verb: str
     method: str
     path: str

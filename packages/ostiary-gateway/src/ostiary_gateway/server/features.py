@@ -71,6 +71,8 @@ KeepRunning = Callable[[str, Callable[[], Awaitable[None]]], None]
 
 
 class ApiGroupsSetup:
+    """API groups served by plugins and providers, and the endpoints that register plugins."""
+
     def __init__(
         self,
         config: GatewayConfig,
@@ -187,8 +189,12 @@ def open_shadow(upstreams: Sequence[Upstream], auditor: Auditor, metrics: Metric
 STREAM_CHECK_SECONDS = 60.0
 
 
-# A reload revokes the tokens of accounts that the new configuration no longer declares.
 class Programs:
+    """Machine identities: service accounts and API tokens.
+
+    A reload revokes the tokens of accounts that the new configuration no longer declares.
+    """
+
     # Set before the first request: the login is built from this object.
     login: Login
 

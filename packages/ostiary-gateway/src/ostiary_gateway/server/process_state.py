@@ -55,6 +55,8 @@ log = logging.getLogger("ostiary.gateway")
 
 
 class CountExchange:
+    """Exchange the counts of this worker with the other replicas, through the token store."""
+
     def __init__(self, counts: ReplicatedCounts, metrics: Metrics, clock: Clock) -> None:
         self._counts = counts
         self._log = RepeatedLog(log, clock, interval=LOG_SECONDS)

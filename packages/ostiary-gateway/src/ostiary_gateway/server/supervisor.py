@@ -58,6 +58,8 @@ class WorkerProcess:
 
 
 class Supervisor:
+    """Parent process of the workers: starts, replaces, reloads and stops them."""
+
     def __init__(
         self,
         source: ConfigSource,

@@ -74,6 +74,8 @@ class IssuedToken:
 
 
 class ProgramTokens:
+    """Issue access tokens that cannot be refreshed: for workloads, API tokens and scoped tokens."""
+
     def __init__(self, store: TokenStore, *, clock: Clock, tokens_per_user: int, api_tokens_per_user: int) -> None:
         self.store = store
         self.unsaved = UnsavedRevocations()

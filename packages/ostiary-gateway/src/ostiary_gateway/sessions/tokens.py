@@ -381,11 +381,12 @@ def _with_kept(session: Session, kept: Secret | None, secret: Secret) -> Session
     return replace(session, sealed=sealed)
 
 
-# Tokens in the cookies of web applications: issued under the session of a browser, each for one application. The store
-# has the digest of token and application together, so a token sent to another application is unknown.
-
-
 class ApplicationTokens:
+    """Tokens in the cookies of web applications: issued under the session of a browser, each for one application.
+
+    The store has the digest of token and application together, so a token sent to another application is unknown.
+    """
+
     def __init__(self, tokens: Tokens, clock: Clock) -> None:
         self._tokens = tokens
         self._clock = clock

@@ -189,6 +189,8 @@ DURATION_PATTERN = rf"^({_NUMBER})+$|^0$"
 
 @dataclass(frozen=True)
 class Integer(SettingKind[int]):
+    """An integer with a minimum."""
+
     least: int = 1
     unit: str = ""
     mistake: str = "it must be at least {}"

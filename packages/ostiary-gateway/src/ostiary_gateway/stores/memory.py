@@ -44,10 +44,10 @@ from ostiary_gateway.sessions import (
 from ostiary_gateway.sessions.records import MemoryRecords
 from ostiary_gateway.stores.stored_session import micros, place_text, read_place
 
-# Objects (`ostiary_gateway.interfaces.store_capabilities.ObjectStore`).
-
 
 class MemoryObjects(ABC):
+    """Objects in memory (`ostiary_gateway.interfaces.store_capabilities.ObjectStore`)."""
+
     def __init__(self) -> None:
         self._kinds: dict[str, dict[str, StoredObject]] = {}
         self._last_version = 0
@@ -112,6 +112,8 @@ _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 class MemoryRevocations:
+    """The revocation log in memory."""
+
     def __init__(self) -> None:
         self.head = 0
         # Numbers up to this one were deleted, or have no revocation.

@@ -35,6 +35,8 @@ STRANGE = frozenset(
 
 
 class GroupContract:
+    """Inherit from this class and provide the fixtures `provider` and `member`."""
+
     GROUP = "developers"
     OTHER_GROUP = "operators"
 

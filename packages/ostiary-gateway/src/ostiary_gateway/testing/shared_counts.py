@@ -42,7 +42,7 @@ class SharedCountsContract:
     """Inherit from this class and provide the fixtures `counts` and `other`, which share their counts."""
 
     flood: ClassVar[int] = 20_000
-    """How many keys are more than the counts keep."""
+    """A number of keys that exceeds what the counts store."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:

@@ -76,7 +76,7 @@ def _issuer_of(entry: Json) -> Json:
 def authorization_configuration(issuer: str, *, kubeconfig: str, failure_policy: str) -> dict[str, Json]:
     """A webhook that only ever denies, before the usual authorizers of kube-apiserver.
 
-    It is called for users of our issuer only, so that no one else depends on it. Its responses are not cached: a
+    It is called for users of our issuer only, so that other users do not depend on it. Its responses are not cached: a
     previous "no opinion" may be outdated.
     """
     webhook: dict[str, Json] = {

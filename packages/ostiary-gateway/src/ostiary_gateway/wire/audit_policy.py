@@ -189,6 +189,8 @@ class AuditScope:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
+    """The rules of an audit policy, in order."""
+
     rules: tuple[AuditRule, ...]
     omit_stages: frozenset[Stage] = frozenset()
     omit_managed_fields: bool = False

@@ -105,7 +105,7 @@ class _Field(NamedTuple):
     message: _Message | type[Any] | None = None
     repeated: bool = False
     optional: bool = False
-    # A map of text to lists of text: the only map in these messages besides those of the metadata.
+    # A map of text to lists of text: the only map in these messages apart from those of the metadata.
     lists_by_name: bool = False
 
 

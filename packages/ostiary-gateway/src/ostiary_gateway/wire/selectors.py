@@ -2,8 +2,8 @@
 
 They are parsed as Kubernetes does (``k8s.io/apimachinery``, packages labels and fields), so that a policy about
 selectors applies to what the API server selects. Conditions that a review cannot express (``>`` and ``<``) are left out
-of a decision: a request with fewer conditions asks for more, never for less. Code that selects objects needs them all:
-`every_label_requirement`.
+of a decision: a selector with fewer conditions selects more objects, never fewer. Code that selects objects needs all
+of them: `every_label_requirement`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def is_int64(value: str) -> bool:
     """Whether Go's ``strconv.ParseInt`` accepts it. No such number has more than twenty characters."""
     if not _INTEGER.fullmatch(value):
         return False
-    # Any number of leading zeros is valid; Python refuses to parse thousands of digits.
+    # Any number of leading zeros is valid; Python does not parse thousands of digits.
     digits = value.lstrip("+-").lstrip("0") or "0"
     number = int(digits) if len(digits) < 20 else _INT64 + 1
     return -_INT64 <= (-number if value.startswith("-") else number) < _INT64

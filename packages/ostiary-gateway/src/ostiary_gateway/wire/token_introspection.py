@@ -1,6 +1,6 @@
 """TokenIntrospection (``ostiary.dev/v1``): what a token attests, for backends that check tokens themselves. Pure.
 
-    backend -> question -> POST /webhooks/token-introspection -> encode_answer -> decode_answer -> backend
+    backend -> query -> POST /webhooks/token-introspection -> encode_answer -> decode_answer -> backend
 
 A kind of its own, instead of TokenReview or RFC 7662: the response contains the restrictions of a scoped token, and a
 client that ignores that field would grant it all rights of its owner. Errors never quote what could not be parsed: it

@@ -36,7 +36,7 @@ class MapOf:
 
 
 Type: TypeAlias = "type[str] | type[bool] | type[int] | Struct | ListOf | MapOf | None"
-"""None: anything."""
+"""The expected type of a JSON value. None accepts any value."""
 
 
 class NotOfThisType(ValueError):

@@ -37,14 +37,14 @@ from ostiary.wire.client_authentication import (
     encode_answer,
 )
 
-# The exec plugin that a command line selects: kubeconfig, context, user, cluster and plugin policy.
-
 SHIPPED, PROPOSAL = "shipped", "proposal"
 DIALECTS = (SHIPPED, PROPOSAL)
 
 
 @dataclass(frozen=True, slots=True)
 class ExecChoice:
+    """The exec plugin that a command line selects: kubeconfig, context, user, cluster and plugin policy."""
+
     config: Kubeconfig
     selection: Selection
     settings: ExecSettings
@@ -104,14 +104,17 @@ def choice(arguments: argparse.Namespace) -> ExecChoice:
     return ExecChoice(config, selection, settings)
 
 
-# ``ostiary exec explain``: all facts that decide whether and how a plugin runs, without starting it. Arguments are
-# shown as written in the user's file; values of environment variables, passwords and apparent secrets are not.
-
 HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
 class ExecExplanation:
+    """All facts that decide whether and how a plugin runs, without starting it (``ostiary exec explain``).
+
+    Arguments are shown as written in the user's file. Values of environment variables, passwords and apparent secrets
+    are not shown.
+    """
+
     context: str
     user: str
     cluster: str

@@ -78,9 +78,9 @@ class ClusterAccess:
         self.impersonation: Headers = _impersonation(selection.user)
         self.source: LatestSource | None = None
         self.request_signer: RequestSigner | None = None
-        """What adds headers to each request, besides the credential."""
+        """Adds headers to each request, in addition to the credential."""
         self.authorization: Secret | None = None
-        """The ``Authorization`` that the server's own address asks for, with ``user:password@`` in it."""
+        """The ``Authorization`` header for ``user:password@`` in the server's address."""
         if address.is_secure:
             self.authorization = address.authorization
             if address.authorization is not None and (source is not None or _signs_with_a_header(selection.user)):
@@ -103,7 +103,7 @@ class ClusterAccess:
             impersonation=self.impersonation,
             retry_on_401=retry_on_401,
         )
-        """Decides how each request is signed, and remembers it."""
+        """Decides how each request is signed, and caches the decision."""
         self._lock = threading.Lock()
         self._contexts: dict[bool, tuple[tuple[TlsSettings, ClientCertificate | None], SealedContext]] = {}
         self._authorities: str | None = None

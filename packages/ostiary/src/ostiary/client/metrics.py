@@ -213,7 +213,7 @@ class Expiries:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # Reentrant: reading a weak reference may collect the holder, whose finalizer may call this object.
+        # Reentrant: reading a weak reference may collect the object, whose finalizer may call this object.
         self._lock = threading.RLock()
         self._held: dict[int, tuple[weakref.ref[object], datetime]] = {}
 

@@ -150,7 +150,7 @@ class Signing:
         self.impersonation = impersonation
         self._signature = Signature(None, self._headers(None))
         self.taken: Credential | None = None
-        """The credential that the source knows to have been taken by the server."""
+        """The credential last reported to the source as accepted by the server."""
 
     def for_request(self, request: RequestHeaders) -> Signing:
         """Return the decisions for *request*, whose caller may have set some of the headers."""

@@ -51,7 +51,7 @@ class Files:
     certificate: str | None = None
     key: str | None = None
     chain: bytes | None = None
-    """The certificate itself, where the kubeconfig holds it and its key is kept elsewhere."""
+    """The certificate itself, if it is in the kubeconfig and its key is elsewhere."""
 
 
 # Open the device key. Called at first use; the key then stays open.

@@ -54,6 +54,8 @@ class NothingToCheck(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[E]):
+    """One rule of a conformance check: what it requires, and how evidence is evaluated."""
+
     id: str
     asks: str
     severity: Result
@@ -81,7 +83,7 @@ class Report:
     runs: int
     findings: tuple[ConformanceFinding, ...]
     stderr: str = field(default="", repr=False)
-    """What the program said on stderr in the first run that failed, without what may be a secret."""
+    """The stderr output of the first failed run, without possible secrets."""
 
     @property
     def ok(self) -> bool:

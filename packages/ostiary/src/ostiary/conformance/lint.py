@@ -1,4 +1,4 @@
-"""Finds errors and likely mistakes in a provider configuration, with a fix for each.
+"""Find errors and likely errors in a provider configuration, with a fix for each.
 
     files -> everything readable in them -> each rule checks each pattern and provider -> Lint
 
@@ -163,7 +163,7 @@ def _port_twins(patterns: Iterable[WrittenPattern]) -> Iterator[LintFinding]:
 def switch_findings(providers: Iterable[WrittenProvider], switches: Switches) -> Iterator[LintFinding]:
     """Yield each provider that is disabled, and each disabled name that no provider has.
 
-    A provider that was disabled for a rollback may have been forgotten.
+    A provider that was disabled for a rollback may still be disabled unintentionally.
     """
     try:
         entries = switches.current()

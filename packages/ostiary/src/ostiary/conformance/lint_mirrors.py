@@ -42,8 +42,6 @@ from ostiary.registry.mirrors.registries_conf import (
 )
 from ostiary.registry.mirrors.toml_file import names_in
 
-# Findings of one file, and the mirrors that it names.
-
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
@@ -56,6 +54,8 @@ class Mirrored:
 
 @dataclass(slots=True)
 class MirrorFindings:
+    """Findings of one file, and the mirrors that it names."""
+
     files: list[str] = field(default_factory=list)
     findings: list[LintFinding] = field(default_factory=list)
     mirrored: list[Mirrored] = field(default_factory=list)

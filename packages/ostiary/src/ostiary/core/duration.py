@@ -93,7 +93,7 @@ def _nanoseconds(whole: str, fraction: str, unit: str) -> int:
     if unit not in _UNITS:
         raise DurationError("unknown unit in duration", "the units are h, m, s, ms, us and ns; a day is 24h")
     scale = _UNITS[unit]
-    # No valid duration has more digits than an int64, and Python refuses to parse very long numbers.
+    # No valid duration has more digits than an int64, and Python does not parse very long numbers.
     if len(whole.lstrip("0")) > 19:
         raise _too_long()
     return int(whole or "0") * scale + _fraction(fraction, scale)

@@ -21,9 +21,11 @@ _HEADER = re.compile(r"[^\n:]*:[^\n]*\n")
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """One PEM block."""
+
     type: str
     text: str
-    """The block as it stood, from BEGIN to END."""
+    """The unmodified block, from BEGIN to END."""
     has_headers: bool
     body: str
 

@@ -34,19 +34,19 @@ class RefreshVerdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything known about one rotating credential. Immutable: replaced as a whole."""
+    """State of one rotating credential. Immutable: replaced as a whole."""
 
     credential: Credential | None = None
     fresh_until: datetime = _ALWAYS_PAST
-    """Until then there is a credential, and it is neither spent nor nearly so. Kept, because every request asks."""
+    """Until then the credential is used without a refresh. Stored, because every request checks it."""
     spent: bool = False
-    """It had expired when it came: good for those who waited for it, and for nobody after them."""
+    """The credential had expired when it was received: only the callers that waited for it may use it."""
     accepted: bool = False
     failures: int = 0
     error: CredentialError | None = None
     run_not_before: float = 0.0
     fruitless: int = 0
-    """How many credentials in a row the server rejected without taking one in between."""
+    """Number of consecutive credentials that the server rejected."""
     replace_not_before: float = 0.0
 
 

@@ -128,7 +128,7 @@ def text_or_number(param: OsslParam) -> str | int:
 
 NAME = b"ostiary"
 PROPERTIES = b"provider=ostiary"
-# The parameter by which `make_key` tells `_import` which key is meant.
+# The parameter with which `make_key` passes the key to `_import`.
 KEY_PARAMETER = b"ostiary-key"
 
 # core_dispatch.h

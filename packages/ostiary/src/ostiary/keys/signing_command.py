@@ -65,6 +65,8 @@ class CommandKey:
 
 
 class OpenCommandKey:
+    """An open key that signs by running its command."""
+
     def __init__(self, command: _SignatureProgram, public_key: PublicKey) -> None:
         self._command = command
         self.public_key = public_key

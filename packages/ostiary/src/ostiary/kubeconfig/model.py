@@ -96,13 +96,15 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class User:
+    """A user of a kubeconfig: the credentials that it configures."""
+
     name: str
     client_certificate: str | None = None
     client_certificate_data: bytes | None = field(default=None, repr=False)
     client_key: str | None = None
     client_key_data: Secret | None = None
     device_key: KeyAddress | DeviceKey | None = None
-    """A key that signs, in place of `client_key`: its address, or an object of the program."""
+    """A signing key instead of `client_key`: its address, or an object that the caller supplies."""
     token: Secret | None = None
     token_file: str | None = None
     username: str = ""

@@ -30,7 +30,7 @@ class ServerAddress:
     port: int | None = None
     path: str = ""
     authorization: Secret | None = field(default=None)
-    """The ``Authorization`` that follows from ``user:password@`` in the address, as in Go."""
+    """The ``Authorization`` header for ``user:password@`` in the address, as in Go."""
 
     @property
     def is_secure(self) -> bool:

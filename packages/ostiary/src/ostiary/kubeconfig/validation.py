@@ -114,7 +114,7 @@ def _readable(place: Place, field: str, path: str | None) -> Iterator[Problem]:
 
 
 def _why_unreadable(path: str) -> str | None:
-    # Check without opening: if the file is a pipe, its writer would mistake this for the reader.
+    # Check without opening: if the file is a pipe, its writer would take this process for the reader.
     try:
         mode = os.stat(path).st_mode
     except OSError as error:

@@ -263,7 +263,7 @@ def _verdict(pattern: str | bytes, repository: str, *, any_port: bool = False) -
         return PatternVerdict(displayed, True)
     message = mismatch.message
     if "@" in text and mismatch.reason is Reason.PATTERN_UNPARSABLE:
-        # The parts cannot be told apart, and one of them may be a password before the host.
+        # The parts cannot be distinguished, and one of them may be a password before the host.
         displayed, message = f"***@{printable(text.rpartition('@')[2])}", "the pattern cannot be parsed"
     return PatternVerdict(displayed, False, mismatch.reason.value, message, mismatch.hint or "")
 

@@ -1,6 +1,6 @@
 """The program around a plugin's function, shared by exec plugins and credential providers.
 
-reserve stdout -> answer -> print it
+reserve stdout -> call the function -> print the result
      |
      +-> any exception: one message on stderr, exit code 1
 """

@@ -213,7 +213,7 @@ class ExecAnswer:
     key_pem: Secret | None
     expires_at: datetime | None
     key_address: str | None = None
-    """Where the key of the certificate is, in place of `key_pem`: a field of ours, which kubectl does not know."""
+    """Address of the certificate's key, instead of `key_pem`. An ostiary field that kubectl does not support."""
 
 
 class AnswerRefused(Exception):

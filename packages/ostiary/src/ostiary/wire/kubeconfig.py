@@ -161,7 +161,7 @@ def cluster_context(name: str, cluster: str) -> str:
 
 
 def _of_gateway(gateway: str) -> dict[str, Any]:
-    """Tell get-token that the cluster is behind *gateway*, which uses the same CA."""
+    """Return the extension that declares the cluster to be behind *gateway*, which uses the same CA."""
     return {"extensions": [{"name": EXEC_EXTENSION, "extension": {GATEWAY: gateway}}]}
 
 

@@ -1,7 +1,7 @@
 """Names of built-in Kubernetes resources, and notes on likely misspellings: singular, short names, capitals. Pure.
 
-Policies and reviews match only the lower-case plural, so ``pod``, ``po`` and ``Pods`` match nothing. kubectl asks the
-cluster which resource is meant; offline checks of a policy cannot.
+Policies and reviews match only the lower-case plural, so ``pod``, ``po`` and ``Pods`` match nothing. kubectl queries
+the cluster for the resource; offline checks of a policy cannot.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Kubernetes ``Status`` bodies of all responses of the gateway itself, worded like kube-apiserver's.
 
-Each function returns the status code and the body. They contain what Kubernetes would tell the client, and no details
-of the gateway; those are in the log and the audit event. Pure.
+Each function returns the status code and the body. They contain what Kubernetes would send to the client, and no
+details of the gateway; those are in the log and the audit event. Pure.
 """
 
 from __future__ import annotations

@@ -13,10 +13,9 @@ from ostiary_gateway.authorization.implied_groups import AUTHENTICATED
 WIDTH = 8
 
 
-# The format of `ostiary_gateway.api.operator_json`.
-
-
 class AttributesJson(TypedDict, total=False):
+    """The attributes of a request, in the format of `ostiary_gateway.api.operator_json`."""
+
     user: str
     groups: list[str]
     verb: str

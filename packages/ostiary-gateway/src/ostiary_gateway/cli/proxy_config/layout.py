@@ -178,7 +178,7 @@ _OF_CONNECTIONS = frozenset(
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-real-ip"),
     )
 )
-# Common headers of clients and browsers besides ``Authorization`` that carry no identity and are not hop-by-hop.
+# Common headers of clients and browsers other than ``Authorization`` that carry no identity and are not hop-by-hop.
 _PLAIN = (
     *("accept", "accept-encoding", "accept-language", "cache-control", "content-encoding", "content-language"),
     *("content-length", "content-type", "cookie", "date", "host", "if-match", "if-modified-since", "if-none-match"),

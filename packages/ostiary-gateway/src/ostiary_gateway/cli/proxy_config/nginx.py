@@ -24,7 +24,7 @@ function digest(request) {
 
 export default {digest};
 """
-# Every error status besides 401 and 403, which nginx supports itself.
+# Every error status except 401 and 403, which nginx supports itself.
 STATUSES = (400, 404, 405, 429, 500, 503)
 # With a cache the gateway does not see every request, and could not reject an unknown identity header. So only these
 # headers are forwarded, and others that the application needs must be added.

@@ -268,6 +268,8 @@ class AdminSources:
 
 
 class AdminPages:
+    """The pages of the administration area."""
+
     def __init__(self, sources: AdminSources, find_visitor: FindVisitor) -> None:
         self._sources = sources
         self._tokens = sources.tokens

@@ -44,6 +44,8 @@ class SessionPage:
 
 
 class SessionLists:
+    """Pages of sessions that match a search."""
+
     def __init__(self, store: TokenStore) -> None:
         self._store = store
         self._paging = ability(store, PagesSessions)

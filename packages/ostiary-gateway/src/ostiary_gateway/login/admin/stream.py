@@ -49,6 +49,8 @@ StillAllowed = Callable[[], Awaitable[bool]]
 
 
 class DecisionStreams:
+    """Streams of live decisions, as server-sent events."""
+
     def __init__(self, feed: DecisionFeed, clock: Clock) -> None:
         self._feed = feed
         self._monotonic = clock.monotonic

@@ -37,6 +37,8 @@ PATH = "/auth/tokens"
 
 
 class ApiTokenPages:
+    """The page on which users manage their API tokens."""
+
     def __init__(self, api_tokens: ApiTokens, authorizer: Authorizer, events: LoginEvents) -> None:
         self._api_tokens = api_tokens
         self._authorizer = authorizer

@@ -24,6 +24,8 @@ KEPT_SECONDS = 365 * 24 * 3600
 
 
 class Readers:
+    """The language and branding in which pages are rendered."""
+
     def __init__(self, look: Branding = DEFAULT_LOOK, *, secure: bool) -> None:
         self._look = look
         self._offered = look.languages

@@ -48,6 +48,8 @@ _SELECTED, _CHECKED = Markup(" selected"), Markup(" checked")
 
 
 class NarrowedTokenPage:
+    """The page on which users create scoped tokens."""
+
     def __init__(self, tokens: Tokens, events: LoginEvents, lengths: SessionLifetimes) -> None:
         self._tokens = tokens
         self._events = events
@@ -158,6 +160,8 @@ _NO_SUCH_CODE = "unknown code: it may be expired, used or misspelt"
 
 
 class Pages:
+    """The pages of a signed-in user."""
+
     def __init__(
         self,
         site: Site,

@@ -44,6 +44,8 @@ def sign_in_kind(provider: Identity) -> SignIn:
 
 @dataclass(frozen=True, slots=True)
 class Site:
+    """What all pages share: the external URL, the authorities, and the branding of the providers."""
+
     external_url: str
     authorities_pem: str | None = None
     providers: Mapping[str, ProviderLook] = field(default_factory=dict)

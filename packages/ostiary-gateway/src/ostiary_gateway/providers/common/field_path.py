@@ -71,9 +71,6 @@ def _values(node: object, steps: tuple[str | None, ...]) -> Iterator[object]:
         yield from _values(node.get(step), tuple(rest))
 
 
-# Used by the admission providers.
-
-
 @dataclass(frozen=True)
 class Condition(SettingKind[frozenset[str]]):
     """The users or objects that a limit applies to.

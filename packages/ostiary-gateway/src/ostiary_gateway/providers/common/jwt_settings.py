@@ -36,6 +36,8 @@ MOST_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class Algorithms(SettingKind[frozenset[str]]):
+    """A set of signature algorithms, by their JWA names."""
+
     among: tuple[str, ...] = tuple(ALGORITHMS)
 
     @property

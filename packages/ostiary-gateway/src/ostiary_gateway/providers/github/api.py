@@ -41,6 +41,8 @@ class HostSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHubIdentitySettings(HostSettings):
+    """The settings of the identity provider ``github``."""
+
     client_id: Annotated[
         str,
         Text(
@@ -82,6 +84,8 @@ class GitHubIdentitySettings(HostSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitHubGroupSettings(HostSettings):
+    """The settings of the group provider ``github``."""
+
     groups_from: Annotated[
         tuple[str, ...],
         Texts(
@@ -106,7 +110,7 @@ class GitHubGroupSettings(HostSettings):
 
 
 API_VERSION = "2022-11-28"
-# One request each. As many at once use up a tenth of GitHub's hourly rate limit.
+# One request each. This many checks use up a tenth of GitHub's hourly rate limit.
 MAX_CHECKS = 500
 # GitHub's documented wait if the response has no retry-after.
 REST_SECONDS = 60.0

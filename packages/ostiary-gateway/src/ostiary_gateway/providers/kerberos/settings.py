@@ -44,6 +44,8 @@ _CHECKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealmSettings:
+    """One entry of ``realms``: how the principals of a realm become usernames."""
+
     fields: Annotated[ConfigSection, RawFields] = field(compare=False, repr=False)
     name: Annotated[
         str,
@@ -81,6 +83,8 @@ class RealmSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KerberosSettings:
+    """The settings of the identity provider ``kerberos``."""
+
     keytab: Annotated[
         Path,
         FilePath(

@@ -113,6 +113,8 @@ class CapabilityEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapabilitySettings:
+    """The settings ``capabilities`` of an upstream."""
+
     preset: Annotated[
         Preset,
         OneOf(
@@ -169,7 +171,7 @@ _NUMBER = re.compile(r"(?<![^&])((?:resourceVersion|limit|timeoutSeconds)=)[0-9]
 def split_name(path: str, query: str) -> tuple[str, str, str] | None:
     """Split a path and query around the object name, the only part in which requests of a kind differ.
 
-    Only the usual forms are split; None means "cannot tell". The result must agree with `request_info`, which reads the
+    Only the usual forms are split; None means "unknown". The result must agree with `request_info`, which reads the
     same path: a property test compares the two. See `ostiary_gateway.interfaces.attributes.SplitsNames`.
     """
     line = _OBJECT.fullmatch(path)
@@ -193,6 +195,8 @@ _TERMINALS = frozenset(("exec", "attach", "portforward"))
 
 
 class KubernetesAttributes:
+    """Map requests to attributes as kube-apiserver does."""
+
     reads_kubernetes_paths = True
     split_name = staticmethod(split_name)
     # A pod or its template has a few kilobytes.

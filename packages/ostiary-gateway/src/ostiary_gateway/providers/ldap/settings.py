@@ -75,6 +75,8 @@ class UserSearchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSearchSettings:
+    """The settings ``groupSearch``."""
+
     base_dn: Annotated[str, Text("groups are entries below this one", name="baseDN", empty="", missing=NO_GROUPS)]
     filter: Annotated[str, _text("which of the entries are groups")] = "(objectClass=*)"
     name_attribute: Annotated[str, _text("the attribute with the group's name")] = "cn"
@@ -95,6 +97,8 @@ class GroupSearchSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings:
+    """The settings of the connection to a directory, and of its searches."""
+
     url: Annotated[str, Text("`ldaps://host:port`, or `ldap://` with `startTLS`", empty="", missing=NO_URL)]
     start_tls: Annotated[bool, Flag("switch to TLS before anything is said", name="startTLS")] = False
     ca: Annotated[

@@ -3,8 +3,8 @@
     due: a subject that is new, outdated, or has not been listed for the interval
       ->  look at its tally  ->  list the upstream  ->  adopt the list, unless the tally changed meanwhile
 
-Runs before a request is denied, and in the background. All workers and replicas may do it at once: one of several lists
-is adopted, and the others find the tally changed.
+Runs before a request is denied, and in the background. Workers and replicas may do it concurrently: one of several
+lists is adopted, and the others find the tally changed.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ class Sight:
 
 
 class Tallies:
+    """The shared tallies of all subjects."""
+
     def __init__(self, counts: SharedCounts, name: str) -> None:
         self._counts = counts
         self._prefix = f"object_quota/{name}/"

@@ -65,11 +65,11 @@ from ostiary_gateway.providers.oidc.token_endpoint import (
 from ostiary_gateway.sessions.authentication_context import KEYS, AuthenticationContext, context_of, with_context
 from ostiary_gateway.settings.declare import read_settings
 
-# What the session stores for its refreshes: the refresh token, and the subject that it was issued for.
-
 
 @dataclass(frozen=True, slots=True)
 class Kept:
+    """The provider's state in a session, for refreshes: the refresh token, and the subject that it was issued for."""
+
     refresh_token: str = field(repr=False)
     subject: str
 

@@ -24,6 +24,8 @@ RESTRICTED = frozenset(("groups", "roles", "permissions", "entitlements", "org_i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auth0Settings(NamedIssuerSettings):
+    """The settings of the identity provider ``auth0``."""
+
     domain: Annotated[
         str,
         host("the domain of the tenant, or a custom one", missing="it is missing: the domain, acme.eu.auth0.com say"),
@@ -57,6 +59,8 @@ ALL, DIRECT = "all", "direct"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitLabSettings(NamedIssuerSettings):
+    """The settings of the identity provider ``gitlab``."""
+
     url: Annotated[str, Text("the URL of a self-managed GitLab", empty="")] = GITLAB
     username: Annotated[
         str,
@@ -98,6 +102,8 @@ DOMAIN = r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleIdentitySettings(NamedIssuerSettings):
+    """The settings of the identity provider ``google``."""
+
     hosted_domains: Annotated[
         tuple[str, ...],
         Texts(
@@ -129,6 +135,8 @@ class GoogleIdentitySettings(NamedIssuerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleGroupSettings:
+    """The settings of the group provider ``google``."""
+
     key_file: Annotated[
         Path | None,
         FilePath(
@@ -187,6 +195,8 @@ PREFERRED_USERNAME, EMAIL, SUB = "preferred_username", "email", "sub"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeycloakSettings(NamedIssuerSettings):
+    """The settings of the identity provider ``keycloak``."""
+
     url: Annotated[str, Text("the URL of Keycloak, before `/realms`", empty="", missing="it is missing: its URL")]
     realm: Annotated[
         str,
@@ -232,6 +242,8 @@ GROUPS, ROLES = "groups", "roles"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicrosoftSettings(NamedIssuerSettings):
+    """The settings of the identity provider ``microsoft``."""
+
     tenant: Annotated[
         str,
         Text(
@@ -297,6 +309,8 @@ PREFERRED_USERNAME, EMAIL, SUB = "preferred_username", "email", "sub"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OktaSettings(NamedIssuerSettings):
+    """The settings of the identity provider ``okta``."""
+
     domain: Annotated[
         str, host("the domain of the organisation", missing="it is missing: the domain, acme.okta.com say")
     ]

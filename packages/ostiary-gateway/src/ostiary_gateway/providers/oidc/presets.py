@@ -46,6 +46,8 @@ OFFLINE_ACCESS = "offline_access"
 
 
 class NamedIssuerIdentity(OidcIdentity):
+    """An `OidcIdentity` with the issuer, scopes and claims of a preset."""
+
     @classmethod
     def build(
         cls,
@@ -112,6 +114,8 @@ ORGANIZATION_ID = "org_"
 
 @dataclass(frozen=True, slots=True)
 class Auth0Claims:
+    """Read a user from the claims of Auth0."""
+
     names: ClaimNames
     organization: str = ""
 
@@ -155,6 +159,8 @@ class Auth0Identity(NamedIssuerIdentity):
 
 @dataclass(frozen=True, slots=True)
 class GitLabClaims:
+    """Read a user from the claims of GitLab."""
+
     username: str
     direct: bool
     allowed_groups: frozenset[str] | None
@@ -182,6 +188,8 @@ class GitLabClaims:
 
 
 class GitLabIdentity(NamedIssuerIdentity):
+    """The identity provider ``gitlab``."""
+
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(GitLabSettings, fields, context.directory)
@@ -241,6 +249,8 @@ class GoogleClaims:
 
 
 class GoogleIdentity(NamedIssuerIdentity):
+    """The identity provider ``google``."""
+
     ISSUER = "https://accounts.google.com"
     # Google supports neither `prompt=login` nor `max_age`, and sends no `auth_time`.
     steps_up = False
@@ -281,6 +291,8 @@ REALM_ROLE, CLIENT_ROLE = "realm-role:", "client-role:"
 
 @dataclass(frozen=True, slots=True)
 class KeycloakClaims:
+    """Read a user from the claims of Keycloak."""
+
     names: ClaimNames
     leading_slash: bool = True
     realm_roles: bool = False
@@ -330,6 +342,8 @@ def _roles_in(claims: Mapping[str, object], name: str) -> tuple[str, ...]:
 
 
 class KeycloakIdentity(NamedIssuerIdentity):
+    """The identity provider ``keycloak``."""
+
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(KeycloakSettings, fields, context.directory)
@@ -371,6 +385,8 @@ def issuer_of(authority: str, tenant: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MicrosoftClaims:
+    """Read a user from the claims of Microsoft Entra ID."""
+
     names: ClaimNames
     with_tenant: bool = False
 
@@ -417,6 +433,8 @@ class IdTokensOfTenants:
 
 
 class MicrosoftIdentity(NamedIssuerIdentity):
+    """The identity provider ``microsoft``."""
+
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(MicrosoftSettings, fields, context.directory)
@@ -463,6 +481,8 @@ MOST_GROUPS = 100
 
 @dataclass(frozen=True, slots=True)
 class OktaClaims:
+    """Read a user from the claims of Okta."""
+
     names: ClaimNames
 
     def user(self, claims: Mapping[str, object], id_token: Mapping[str, object]) -> UserInfo:
@@ -480,6 +500,8 @@ class OktaClaims:
 
 
 class OktaIdentity(NamedIssuerIdentity):
+    """The identity provider ``okta``."""
+
     @classmethod
     def from_config(cls, fields: ConfigSection, context: Context) -> Self:
         settings = read_settings(OktaSettings, fields, context.directory)

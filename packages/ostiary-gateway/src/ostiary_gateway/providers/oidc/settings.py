@@ -121,6 +121,8 @@ def scopes(doc: str) -> Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings(IssuerSettings, ClientSettings):
+    """The settings of the identity provider ``oidc``."""
+
     client_authentication: Annotated[
         str,
         Word(

@@ -79,6 +79,8 @@ class Client:
 
 
 class TokenEndpoint:
+    """Client of the issuer's token endpoint."""
+
     def __init__(self, client: Client, outbound: Outbound) -> None:
         self._client = client
         self._outbound = outbound

@@ -1,4 +1,4 @@
-"""Find errors and likely mistakes in a policy, with hints on how to fix them.
+"""Find errors and likely errors in a policy, with hints on how to fix them.
 
 A rule that can never match, or a binding of a role that does not exist, is valid for Kubernetes and silently allows
 nothing. Here it is a finding. A policy that does not load is linted too; its errors come first.

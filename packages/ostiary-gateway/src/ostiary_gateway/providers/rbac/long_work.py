@@ -22,7 +22,7 @@ MANY_OBJECTS = 20_000
 
 
 class _Turns:
-    """Several may run at once: the first one changes the settings of the interpreter, the last one restores them."""
+    """Concurrent long work: the first one changes the settings of the interpreter, the last one restores them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -243,7 +243,7 @@ class RbacAuthorization:
 
     @staticmethod
     def lint(paths: Paths) -> tuple[Finding, ...]:
-        """Return errors and likely mistakes of a policy, whether or not it is in force."""
+        """Return errors and warnings about a policy, whether or not it is in force."""
         return lint.lint(paths)
 
     # --- following the files ---

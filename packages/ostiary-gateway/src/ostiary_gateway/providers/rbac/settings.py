@@ -49,6 +49,8 @@ class FromSettings:
 
 @dataclass(frozen=True, slots=True)
 class RbacSettings:
+    """The settings of the authorization provider ``rbac``."""
+
     paths: Annotated[
         tuple[Path, ...],
         FilePaths(

@@ -180,6 +180,8 @@ class MetadataSource(Protocol):
 
 
 class MetadataFile:
+    """IdP metadata from a file, which is reloaded when it changes."""
+
     def __init__(self, path: str | os.PathLike[str], read: Read, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self.file = WatchedFile(path, lambda name: _read_file(name, read), clock=clock)

@@ -64,6 +64,8 @@ class EncryptionSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamlSettings:
+    """The settings of the identity provider ``saml``."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = {
         "oneOf": [{"required": ["metadataFile"]}, {"required": ["metadataURL"]}],
         "dependentRequired": {"keyFile": ["certificateFile"], "certificateFile": ["keyFile"]},

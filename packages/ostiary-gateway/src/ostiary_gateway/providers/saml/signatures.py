@@ -240,6 +240,8 @@ def check_strength(key: object) -> None:
 
 
 class OwnKey:
+    """The gateway's key and certificate for SAML, reloaded when their files change."""
+
     def __init__(
         self, key: str | os.PathLike[str], certificate: str | os.PathLike[str], *, clock: Clock = SYSTEM_CLOCK
     ) -> None:

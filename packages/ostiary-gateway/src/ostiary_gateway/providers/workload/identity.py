@@ -150,7 +150,7 @@ def _check_claim(claim: str, platform: Platform, section: ConfigSection, key: st
 
 
 def _mistakes(platform: Platform, claim: str, texts: list[str]) -> Iterator[str]:
-    """Yield likely mistakes in the patterns of a claim, from what is known of its values on this platform."""
+    """Yield likely errors in the patterns of a claim, based on the values it can have on this platform."""
     for text in texts:
         if platform.name == "github" and claim in ("repository", "job_workflow_ref", "workflow_ref"):
             if "/" not in text and text != "**":

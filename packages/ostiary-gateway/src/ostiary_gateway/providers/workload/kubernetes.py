@@ -93,9 +93,13 @@ API_VERSION, KIND = "authentication.k8s.io/v1", "TokenReview"
 PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
 
-# A review needs no keys of the cluster. It also detects what a signature does not show: that the pod or the service
-# account that a token is bound to was deleted.
 class TokenReviewClient:
+    """Client of the TokenReview API of a cluster.
+
+    A review needs no keys of the cluster. It also detects what a signature does not show: that the pod or the
+    service account that a token is bound to was deleted.
+    """
+
     def __init__(
         self,
         server: str,

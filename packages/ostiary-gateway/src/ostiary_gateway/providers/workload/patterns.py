@@ -18,7 +18,7 @@ from functools import cached_property
 
 Texts = Sequence[str]
 ClaimTexts = Mapping[str, Texts]
-"""The claims that are texts, each with its values: a claim that is a list has several."""
+"""Claims that are strings or lists of strings, each with its values."""
 
 ANYTHING = "**"
 _STARS = re.compile(r"(\*\*|\*)")
@@ -28,6 +28,8 @@ LONGEST_PATTERN = 1024
 
 @dataclass(frozen=True)
 class Pattern:
+    """A pattern that a claim is matched against."""
+
     text: str
 
     def matches(self, value: str) -> bool:

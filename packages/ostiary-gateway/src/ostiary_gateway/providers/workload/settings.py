@@ -55,6 +55,8 @@ class Claims(SettingKind[Mapping[str, tuple[Pattern, ...]]]):
 
 @dataclass(frozen=True)
 class TemplateText(SettingKind[Template | None]):
+    """One template, as a string."""
+
     @property
     def label(self) -> str:
         return "text"
@@ -75,6 +77,8 @@ class TemplateText(SettingKind[Template | None]):
 
 @dataclass(frozen=True)
 class TemplateTexts(SettingKind[tuple[Template, ...]]):
+    """A list of templates."""
+
     @property
     def label(self) -> str:
         return "list"
@@ -103,6 +107,8 @@ def _template(text: str, fields: ConfigSection, key: str) -> Template | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
+    """One entry of ``rules``: which claims it matches, and the user that results."""
+
     fields: Annotated[ConfigSection, RawFields] = field(compare=False, repr=False)
     match: Annotated[
         Mapping[str, tuple[Pattern, ...]],
@@ -121,6 +127,8 @@ class RuleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSettings:
+    """The settings of the identity provider ``workload``."""
+
     platform: Annotated[str, Word("whose tokens these are", PLATFORMS, missing="it is missing: whose tokens these are")]
     issuer: Annotated[
         str,

@@ -1,7 +1,7 @@
 """Messages between replicas, counts, the owner of the store, and objects in PostgreSQL.
 
 A count is read, changed here, and written if it is unchanged in the database. No lock is held in between, so a replica
-that stops in the middle blocks no one.
+that stops in the middle does not block the others.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _WIDE_COUNTS = "SELECT count(*) FROM @schema@.counts WHERE wide AND expires_at >
 
 
 class ReplicaTables(StorePart):
+    """Messages between replicas, counts, and the owner of the store."""
+
     def __init__(self, database: Database, time: DatabaseTime) -> None:
         super().__init__(database, time)
         # Callers in this process with the same key wait for each other instead of conflicting.
@@ -185,6 +187,8 @@ _FULL = -1
 
 
 class ObjectTable(StorePart):
+    """Objects in PostgreSQL (`ostiary_gateway.interfaces.store_capabilities.ObjectStore`)."""
+
     async def put_object(self, kind: str, name: str, data: bytes, *, version: int | None) -> int | None:
         check_object(kind, name, data)
         time = self._time

@@ -137,6 +137,8 @@ _UNDO = """UPDATE @schema@.revocations SET undone = true WHERE sequence = $1 AND
 
 
 class RevocationLog(StorePart):
+    """The revocation log in PostgreSQL."""
+
     def __init__(self, database: Database, time: DatabaseTime, clock: Clock) -> None:
         super().__init__(database, time)
         self._clock = clock

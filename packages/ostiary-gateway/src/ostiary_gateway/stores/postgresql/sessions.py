@@ -72,6 +72,8 @@ def select_sessions(
 
 
 class SessionTables(StorePart):
+    """Sessions and their tokens in PostgreSQL."""
+
     async def add(self, session: Session, tokens: Sequence[TokenRecord]) -> None:
         check_storable(session, tokens)
         row = await self._change(
@@ -199,6 +201,8 @@ _TAKE = """, taken AS (DELETE FROM @schema@.records WHERE digest = $3 RETURNING 
 
 
 class SignInRecords(StorePart):
+    """Records of sign-ins in progress, in PostgreSQL."""
+
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
         check_record(data, expires_at)
         row = await self._change(

@@ -93,6 +93,8 @@ class ListenSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresqlSettings:
+    """The settings of the token store ``postgresql``."""
+
     hosts: Annotated[
         tuple[str, ...], _hosts("all servers of the cluster, `host:port`; the one that takes writes is used")
     ]

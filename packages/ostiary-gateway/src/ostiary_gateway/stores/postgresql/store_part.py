@@ -97,7 +97,7 @@ REFUSED, DONE, OTHER_CLOCK = 0, 1, 2
 _ATTEMPTS = 3
 
 # The time, in every statement that reads: $1 replaces the database's clock, $2 is the latest time that was seen here.
-# The limit tells the planner that there is one row; it would expect hundreds, and compile the statement for them.
+# The limit informs the planner that there is one row; it would expect hundreds, and compile the statement for them.
 NOW = """WITH now AS MATERIALIZED (
     SELECT k.clock, greatest(k.clock + s.shift, s.latest, $2::bigint) AS time, s.shift,
         s.head, s.head_proof, s.forgotten, s.forgotten_proof

@@ -30,6 +30,8 @@ _IMPORT_SESSION = f"SELECT @schema@.import_session_of_kind({', '.join(f'${number
 
 
 class WholeStore(StorePart):
+    """Export and import of the PostgreSQL token store."""
+
     async def export_log(self) -> StoredLog:
         rows = await self._read(_LOG, seconds=LONG_SECONDS)
         log_rows = [row for row in rows if row["sequence"] is not None]
@@ -124,6 +126,8 @@ _PROBLEMS = {
 
 
 class PostgresqlExamination(StorePart):
+    """Checks of the PostgreSQL token store, for the operator."""
+
     async def examine(self) -> StoreReport:
         settings = self._database.settings
         (contents,) = await self._read(_CONTENTS, quote_identifier(settings.schema), seconds=LONG_SECONDS)

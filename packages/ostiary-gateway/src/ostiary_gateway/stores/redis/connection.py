@@ -190,6 +190,8 @@ class _AccountCredentials(CredentialProvider):
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
+    """Open authenticated connections to Redis servers and Sentinels."""
+
     tls: RedisTls | None
     database: int = 0
 

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 
 class RedisReplicaState:
+    """Login transactions, replica messages, counts, and the owner of the store, in Redis."""
+
     def __init__(self, calls: ScriptCalls) -> None:
         self._calls = calls
         self._turns = [asyncio.Lock() for _ in range(TURNS)]
@@ -159,6 +161,8 @@ READ_AT_ONCE = 50
 
 
 class RedisObjects:
+    """Objects in Redis (`ostiary_gateway.interfaces.store_capabilities.ObjectStore`)."""
+
     _calls: ScriptCalls
 
     async def put_object(self, kind: str, name: str, data: bytes, *, version: int | None) -> int | None:

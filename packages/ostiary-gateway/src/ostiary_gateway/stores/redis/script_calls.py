@@ -65,6 +65,8 @@ MOST_REMEMBERED = 10_000
 
 
 class KnownLog:
+    """The head of the revocation log as last seen by this process, and recent entries that it can restore."""
+
     def __init__(self) -> None:
         self._number: int | None = None
         self._id = ""

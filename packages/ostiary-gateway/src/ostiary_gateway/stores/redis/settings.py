@@ -67,6 +67,8 @@ class RedisTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisSettings:
+    """The settings of the token store ``redis``."""
+
     SCHEMA: ClassVar[Mapping[str, object]] = {
         "oneOf": [{"required": ["address"]}, {"required": ["sentinel"]}, {"required": ["cluster"]}]
     }

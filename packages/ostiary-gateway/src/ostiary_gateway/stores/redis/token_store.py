@@ -252,7 +252,7 @@ class RedisTokenStore(RedisReplicaState, RedisObjects, StoreContents, RedisExami
         self._listener.start()
         woken = self._listener.woken
         try:
-            # Checked after subscribing: a revocation written before would wake no one.
+            # Checked after subscribing: a revocation written before that does not wake this worker.
             if (await self.revocations_after(None)).head != after:
                 return
             listening = self._listener.is_listening

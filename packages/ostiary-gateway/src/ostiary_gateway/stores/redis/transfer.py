@@ -20,6 +20,8 @@ WRITTEN_AT_ONCE = 100
 
 
 class StoreContents:
+    """Export and import of the Redis token store."""
+
     _calls: ScriptCalls
 
     def __init__(self) -> None:
@@ -122,6 +124,8 @@ _MISTAKES = (
 
 
 class RedisExamination:
+    """Checks of the Redis token store, for the operator."""
+
     _calls: ScriptCalls
 
     async def examine(self) -> StoreReport:

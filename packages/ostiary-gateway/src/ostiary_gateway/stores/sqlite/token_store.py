@@ -221,7 +221,7 @@ class SqliteTokenStore(StoreFile):
         woken = asyncio.Event()
         self._waiting.add(woken)
         try:
-            # Checked after the watch is set: a revocation written before it would wake no one.
+            # Checked after the watch is set: a revocation written before that does not wake this worker.
             if (await self.revocations_after(None)).head == after:
                 async with asyncio.timeout(seconds if watched else min(seconds, UNWATCHED_SECONDS)):
                     await woken.wait()

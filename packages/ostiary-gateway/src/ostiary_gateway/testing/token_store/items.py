@@ -270,11 +270,11 @@ class SharedObjectStoreContract(ObjectStoreContract):
             (version,) = [each for each in versions if each is not None]
 
 
-# Two instances over the same data. Part of `SharedTokenStoreContract`.
-
-
 class SharingContract:
-    """Changes of one process are visible to the other immediately, and of two equal changes only one succeeds."""
+    """Two instances over the same data. Part of `SharedTokenStoreContract`.
+
+    Changes of one process are visible to the other immediately, and of two equal changes only one succeeds.
+    """
 
     async def test_it_says_that_processes_can_share_it(self, store: TokenStore) -> None:
         assert has_trait(store, SharedBetweenProcesses), "declare shared_between_processes = True"

@@ -258,11 +258,11 @@ class RevokingContract:
         await asyncio.wait_for(waiting, TIME_LIMIT_SECONDS)
 
 
-# A token store whose clock is set back. Part of `TokenStoreContract`.
-
-
 class ClockSetBackContract:
-    """Stored data keeps its intended lifetime, and what has ended stays ended."""
+    """A token store whose clock is set back. Part of `TokenStoreContract`.
+
+    Stored data keeps its intended lifetime, and what has ended stays ended.
+    """
 
     @pytest.mark.parametrize(
         ("kind", "value"), [(RevocationKind.USER, "ann"), (RevocationKind.GROUP, "ops"), (RevocationKind.BEFORE, "")]

@@ -207,11 +207,8 @@ class StoringContract:
             await store.revoke(Revocation(RevocationKind.USER, "ann", clock.now()))
 
 
-# Refresh tokens are used once. Part of `TokenStoreContract`.
-
-
 class RenewingContract:
-    """Refreshes: one token used, a new pair added, and concurrent revocations."""
+    """Refreshes: one token used, a new pair added, and concurrent revocations. Part of `TokenStoreContract`."""
 
     async def test_a_renewal_spends_its_token_and_adds_new_ones(self, store: TokenStore, clock: FakeClock) -> None:
         """C1."""
@@ -305,15 +302,12 @@ class RenewingContract:
         assert await store.find(digest_of("r1")) is not None
 
 
-# Records of sign-ins in progress.
-
-
 @pytest.mark.asyncio
 class RecordStoreContract:
     """Records of sign-ins in progress. Inherit from this class and provide the fixture `store`."""
 
     most_records: ClassVar[int] = MOST_RECORDS
-    """How many the store keeps; fewer where the store under test has a smaller limit."""
+    """Maximum number of records. Override it if the store under test has a smaller limit."""
 
     @pytest.fixture
     def clock(self) -> FakeClock:
@@ -408,12 +402,12 @@ class SharedRecordStoreContract(RecordStoreContract):
         assert sorted(records, key=bool) == [None] * 9 + [b"x"]
 
 
-# Listing of sessions page by page.
-
 SEED = 20240
 
 
 class SessionPagesContract:
+    """Paged lists of sessions, for stores that have them."""
+
     async def test_pages_put_together_are_the_whole_list(self, store: TokenStore, clock: FakeClock) -> None:
         chance = random.Random(SEED)
         await _add_some(store, clock, chance, 60)

@@ -321,6 +321,8 @@ SIGN_IN, PERSON, OTHER = (digest_of(name).hex() for name in ("a sign-in", "a per
 
 @pytest.mark.asyncio
 class OriginStoreContract:
+    """Origins of sessions, for stores that record them."""
+
     async def test_it_says_that_it_keeps_origins(self, store: TokenStore) -> None:
         assert ability(store, OriginStore) is not None, "it has the method sessions_from"
 

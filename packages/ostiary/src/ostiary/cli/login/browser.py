@@ -32,11 +32,13 @@ from ostiary.core.text import printable
 from ostiary.errors import LoginRefused
 from ostiary.model import Secret
 
-# The page on loopback that ends a browser sign-in when the gateway cannot show one. It resembles the gateway's pages,
-# but without the operator's branding, which only the gateway knows.
-
 
 class EndedPage(Enum):
+    """The page on loopback that ends a browser sign-in when the gateway cannot show one.
+
+    It resembles the gateway's pages, but without the operator's branding, which only the gateway knows.
+    """
+
     SIGNED_IN = "signed in"
     FAILED = "failed"
     NOT_CONFIRMED = "not confirmed"
@@ -333,6 +335,8 @@ def _only(query: dict[str, list[str]], name: str) -> str:
 
 def _handler(returning: Return[T]) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        """Serve the redirect that ends the sign-in."""
+
         timeout = CONNECTION_SECONDS
         server_version, sys_version = "ostiary", ""
 

@@ -42,7 +42,7 @@ class UseOfTransport:
     def __init__(self) -> None:
         self.is_retired = False
         self.under_way: dict[object, bool] = {}
-        """An object for each request until its answer has been read, and whether there is an answer."""
+        """The in-flight requests, until their response has been read. The value is whether there is a response."""
 
 
 class ContextTransport(UseOfTransport, Generic[T]):
@@ -207,6 +207,8 @@ class _HttpxRequest(Generic[S]):
 
 
 class HttpxCarrier(_HttpxRequest[SyncSender]):
+    """One signed request of a threaded transport."""
+
     __slots__ = ()
 
     def to_sign(self) -> RequestToSign:
@@ -226,6 +228,8 @@ class HttpxCarrier(_HttpxRequest[SyncSender]):
 
 
 class AsyncHttpxCarrier(_HttpxRequest[AsyncSender]):
+    """One signed request of an async transport."""
+
     __slots__ = ()
 
     async def to_sign(self) -> RequestToSign:
@@ -392,7 +396,7 @@ class _SignedTransport(Generic[T, C]):
     """What the threaded and the async transport share: routing by address, and the headers."""
 
     library: ModuleType
-    """httpx or httpx2; set by `_classes_for`."""
+    """`httpx` or `httpx2`; set by `_classes_for`."""
     headers: type[SignedHeaders]
     inner: str
     plain: str

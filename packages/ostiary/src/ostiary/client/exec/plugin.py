@@ -111,13 +111,13 @@ class ExecSettings:
     terminal: Terminal = Terminal()
     seconds: float = SECONDS_WITHOUT_A_PERSON
     as_proposed: bool = False
-    """Speak to v1alpha1 plugins in the words of the 2018 proposal (``ExecInfo``)."""
+    """Use the format of the 2018 proposal (``ExecInfo``) for v1alpha1 plugins."""
     clean_environment: bool = False
-    """Give plugins only what the kubeconfig says, and nothing of this program's own environment (2019 draft)."""
+    """Pass plugins only the variables of the kubeconfig, not the environment of this process (2019 draft)."""
     plugin_input: PluginInput = ENVIRONMENT
-    """Where plugins find their input. With "stdin" or "both" they cannot ask a person (2019 draft)."""
+    """How plugins receive their input. With "stdin" or "both" they cannot prompt the user (2019 draft)."""
     value_from: bool = False
-    """Whether a kubeconfig may name files, keyring entries and commands for the variables of its plugin."""
+    """Whether a kubeconfig may read variables of its plugin from files, keyring entries and commands."""
 
 
 class _ErrorParts(TypedDict):

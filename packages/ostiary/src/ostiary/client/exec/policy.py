@@ -39,13 +39,13 @@ class Plan:
 
     command: str
     executable: str | None
-    """Where the command was found; None if it was not."""
+    """Path of the command; None if it was not found."""
     args: tuple[str, ...] = field(default=(), repr=False)
     env_names: tuple[str, ...] = ()
     info: str = field(default="", repr=False)
     place: Place | None = None
     values_from: tuple[str, ...] = ()
-    """Variables that are read from elsewhere on this machine: ``NAME: file /path``."""
+    """Variables whose values are read from another source on this machine: ``NAME: file /path``."""
 
 
 class PluginPolicy(Protocol):

@@ -125,6 +125,8 @@ class PrivateFiles(Protocol):
 
 
 class PosixFiles:
+    """Private files and folders by owner and mode."""
+
     def open(self, path: str) -> int:
         return os.open(path, os.O_RDONLY | NO_FOLLOW | CLOSE_ON_EXEC | NO_BLOCK)
 

@@ -71,7 +71,7 @@ class RunningChild:
                 os.kill(self.process.pid, number)
 
     def end(self) -> None:
-        """Ask the process to terminate."""
+        """Request termination of the process (SIGTERM)."""
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORD = re.compile(r"true|false|null")
 _WORDS = {"true": True, "false": False, "null": None}
 _STRINGS = json.JSONDecoder()
-# Numbers with more digits than any 64-bit integer are read as floats. Python refuses to parse very long integers.
+# Numbers with more digits than any 64-bit integer are read as floats. Python does not parse very long integers.
 _MOST_DIGITS = 1000
 
 

@@ -33,7 +33,7 @@ _INTEGER = re.compile(r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[oO]?([0-7]+)|0[bB]([01]+
 _BASES = (16, 8, 2, 10)
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _DOT_FIRST = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
-# Enough for 64 bits in any base. Longer numbers are not integers, and Python may refuse to parse them.
+# Enough for 64 bits in any base. Longer numbers are not integers, and Python may fail to parse them.
 _MOST_DIGITS = 80
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-(0?[1-9]|1[0-2])-(0?[1-9]|[12][0-9]|3[01])"

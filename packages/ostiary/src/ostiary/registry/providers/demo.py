@@ -18,7 +18,7 @@ def main(request: ImageRequest) -> ImageCredentials:
 
     The username is $DEMO_USER, else "demo"; the password is random.
     """
-    print(f"asked for {request.image}")  # noqa: T201 - goes to stderr: stdout is for the answer
+    print(f"asked for {request.image}")  # noqa: T201 - goes to stderr: stdout is for the response
     username = os.environ.get("DEMO_USER", "demo")
     return ImageCredentials.for_registry(username, secrets.token_hex(8), cache=timedelta(minutes=10))
 

@@ -40,7 +40,7 @@ class PlatformChoice:
     can: tuple[str, ...] = ()
     scope: str = ""
     authority: str | None = None
-    """The file of ``--ca``: a cached token belongs to what the command line said."""
+    """The file of ``--ca``. Part of the key of cached tokens."""
 
     @property
     def wanted_audience(self) -> str:
