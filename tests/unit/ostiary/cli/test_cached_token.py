@@ -18,6 +18,8 @@ from ostiary.cli.cached_token import (
     believe,
     file_content,
     file_name,
+    is_private,
+    private_content,
     state_folder,
     usable_answer,
 )
@@ -52,6 +54,36 @@ def test_nothing_is_made_of_what_is_no_such_file(data: bytes, version: bytes) ->
 @given(cut=st.integers(0, len(content()) - 1))
 def test_half_a_file_is_no_answer(cut: int) -> None:
     assert usable_answer(content()[:cut], b"v1", 1500) is None
+
+
+@pytest.mark.parametrize(("mode", "is_read"), [(0o600, True), (0o400, True), (0o640, False), (0o604, False)])
+def test_only_a_file_that_nobody_else_can_read_is_read(tmp_path: Path, mode: int, is_read: bool) -> None:
+    file = tmp_path / "kept"
+    file.write_bytes(ANSWER)
+    file.chmod(mode)
+    assert private_content(str(file)) == (ANSWER if is_read else None)
+
+
+@pytest.mark.parametrize("how", ["a link", "a folder", "a pipe", "nothing"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, how: str) -> None:
+    path, other = tmp_path / "kept", tmp_path / "other"
+    other.write_bytes(ANSWER)
+    other.chmod(0o600)
+    if how == "a link":
+        path.symlink_to(other)
+    elif how == "a folder":
+        path.mkdir(0o700)
+    elif how == "a pipe":
+        os.mkfifo(path, 0o600)
+    assert private_content(str(path)) is None
+
+
+def test_a_file_of_another_user_is_not_private(tmp_path: Path) -> None:
+    file = tmp_path / "kept"
+    file.touch(0o600)
+    status = file.stat()
+    for uid, private in ((status.st_uid, True), (status.st_uid + 1, False)):
+        assert is_private(os.stat_result((*status[:4], uid, *status[5:]))) is private
 
 
 @settings(max_examples=300)

@@ -110,6 +110,12 @@ def test_what_is_not_understood_is_not_guessed(subtests: pytest.Subtests) -> Non
             parse_line(text)
 
 
+@pytest.mark.parametrize("name", ['"ann', '"ann" x', '"', '"\n"'])
+def test_a_name_in_quotation_marks_is_told_to_be_json(name: str) -> None:
+    with pytest.raises(ValueError, match="must be a JSON string"):
+        parse_line(f"user {name}")
+
+
 @given(st.text(max_size=60))
 @settings(max_examples=200)
 def test_any_text_is_understood_or_refused(text: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from ostiary_gateway.cli import main
 
@@ -111,3 +113,19 @@ def test_a_gateway_that_signs_nothing_has_nothing_to_print(config: Path, capsys:
     assert "this gateway signs no JWTs" in capsys.readouterr().err
     assert main(["issuer", "keys"]) == 1
     assert "there are no signing keys in the token store" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["keys", "rotate"])
+def test_keys_in_files_are_not_those_of_the_store(
+    config: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    sections = json.loads(config.read_text())
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    config.with_name("key.pem").write_bytes(pem)
+    sections["issuer"]["keys"] = {"files": ["key.pem"]}
+    config.write_text(json.dumps(sections))
+    assert main(["issuer", command]) == 1
+    said = capsys.readouterr()
+    assert "there are no signing keys in the token store" in said.err
+    assert said.out == ""

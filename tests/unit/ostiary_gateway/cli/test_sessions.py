@@ -7,6 +7,7 @@ import io
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_sessions_are_listed_and_chosen(capsys: Captured, site: GatewayFolder) -
         (item,) = json.loads(run(capsys, "list", *options, "-o", "json")[1])["items"]
         assert item["user"] == user
     assert run(capsys, "list", "--user", "eve")[1] == "there are no active sessions\n"
+
+
+def test_an_api_token_is_listed_by_its_name(capsys: Captured, site: GatewayFolder) -> None:
+    async def issue() -> None:
+        store = SqliteTokenStore(site.folder / "tokens.db")
+        try:
+            tokens = Tokens(store)
+            for name, client in (("backup", "curl"), ("", "kubectl 1.30")):
+                await tokens.issue_token(ALICE, provider="staff", client=client, name=name, lifetime=timedelta(hours=1))
+        finally:
+            await store.close()
+
+    asyncio.run(issue())
+    out = run(capsys, "list")[1]
+    assert 'API token "backup"' in out
+    assert "kubectl 1.30" in out
+    assert "curl" not in out
+    assert out.count("API token") == 1
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import pytest
+import trustme
 from h2.settings import SettingCodes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,6 +41,7 @@ from ostiary_gateway.http1.request_head import ServerLimits
 from ostiary_gateway.sessions import digest
 from tests.support.check_client import check_client
 from tests.support.http1 import until
+from tests.support.http_server import server_context
 
 LIMITS = ServerLimits()
 ENHANCE_YOUR_CALM, REFUSED_STREAM = 11, 7
@@ -66,10 +69,10 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(limits: ServerLimits = LIMITS) -> AsyncIterator[Served]:
+async def serving(limits: ServerLimits = LIMITS, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Served]:
     served, loop = Served(), asyncio.get_running_loop()
     served.server = CheckServer(served.handle, limits, loop)
-    server = await loop.create_server(served.server.connection, "127.0.0.1", 0)
+    server = await loop.create_server(served.server.connection, "127.0.0.1", 0, ssl=tls)
     served.port = server.sockets[0].getsockname()[1]
     try:
         yield served
@@ -140,6 +143,18 @@ async def test_a_message_that_is_too_large_is_refused_before_all_of_it_has_come(
         assert (outcome.status, outcome.ended) == (RESOURCE_EXHAUSTED, True)
         assert not served.connection.busy
         assert (await client.check(b"still there")).message == b"still there"
+
+
+async def test_a_call_shows_the_certificate_of_its_client(ca: trustme.CA) -> None:
+    leaf, told = ca.issue_cert("envoy.example"), server_context(ca, "localhost", client_certificates=ssl.CERT_OPTIONAL)
+    client_context = ssl.create_default_context(cadata=ca.cert_pem.bytes().decode())
+    for with_certificate in (False, True):
+        if with_certificate:
+            leaf.configure_cert(client_context)
+        async with serving(tls=told) as served, check_client(served.port, client_context) as client:
+            await client.check(b"question")
+            der = ssl.PEM_cert_to_DER_cert(leaf.cert_chain_pems[0].bytes().decode())
+            assert served.connection.peer_certificate == (der if with_certificate else None)
 
 
 async def test_metadata_is_bounded() -> None:

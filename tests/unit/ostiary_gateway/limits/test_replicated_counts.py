@@ -100,6 +100,17 @@ async def test_without_a_store_for_replicas_nothing_waits(clock: FakeClock) -> N
     assert (counts.waiting, counts.is_joined, sums.sum(counts)) == (0, False, 1)
 
 
+@pytest.mark.parametrize("wide", [False, True])
+async def test_without_a_store_for_replicas_an_exact_count_is_the_local_one(clock: FakeClock, wide: bool) -> None:
+    def add(state: State, now: float) -> tuple[State, float, float]:
+        total = (state[0] if state else 0.0) + 1
+        return (total,), 3600.0, total
+
+    counts = replica(None, clock)
+    assert [await counts.update("k", add, wide=wide) for _ in range(2)] == [1, 2]
+    assert counts.update_now("k", add, wide=wide) == 3
+
+
 async def test_names_and_addresses_do_not_stand_in_the_store(store: MemoryCountStore, clock: FakeClock) -> None:
     counts = replica(store, clock)
     await counts.update("lockout/staff/9/192.0.2.1/alice", lambda state, now: ((1.0,), 60.0, None))

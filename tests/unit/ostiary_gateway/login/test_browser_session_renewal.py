@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary.model import Secret, UserInfo
 from ostiary_gateway.config.provider import Groups
@@ -124,6 +126,26 @@ async def test_a_command_line_gets_what_the_browser_kept_and_the_browsers_sessio
     assert provider.used == [REFRESH, "refresh-canary-2"]
     (browsers,) = [one for one in await gateway.tokens.store.sessions(username="alice") if one.id != machine.id]
     assert (browsers.sealed, browsers.expires_at - browsers.created_at) == ("", timedelta(hours=1))
+
+
+@pytest.mark.parametrize(("too_early", "asked"), [(timedelta(0), [REFRESH]), (timedelta(microseconds=1), [])])
+async def test_the_provider_is_asked_again_once_a_token_of_the_sign_in_would_have_ended(
+    make: Make, clock: FakeClock, too_early: timedelta, asked: list[str]
+) -> None:
+    provider = Refreshing()
+    gateway = make(provider)
+    browser = Browser(gateway)
+    await browser.sign_in()
+    (session,) = await gateway.tokens.store.sessions(username="alice")
+    minute = timedelta(minutes=1)
+    clock.advance((gateway.tokens.lifetime - minute).total_seconds())
+    device = body(await gateway.post("/auth/device"))
+    page = await browser.get(f"/auth/device?code={device['user_code']}")
+    approval = {"form_token": hidden(page, "form_token"), "code": device["user_code"], "decision": "approve"}
+    clock.advance((minute - too_early).total_seconds())
+    assert clock.now() == session.created_at + gateway.tokens.lifetime - too_early
+    assert (await browser.post("/auth/device", approval)).status == 200
+    assert provider.used == asked
 
 
 async def test_a_provider_that_keeps_what_it_cannot_ask_with_breaks_its_contract(make: Make) -> None:

@@ -48,6 +48,24 @@ async def test_a_path_that_only_looks_like_it_needs_one(tmp_path: Path, target: 
         assert [request.target for request in made.requests] == [target.encode()]
 
 
+async def test_a_target_is_told_from_the_open_paths_that_begin_like_it(tmp_path: Path) -> None:
+    def never(ctx: RequestContext, served: Served) -> None:
+        raise AssertionError
+
+    async with serving(configured(tmp_path, NOWHERE)) as site:
+        engine = site.worker.app.engine
+        route = UnauthenticatedRoute(never, repeats=False, records_refusals=False)
+        for names, above, expected in [
+            ((), "/", False),
+            (("/auth", "/webhooks"), "/", True),
+            (("/auth", "/webhooks"), "/a", True),
+            (("/auth", "/webhooks"), "/x/", False),
+        ]:
+            paths = {name.encode(): route for name in names}
+            opened = OpenPaths(paths, engine._heads, engine._tasks, engine._records)
+            assert opened.begin_with(above) is expected, (names, above)
+
+
 async def test_a_refusal_at_an_open_path_is_recorded_by_its_id(tmp_path: Path) -> None:
     (tmp_path / "callers").write_text("caller-secret")
     async with serving(configured(tmp_path, NOWHERE, webhooks=HOOKS)) as site:

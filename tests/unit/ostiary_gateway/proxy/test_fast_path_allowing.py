@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -278,6 +279,19 @@ async def test_where_an_answer_holds_more_than_the_identity_each_is_made_anew(tm
             lines = (f"Authorization: Bearer {site.token}", f"Cookie: own={number % 2}")
             answer = await ask_as_nginx(site, "/x", *lines)
             assert headers(answer)["x-ostiary-cookie"] == f"own={number % 2}"
+        assert again.count == 0
+
+
+async def test_where_the_beginning_of_a_request_is_recorded_each_question_takes_the_long_way(tmp_path: Path) -> None:
+    policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
+    (tmp_path / "policy.yaml").write_text(json.dumps(policy))
+    audit = {"policy": "policy.yaml", "log": {"path": "audit.log"}}
+    async with doors(tmp_path, ImmediatePolicy(), audit=audit) as site:
+        again = AnswersAgain(site)
+        for _ in range(AGAIN):
+            assert (await ask(site)).status == 200
+        stages = [event["stage"] for event in await site.events()]
+        assert stages == ["RequestReceived", "ResponseComplete"] * AGAIN
         assert again.count == 0
 
 

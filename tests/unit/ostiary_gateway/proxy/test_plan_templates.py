@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
@@ -12,7 +13,9 @@ from ostiary.model import Decision, RequestInfo, Requirement, UserInfo, Verdict
 from ostiary_gateway.audit.auditor import Auditor
 from ostiary_gateway.interfaces.attributes import RequestLine
 from ostiary_gateway.proxy import plan_templates as object_plans
+from ostiary_gateway.proxy.context import GroupRoute
 from ostiary_gateway.proxy.plan_templates import MOST_TARGETS, OBJECT_PLAN_BYTES_PER_USER, named
+from ostiary_gateway.proxy.upstreams import Upstream as Place
 from ostiary_gateway.wire.audit_policy import AuditLevel, AuditRule, GroupResources, Policy, Stage
 from tests.support.http1 import Upstream, upstream
 from tests.unit.ostiary_gateway.proxy.gateways import (
@@ -184,6 +187,34 @@ async def test_where_a_path_may_be_public_names_matter(tmp_path: Path) -> None:
                 for name in ("a", "b", "logo"):
                     assert (await gateway.ask(f"/files/{name}")).status == 200
                 assert names(policy) == (["a", "b"] if public else ["a"])
+
+
+class GroupsElsewhere:
+    """All paths of an API group go to another upstream."""
+
+    def __init__(self, group: str, place: Place) -> None:
+        self._group, self._route = group, GroupRoute(place)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def find(self, upstream: Place, method: str, path: str) -> GroupRoute | None:
+        return self._route if path.startswith(f"/apis/{self._group}/") else None
+
+
+async def test_what_goes_to_an_api_plugin_is_planned_for_each_object(tmp_path: Path) -> None:
+    policy = NamelessPolicy()
+    async with site(tmp_path, policy) as (gateway, made), upstream() as plugin:
+        (settings,) = configured(tmp_path, at(plugin), upstreams=kubernetes(at(plugin))).upstreams
+        place = Place(settings, asyncio.get_running_loop(), gateway.clock)
+        engine = gateway.worker.app.engine
+        engine._questions._api_groups = GroupsElsewhere("builds.example.com", place)
+        for path in ("/apis/builds.example.com/v1/namespaces/shop/builds", PODS):
+            for number in range(3):
+                assert (await gateway.ask(f"{path}/web-{number}")).status == 200
+        assert names(policy) == ["web-0", "web-1", "web-2", "web-0"]
+        assert (len(plugin.requests), len(made.requests)) == (3, 3)
+        place.pool.close()
 
 
 async def test_a_refusal_is_for_one_name(tmp_path: Path) -> None:

@@ -112,6 +112,18 @@ async def test_what_is_no_whole_answer_is_an_error(
         assert cause in str(raised.value.cause)
 
 
+async def test_an_answer_may_be_exactly_as_large_as_was_allowed(tmp_path: Path) -> None:
+    async with asking(tmp_path, in_pieces) as (api, _):
+        assert (await api.ask_place(api._upstreams["api"], "/x", largest=2)).body == b"{}"
+
+
+async def test_an_answer_with_a_byte_more_is_an_error(tmp_path: Path) -> None:
+    async with asking(tmp_path, in_pieces) as (api, _):
+        with pytest.raises(ProviderError) as raised:
+            await api.ask_place(api._upstreams["api"], "/x", largest=1)
+        assert "too large" in str(raised.value.cause)
+
+
 async def test_an_unknown_upstream_and_a_lost_credential_are_errors(tmp_path: Path) -> None:
     async with asking(tmp_path, whole) as (api, made):
         with pytest.raises(ProviderError):

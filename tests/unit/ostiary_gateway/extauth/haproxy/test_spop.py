@@ -100,3 +100,10 @@ def test_a_frame_says_its_length_and_its_numbers(stream: int, number: int, paylo
     read_stream, at = spop.read_number(frame, 9)
     read_number, at = spop.read_number(frame, at)
     assert (read_stream, read_number, frame[at:]) == (stream, number, payload)
+
+
+def test_frames_have_the_numbers_of_the_specification() -> None:
+    kinds = (spop.HAPROXY_HELLO, spop.HAPROXY_DISCONNECT, spop.NOTIFY)
+    assert [spop.frame(kind, 0, 0, b"")[4] for kind in kinds] == [1, 2, 3]
+    kinds = (spop.AGENT_HELLO, spop.AGENT_DISCONNECT, spop.ACK)
+    assert [spop.frame(kind, 0, 0, b"")[4] for kind in kinds] == [101, 102, 103]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from ostiary.errors import ProviderError
 from ostiary.model import Attributes, Decision, RequestInfo, UserInfo, Verdict
 from ostiary_gateway.authorization.cached_provider import Link
 from ostiary_gateway.authorization.chain import Authorizer
+from ostiary_gateway.config.provider import OnError
 from ostiary_gateway.replicas.registry import Replicas
 from ostiary_gateway.replicas.replica import Replica
 from ostiary_gateway.stores.memory import MemoryTokenStore
@@ -93,6 +96,33 @@ async def test_refusals_are_listed_and_explained(make: Make, clock: FakeClock) -
     assert "cluster" in text_of(explained)
     assert "no rule &lt;b&gt;" in text_of(explained)
     assert (await browser.get("/auth/admin/refusals?id=unknown")).status == 404
+
+
+class FailsForBob(Policy):
+    async def authorize(self, attributes: Attributes) -> Decision:
+        if attributes.user.username == "bob":
+            raise ProviderError("it cannot be asked", cause="connection <refused>")
+        return await super().authorize(attributes)
+
+
+class DeniesTheRest(Policy):
+    async def authorize(self, attributes: Attributes) -> Decision:
+        return Decision(Verdict.DENY, "never <b>")
+
+
+async def test_a_policy_that_could_not_be_asked_is_told_among_the_steps(make: Make, clock: FakeClock) -> None:
+    links = [Link("away", FailsForBob(*ALL), OnError.NO_OPINION), Link("rest", DeniesTheRest())]
+    gateway = make(Says(UserInfo("root")), authorizer=Authorizer(links, clock=clock))
+    assert gateway.authorizer is not None
+    refused = Attributes(UserInfo("bob"), RequestInfo("get", "GET", "/x"))
+    number = gateway.authorizer.record(refused, await gateway.authorizer.authorize(refused))
+    browser = Browser(gateway)
+    await browser.sign_in()
+    explained = await browser.get(f"/auth/admin/refusals?id={number}")
+    assert_is_safe_page(explained)
+    (error,) = re.findall(r"<dt>Unavailable</dt><dd>([^<]*)</dd>", text_of(explained))
+    assert error.endswith("connection &lt;refused&gt;")
+    assert "never &lt;b&gt;" in text_of(explained)
 
 
 async def test_who_can_is_asked_by_a_form(make: Make, clock: FakeClock) -> None:

@@ -49,6 +49,24 @@ async def kept(browser: Browser) -> list[Session]:
     return [session for session in sessions if session.name]
 
 
+@pytest.mark.parametrize(
+    ("lifetime", "longest", "days"),
+    [
+        (timedelta(days=30), timedelta(days=90), "30"),
+        (timedelta(days=90), timedelta(days=90), "90"),
+        (timedelta(hours=36), timedelta(days=90), "1"),
+        (timedelta(hours=1), timedelta(days=90), "1"),
+    ],
+)
+async def test_the_usual_lifetime_is_proposed_in_whole_days(
+    make: Make, clock: FakeClock, lifetime: timedelta, longest: timedelta, days: str
+) -> None:
+    settings = ApiTokenSettings(enabled=True, lifetime=lifetime, longest_lifetime=longest)
+    browser = Browser(gateway_for(make, clock, *OWN, settings=settings))
+    await browser.sign_in()
+    assert re.findall(r'name="days" value="(\d+)"', text_of(await browser.get("/auth/tokens"))) == [days]
+
+
 async def test_a_token_is_made_shown_once_listed_and_revoked(browser: Browser) -> None:
     assert 'href="/auth/tokens"' in text_of(await browser.get("/auth/token"))
     empty = await browser.get("/auth/tokens")

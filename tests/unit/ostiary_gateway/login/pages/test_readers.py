@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ostiary.core.languages import LONGEST_ACCEPT, preferred
+from ostiary_gateway.config.branding import DEFAULT_LOOK
 from ostiary_gateway.interfaces.identity import LoginRequest
 from ostiary_gateway.login.pages.markup import NOTHING
 from ostiary_gateway.login.pages.messages import spoken
-from ostiary_gateway.login.pages.page import page
+from ostiary_gateway.login.pages.page import page, reading
 from ostiary_gateway.login.pages.readers import Readers
 from ostiary_gateway.login.visit import Visit
 
@@ -92,3 +93,10 @@ def test_the_language_holds_until_the_block_ends() -> None:
     with READERS.reading(LoginRequest("GET", "/auth", headers=(("accept-language", "de"),))):
         assert spoken() == "de"
     assert spoken() == "en"
+
+
+@pytest.mark.parametrize(("languages", "offered"), [((), False), (("en",), False), (("en", "de"), True)])
+def test_a_single_language_is_no_choice(languages: tuple[str, ...], offered: bool) -> None:
+    with reading(DEFAULT_LOOK, "en", {language: f"/auth?language={language}" for language in languages}):
+        body = page("Title", NOTHING).body.decode()
+    assert ("<nav" in body, "<footer" in body) == (offered, offered)
