@@ -177,6 +177,8 @@ def test_logins_of_docker_count_only_if_they_are_wanted(
 ) -> None:
     (tmp_path / "config.json").write_text('{"auths":{"a.registry.io":{"username":"mine","password":"p"}}}')
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    # Without it, podman's file is below /run/containers, which only root may read once root has used podman.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert run(capsys, "get", "--no-docker-config", IMAGE)[0] == 1
     code, out, _ = run(capsys, "get", "--no-docker-config", "--docker-logins", IMAGE)
     assert (code, "mine" in out) == (0, True)
