@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from ostiary_gateway.issuer.issuer import JwtIssuer, SigningKeySource
     from ostiary_gateway.observability.otlp import SpanExporter
     from ostiary_gateway.policy.shadow import ShadowComparison
-    from ostiary_gateway.proxy.engine import Engine, EngineServices
     from ostiary_gateway.proxy.shadow_sampling import ShadowQuestion, ShadowSampler
 
 KeepRunning = Callable[[str, Callable[[], Awaitable[None]]], None]

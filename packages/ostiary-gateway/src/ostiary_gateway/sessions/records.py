@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.errors import ProviderError
-from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.interfaces import store_capabilities
 from ostiary_gateway.interfaces.store_capabilities import LARGEST_OBJECT, LONGEST_KIND, LONGEST_NAME
 from ostiary_gateway.interfaces.token_store import (
     LARGEST_DELEGATION,
@@ -128,7 +128,7 @@ def end_of_prefix(prefix: str) -> str | None:
 def too_many_objects(kind: str, where: str) -> ProviderError:
     return ProviderError(
         "the token store takes no more objects of this kind",
-        cause=f'it has {stored_objects.MOST_OBJECTS:,} of the kind "{kind}"',
+        cause=f'it has {store_capabilities.MOST_OBJECTS:,} of the kind "{kind}"',
         where=where,
         hint="delete those that nobody needs",
         code="token-store-full",

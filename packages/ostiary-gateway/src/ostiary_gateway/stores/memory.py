@@ -18,7 +18,7 @@ from ostiary.core.clock import SYSTEM_CLOCK, Clock
 from ostiary.core.yaml import ConfigSection
 from ostiary.errors import LoginRefused, ProviderError
 from ostiary_gateway.catalog import Context
-from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.interfaces import store_capabilities
 from ostiary_gateway.interfaces.store_capabilities import ListedSession, StoredObject
 from ostiary_gateway.interfaces.token_store import (
     Found,
@@ -65,7 +65,7 @@ class MemoryObjects(ABC):
         current = objects.get(name)
         if version is not None and version != (current.version if current else 0):
             return None
-        if current is None and len(objects) >= stored_objects.MOST_OBJECTS:
+        if current is None and len(objects) >= store_capabilities.MOST_OBJECTS:
             raise too_many_objects(kind, "memory")
         self._last_version += 1
         objects[name] = StoredObject(kind, name, bytes(data), self._last_version, self._now())

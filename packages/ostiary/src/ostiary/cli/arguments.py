@@ -166,14 +166,15 @@ def plugged_module(name: str) -> str | None:
 
 def run_plugged(program: str, name: str, does: str, argv: Sequence[str]) -> int:
     """Run a command of another distribution, or print the extra that installs it."""
+    prog = f"{program} {name}"
     module_name = plugged_module(name)
     if module_name is None:
         from ostiary.core.extras import missing
 
-        print_error(missing("ostiary_gateway", name, purpose=f"{program} {name}"), as_json=_asks_for_json(argv))
+        print_error(missing("ostiary_gateway", name, purpose=prog), as_json=_asks_for_json(argv))
         return FAILED
     module = import_module(module_name)
-    return int(module.main(argv)) if hasattr(module, "main") else run_command(program, does, module.configure, argv)
+    return int(module.main(argv)) if hasattr(module, "main") else run_command(prog, does, module.configure, argv)
 
 
 def refuse_command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 
 from ostiary.errors import LibraryMissing
 
@@ -20,13 +19,6 @@ def needing(extra: str, *, purpose: str = "this command") -> Iterator[None]:
             # A bug of ours that no extra fixes, or already reported.
             raise
         raise missing(library, extra, purpose=purpose) from None
-
-
-def require(extra: str, *libraries: str, purpose: str = "this command") -> None:
-    """Raise `LibraryMissing` if one of the *libraries* of an *extra* is not installed. Imports nothing."""
-    for library in libraries:
-        if find_spec(library) is None:
-            raise missing(library, extra, purpose=purpose)
 
 
 def _distribution(extra: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from hashlib import sha256
 from typing import TypeVar
 
-from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.interfaces import store_capabilities
 from ostiary_gateway.interfaces.shared_counts import NARROW, WIDE, Change, State
 from ostiary_gateway.interfaces.store_capabilities import LARGEST_NOTE, MOST_NOTES, Counted, Note, StoredObject
 from ostiary_gateway.sessions import check_object, check_text, end_of_prefix, too_many_objects
@@ -193,7 +193,7 @@ class ObjectTable(StorePart):
         check_object(kind, name, data)
         time = self._time
         (row,) = await self._database.fetch(
-            _PUT, time.override, time.seen, kind, name, data, version, stored_objects.MOST_OBJECTS, repeatable=False
+            _PUT, time.override, time.seen, kind, name, data, version, store_capabilities.MOST_OBJECTS, repeatable=False
         )
         new_version: int | None = row["version"]
         if new_version == _FULL:

@@ -13,7 +13,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import TypeVar
 
-from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.interfaces import store_capabilities
 from ostiary_gateway.interfaces.shared_counts import NARROW, WIDE, Change, State
 from ostiary_gateway.interfaces.store_capabilities import LARGEST_NOTE, MOST_NOTES, Counted, Note, StoredObject
 from ostiary_gateway.interfaces.token_store import MOST_RECORDS
@@ -169,7 +169,7 @@ class RedisObjects:
         check_object(kind, name, data)
         expected = "" if version is None else version
         answer = await self._calls.write(
-            "put_object", kind, name, data, expected, stored_objects.MOST_OBJECTS, confirmed=True
+            "put_object", kind, name, data, expected, store_capabilities.MOST_OBJECTS, confirmed=True
         )
         if answer.value == b"full":
             raise too_many_objects(kind, self._calls.primary.description)

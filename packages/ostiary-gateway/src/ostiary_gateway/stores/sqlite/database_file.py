@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
-from ostiary_gateway.interfaces import store_capabilities as stored_objects
+from ostiary_gateway.interfaces import store_capabilities
 from ostiary_gateway.interfaces.store_capabilities import ListedSession, StoredObject
 from ostiary_gateway.interfaces.token_store import Found, Session, SessionKind, TokenKind
 from ostiary_gateway.stores import stored_session
@@ -197,7 +197,7 @@ def put(db: sqlite3.Connection, kind: str, name: str, data: bytes, *, version: i
     row = db.execute(_VERSION, (kind, name)).fetchone()
     if version is not None and version != (row[0] if row else 0):
         return None
-    if row is None and db.execute(_COUNT, (kind,)).fetchone()[0] >= stored_objects.MOST_OBJECTS:
+    if row is None and db.execute(_COUNT, (kind,)).fetchone()[0] >= store_capabilities.MOST_OBJECTS:
         return FULL
     if row is not None:
         db.execute("DELETE FROM objects WHERE version = ?", (row[0],))

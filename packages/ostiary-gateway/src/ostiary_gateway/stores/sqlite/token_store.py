@@ -52,12 +52,8 @@ from ostiary_gateway.sessions import (
 from ostiary_gateway.sessions.records import check_record
 from ostiary_gateway.settings.declare import read_settings
 from ostiary_gateway.settings.kinds import FilePath, Holds
-from ostiary_gateway.stores.sqlite import database_file as objects
-from ostiary_gateway.stores.sqlite import database_file as schema
-from ostiary_gateway.stores.sqlite import log
+from ostiary_gateway.stores.sqlite import database_file, log, transfer
 from ostiary_gateway.stores.sqlite import transactions as changes
-from ostiary_gateway.stores.sqlite import transfer as examination
-from ostiary_gateway.stores.sqlite import transfer as moving
 from ostiary_gateway.stores.sqlite.store_file import FileWatch, StoreFile
 from ostiary_gateway.stores.sqlite.transfer import OtherProcesses
 from ostiary_gateway.stores.stored_session import SESSION_KINDS, micros, origin_name, read_numbered_place
@@ -133,15 +129,19 @@ class SqliteTokenStore(StoreFile):
         return await self._write(work, announced=True)
 
     async def find(self, digest: bytes) -> Found | None:
-        rows = self._read_now(schema.FIND, (digest,))
+        rows = self._read_now(database_file.FIND, (digest,))
         if rows is None:
-            rows = await self._read(schema.FIND, (digest,))
-        now = self._seen.at(self._clock.now(), *schema.clock_of(rows[0])) if rows else 0
-        return self._decode(schema.decode_token, digest, rows[0]) if rows and schema.is_alive(rows[0], now) else None
+            rows = await self._read(database_file.FIND, (digest,))
+        now = self._seen.at(self._clock.now(), *database_file.clock_of(rows[0])) if rows else 0
+        return (
+            self._decode(database_file.decode_token, digest, rows[0])
+            if rows and database_file.is_alive(rows[0], now)
+            else None
+        )
 
     async def session(self, session_id: str) -> Session | None:
-        rows = await self._read(schema.SESSION, (session_id, micros(self._clock.now())))
-        return self._decode(schema.decode_session, rows[0]) if rows else None
+        rows = await self._read(database_file.SESSION, (session_id, micros(self._clock.now())))
+        return self._decode(database_file.decode_session, rows[0]) if rows else None
 
     async def sessions(
         self,
@@ -152,8 +152,10 @@ class SqliteTokenStore(StoreFile):
         limit: int = 1000,
     ) -> list[Session]:
         now = self._clock.now()
-        rows = await self._look_aside(lambda db: schema.list_sessions(db, username, group, kind, now=now, limit=limit))
-        return [self._decode(schema.decode_session, row) for row in rows]
+        rows = await self._look_aside(
+            lambda db: database_file.list_sessions(db, username, group, kind, now=now, limit=limit)
+        )
+        return [self._decode(database_file.decode_session, row) for row in rows]
 
     async def sessions_from(self, origin: str, *, limit: int = 1000) -> list[Session]:
         return await self.sessions(group=origin_name(origin), limit=limit)
@@ -170,13 +172,13 @@ class SqliteTokenStore(StoreFile):
         begin = read_numbered_place(after) if after else None
         now = self._clock.now()
         rows = await self._look_aside(
-            lambda db: schema.list_sessions(db, username, group, kind, now=now, limit=limit, after=begin)
+            lambda db: database_file.list_sessions(db, username, group, kind, now=now, limit=limit, after=begin)
         )
-        return [self._decode(schema.decode_listed_session, row) for row in rows]
+        return [self._decode(database_file.decode_listed_session, row) for row in rows]
 
     async def count_sessions(self, username: str, kind: SessionKind) -> int:
         arguments = (username, SESSION_KINDS[kind], micros(self._clock.now()))
-        rows = await self._read_aside(schema.COUNT_SESSIONS, arguments)
+        rows = await self._read_aside(database_file.COUNT_SESSIONS, arguments)
         return int(rows[0][0])
 
     async def note_use(self, used: Mapping[str, datetime]) -> None:
@@ -246,7 +248,7 @@ class SqliteTokenStore(StoreFile):
                 return swept
 
     async def count(self) -> int:
-        rows = await self._read_aside(schema.COUNT, ())
+        rows = await self._read_aside(database_file.COUNT, ())
         return int(rows[0][0])
 
     async def put_record(self, key_digest: bytes, data: bytes, expires_at: datetime) -> bool:
@@ -255,7 +257,7 @@ class SqliteTokenStore(StoreFile):
         return await self._write(lambda db: changes.put_record(db, key_digest, data, expires_at=expires_at, now=now))
 
     async def find_record(self, key_digest: bytes) -> bytes | None:
-        rows = await self._read(schema.RECORD, (key_digest, micros(self._clock.now())))
+        rows = await self._read(database_file.RECORD, (key_digest, micros(self._clock.now())))
         return bytes(rows[0][0]) if rows else None
 
     async def take_record(self, key_digest: bytes) -> bytes | None:
@@ -265,47 +267,47 @@ class SqliteTokenStore(StoreFile):
     async def put_object(self, kind: str, name: str, data: bytes, *, version: int | None) -> int | None:
         check_object(kind, name, data)
         now = self._clock.now()
-        new_version = await self._write(lambda db: objects.put(db, kind, name, data, version=version, now=now))
-        if new_version == objects.FULL:
+        new_version = await self._write(lambda db: database_file.put(db, kind, name, data, version=version, now=now))
+        if new_version == database_file.FULL:
             raise too_many_objects(kind, self.path)
         return new_version
 
     async def find_object(self, kind: str, name: str) -> StoredObject | None:
         check_object(kind, name)
-        rows = await self._read(objects.FIND_ITEM, (kind, name))
-        return self._decode(objects.decode, rows[0]) if rows else None
+        rows = await self._read(database_file.FIND_ITEM, (kind, name))
+        return self._decode(database_file.decode, rows[0]) if rows else None
 
     async def list_objects(self, kind: str, *, after: str = "", limit: int = 1000) -> list[StoredObject]:
         check_object(kind, after, is_named=False)
-        rows = await self._read_aside(objects.LIST, (kind, after, limit))
-        return [self._decode(objects.decode, row) for row in rows]
+        rows = await self._read_aside(database_file.LIST, (kind, after, limit))
+        return [self._decode(database_file.decode, row) for row in rows]
 
     async def count_objects(self, kind: str, prefix: str) -> int:
         check_object(kind, prefix, is_named=False)
         end = end_of_prefix(prefix)
         if end is None:
-            rows = await self._read(objects.COUNT_FROM, (kind, prefix))
+            rows = await self._read(database_file.COUNT_FROM, (kind, prefix))
         else:
-            rows = await self._read(objects.COUNT_WITH_PREFIX, (kind, prefix, end))
+            rows = await self._read(database_file.COUNT_WITH_PREFIX, (kind, prefix, end))
         return int(rows[0][0])
 
     async def delete_object(self, kind: str, name: str, *, version: int | None = None) -> bool:
         check_object(kind, name)
-        return await self._write(lambda db: objects.delete(db, kind, name, version=version))
+        return await self._write(lambda db: database_file.delete(db, kind, name, version=version))
 
     async def object_kinds(self) -> list[str]:
-        return [str(kind) for (kind,) in await self._read_aside(objects.ITEM_KINDS, ())]
+        return [str(kind) for (kind,) in await self._read_aside(database_file.ITEM_KINDS, ())]
 
     async def export_log(self) -> StoredLog:
-        return self._decode(moving.decode_log, *await self._look_aside(moving.select_log))
+        return self._decode(transfer.decode_log, *await self._look_aside(transfer.select_log))
 
     async def export_sessions(self, after: str, limit: int) -> list[StoredSession]:
         now = self._clock.now()
-        rows = await self._look_aside(lambda db: moving.select_sessions(db, after, limit, now=now))
-        return self._decode(moving.decode_sessions, *rows)
+        rows = await self._look_aside(lambda db: transfer.select_sessions(db, after, limit, now=now))
+        return self._decode(transfer.decode_sessions, *rows)
 
     async def import_log(self, log: StoredLog) -> None:
-        further = await self._write(lambda db: moving.put_log(db, log), announced=True)
+        further = await self._write(lambda db: transfer.put_log(db, log), announced=True)
         if further is not None:
             raise self._unavailable(
                 f"its log of revocations has the number {further}, and the one to take over ends at {log.head}",
@@ -316,10 +318,10 @@ class SqliteTokenStore(StoreFile):
         for stored in sessions:
             check_storable(stored.session, stored.tokens)
         now = self._clock.now()
-        await self._write(lambda db: moving.put_sessions(db, sessions, now=now, seen=self._seen), announced=True)
+        await self._write(lambda db: transfer.put_sessions(db, sessions, now=now, seen=self._seen), announced=True)
 
     async def examine(self) -> StoreReport:
-        return await self._look_aside(lambda db: examination.examine(db, self.path))
+        return await self._look_aside(lambda db: transfer.examine(db, self.path))
 
     async def others_using(self) -> tuple[str, ...]:
         self._open()
